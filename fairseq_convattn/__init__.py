@@ -1,0 +1,22 @@
+"""Lightweight, dynamic and attention token mixers as a fairseq ``--user-dir`` plugin.
+
+Importing this package registers its models with fairseq. Without fairseq the operations
+in :mod:`fairseq_convattn.ops` still work.
+"""
+
+import importlib.util
+import warnings
+
+__version__ = "0.1.0"
+
+if importlib.util.find_spec("fairseq") is None:
+    warnings.warn(
+        "fairseq is not installed, so fairseq_convattn registers no models (its operations "
+        "work). Install it beside your torch: pip install numpy cython setuptools wheel "
+        "ninja packaging && pip install --no-build-isolation fairseq-fixed==0.12.3.1",
+        stacklevel=2,
+    )
+else:
+    from . import architectures, compatibility
+
+    compatibility.apply()

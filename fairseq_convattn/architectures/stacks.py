@@ -1,0 +1,91 @@
+"""fairseq's transformer encoder and decoder with a chosen token mixer in every layer."""
+
+from fairseq.distributed import fsdp_wrap
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+)
+from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules.quant_noise import quant_noise
+from fairseq.modules.transformer_layer import (
+    TransformerDecoderLayerBase,
+    TransformerEncoderLayerBase,
+)
+from torch import nn
+
+from ..mixers import MixerConfig, build_mixer
+
+
+class _MixerLayer:
+    """What both kinds of layer change: the mixer, and the feed-forward's initial values.
+
+    The paper's code starts every projection from Xavier with zero bias, its Transformer
+    baselines' too; fairseq's layers have since moved to ``nn.Linear``'s own values.
+    """
+
+    def __init__(self, cfg: TransformerConfig, mixer: MixerConfig, *args):
+        self.mixer_config = mixer
+        super().__init__(cfg, *args)
+
+    def build_self_attention(self, embed_dim, cfg, add_bias_kv=False, add_zero_attn=False):
+        return build_mixer(self.mixer_config)
+
+    def build_fc1(self, input_dim, output_dim, q_noise, qn_block_size):
+        linear = nn.Linear(input_dim, output_dim)
+        nn.init.xavier_uniform_(linear.weight)
+        nn.init.zeros_(linear.bias)
+        return quant_noise(linear, q_noise, qn_block_size)
+
+    build_fc2 = build_fc1
+
+
+class ConvAttnEncoderLayer(_MixerLayer, TransformerEncoderLayerBase):
+    """fairseq's encoder layer around any mixer."""
+
+
+class ConvAttnDecoderLayer(_MixerLayer, TransformerDecoderLayerBase):
+    """fairseq's decoder layer around any causal mixer."""
+
+
+def _wrapped(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
+    """Checkpointing and FSDP, as fairseq wraps the layers that it builds itself."""
+    if cfg.checkpoint_activations:
+        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
+    min_params = 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
+    return fsdp_wrap(layer, min_num_params=min_params)
+
+
+class ConvAttnEncoder(TransformerEncoderBase):
+    """fairseq's transformer encoder; ``mixers`` has one entry per layer."""
+
+    def __init__(self, cfg, dictionary, embed_tokens, mixers: list[MixerConfig]):
+        self._mixers = iter(mixers)
+        super().__init__(cfg, dictionary, embed_tokens)
+
+    def build_encoder_layer(self, cfg):
+        return _wrapped(ConvAttnEncoderLayer(cfg, next(self._mixers)), cfg)
+
+
+class ConvAttnDecoder(TransformerDecoderBase):
+    """fairseq's transformer decoder; ``mixers`` has one entry per layer, all causal."""
+
+    def __init__(
+        self, cfg, dictionary, embed_tokens, mixers: list[MixerConfig], no_encoder_attn=False
+    ):
+        self._mixers = iter(mixers)
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
+
+    def build_decoder_layer(self, cfg, no_encoder_attn=False):
+        layer = ConvAttnDecoderLayer(cfg, next(self._mixers), no_encoder_attn)
+        return _wrapped(layer, cfg)
+
+    def buffered_future_mask(self, tensor):
+        """None: every mixer is causal by itself, so no time x time mask is built."""
+        return None
+
+    def extract_features(self, *args, full_context_alignment: bool = False, **kwargs):
+        """fairseq's, except that ``full_context_alignment`` raises ValueError."""
+        if full_context_alignment:
+            raise ValueError("causal mixers cannot decode with full_context_alignment")
+        return super().extract_features(*args, **kwargs)

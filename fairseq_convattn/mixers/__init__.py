@@ -1,0 +1,33 @@
+"""Token mixers: modules with the call signature of fairseq's self-attention."""
+
+from torch import nn
+
+from .attention import SelfAttention
+from .config import MixerConfig
+from .convolution import ConvolutionMixer, DynamicConvolution, LightweightConvolution
+
+MIXERS = {
+    "lightweight": LightweightConvolution,
+    "dynamic": DynamicConvolution,
+    "attention": SelfAttention,
+}
+
+
+def build_mixer(config: MixerConfig) -> nn.Module:
+    """Build the mixer that ``config.mixer`` names.
+
+    Raises:
+        KeyError: there is no mixer of that name.
+    """
+    return MIXERS[config.mixer](config)
+
+
+__all__ = [
+    "MIXERS",
+    "ConvolutionMixer",
+    "DynamicConvolution",
+    "LightweightConvolution",
+    "MixerConfig",
+    "SelfAttention",
+    "build_mixer",
+]

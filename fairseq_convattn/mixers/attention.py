@@ -1,0 +1,117 @@
+"""Self-attention through PyTorch's scaled_dot_product_attention."""
+
+import torch
+import torch.nn.functional as F
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+from .config import MixerConfig
+
+
+class SelfAttention(MultiheadAttention):
+    """fairseq's multi-head self-attention (same parameters, same decoding cache), causal
+    by itself in a decoder, so that no time x time mask has to be built for it.
+    """
+
+    def __init__(self, config: MixerConfig):
+        super().__init__(
+            config.embed_dim,
+            config.num_heads,
+            dropout=config.attention_dropout,
+            self_attention=config.self_attention,
+            q_noise=config.quant_noise,
+            qn_block_size=config.quant_noise_block_size,
+        )
+        self.causal = config.causal
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        incremental_state: dict[str, dict[str, Tensor | None]] | None = None,
+        need_weights: bool = False,
+        static_kv: bool = False,
+        attn_mask: Tensor | None = None,
+    ) -> tuple[Tensor, None]:
+        """Attend from ``query`` to ``key``.
+
+        Args:
+            query: ``[time, batch, embed_dim]``. With an ``incremental_state``, the
+                positions that follow those already seen, one or several.
+            key, value: ``[keys, batch, embed_dim]``; they end where the query ends.
+            key_padding_mask: boolean ``[batch, keys]``, True at padding.
+            incremental_state: fairseq's decoding state: cached keys and values.
+            need_weights, static_kv: not used; no attention weights are computed.
+            attn_mask: added to the scores, ``[time, keys]``.
+
+        Returns:
+            ``[time, batch, embed_dim]`` and None in place of attention weights.
+        """
+        q, k, v = self._heads(self.q_proj(query)), self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
+        if incremental_state is not None:
+            k, v, key_padding_mask = self._cached(incremental_state, k, v, key_padding_mask)
+        dropout = self.dropout_module
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            dropout_p=dropout.p if self.training or dropout.apply_during_inference else 0.0,
+            **self._mask(q, k, key_padding_mask, attn_mask),
+        )  # [batch, heads, time, head_dim]
+        return self.out_proj(y.permute(2, 0, 1, 3).flatten(2)), None
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """``[time, batch, embed_dim]`` -> ``[batch, heads, time, head_dim]``."""
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+
+    def _cached(self, incremental_state, k, v, padding_mask):
+        state = self._get_input_buffer(incremental_state)
+        past_mask = state.get("prev_key_padding_mask")
+        if padding_mask is not None or past_mask is not None:
+            past = state["prev_key"].size(2) if state else 0
+            padding_mask = torch.cat(
+                [
+                    self._or_unpadded(past_mask, k, past),
+                    self._or_unpadded(padding_mask, k, k.size(2)),
+                ],
+                dim=1,
+            )
+        if state:
+            k = torch.cat([state["prev_key"], k], dim=2)
+            v = torch.cat([state["prev_value"], v], dim=2)
+        self._set_input_buffer(
+            incremental_state,
+            {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding_mask},
+        )
+        return k, v, padding_mask
+
+    @staticmethod
+    def _or_unpadded(mask: Tensor | None, like: Tensor, length: int) -> Tensor:
+        if mask is not None:
+            return mask
+        return torch.zeros(like.size(0), length, dtype=torch.bool, device=like.device)
+
+    def _mask(self, q, k, padding_mask, attn_mask) -> dict:
+        """Keyword arguments of scaled_dot_product_attention. A query at padding may see
+        itself, so that no row is empty."""
+        time, keys = q.size(2), k.size(2)
+        visible = None
+        if self.causal and time > 1:
+            if padding_mask is None and attn_mask is None and time == keys:
+                return {"is_causal": True}
+            visible = q.new_ones(time, keys, dtype=torch.bool).tril(keys - time)
+        if padding_mask is not None:
+            unpadded = ~padding_mask[:, None, None, :].bool()
+            visible = unpadded if visible is None else visible & unpadded
+            if self.causal:
+                itself = torch.arange(time, device=q.device)
+                visible = visible.expand(-1, -1, time, -1).clone()
+                visible[:, :, itself, itself + keys - time] = True
+        if attn_mask is None:
+            return {"attn_mask": visible}
+        attn_mask = attn_mask.to(q.dtype)
+        if visible is not None:
+            attn_mask = attn_mask.masked_fill(~visible, float("-inf"))
+        return {"attn_mask": attn_mask}

@@ -1,0 +1,12 @@
+"""Operations: tensors in, tensors out. Nothing here knows fairseq or ``nn.Module``."""
+
+from .convolution import dynamic_conv, lightweight_conv
+from .taps import TAP_NORMALIZATIONS, normalize_taps, taps_inside
+
+__all__ = [
+    "TAP_NORMALIZATIONS",
+    "dynamic_conv",
+    "lightweight_conv",
+    "normalize_taps",
+    "taps_inside",
+]

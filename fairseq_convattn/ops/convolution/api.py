@@ -1,0 +1,106 @@
+"""Lightweight and dynamic convolution (Wu et al. 2019, sections 3 and 4)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import banded, reference
+
+IMPLEMENTATIONS = {"reference": reference.convolve, "banded": banded.convolve}
+
+# Below this many taps, summing them one by one is faster than building band matrices.
+BANDED_KERNEL_SIZE = 8
+
+
+def lightweight_conv(
+    x: Tensor,
+    taps: Tensor,
+    bias: Tensor | None = None,
+    *,
+    causal: bool,
+    tail: Tensor | None = None,
+    impl: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Convolve every channel with the one kernel of its head (Wu et al. 2019, eq. 4).
+
+    ``y[i, b, c] = bias[c] + sum_k taps[head(c), k] x[i + k - P, b, c]`` with
+    ``head(c) = c // (channels // heads)``; ``P = kernel_size - 1`` when ``causal``, else
+    ``kernel_size // 2``. Positions outside the sequence count as zeros.
+
+    Args:
+        x: ``[time, batch, channels]``, time >= 1.
+        taps: ``[heads, kernel_size]``, already normalised; any kernel_size >= 1.
+        bias: ``[channels]`` or None.
+        causal: whether an output sees only its own position and earlier ones.
+        tail: the inputs that precede ``x``, ``[n, batch, channels]`` with any n >= 0,
+            to continue a causal convolution. Start with ``x.new_zeros(0, batch, channels)``.
+        impl: ``reference`` or ``banded``; None chooses by the kernel size.
+
+    Returns:
+        ``[time, batch, channels]``; with a ``tail``, the pair of that and the tail for
+        the next call: the last ``kernel_size - 1`` inputs (fewer at the beginning).
+
+    Raises:
+        ValueError: the shapes disagree, ``impl`` is unknown, or a tail is given to a
+            convolution that is not causal.
+    """
+    _check(taps.dim() == 2, f"taps must be [heads, kernel_size], not {list(taps.shape)}")
+    return _convolve(x, taps, bias, causal, tail, impl)
+
+
+def dynamic_conv(
+    x: Tensor,
+    taps: Tensor,
+    bias: Tensor | None = None,
+    *,
+    causal: bool,
+    tail: Tensor | None = None,
+    impl: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Convolve with a kernel of its own at every position (Wu et al. 2019, eq. 5).
+
+    ``y[i, b, c] = bias[c] + sum_k taps[i, b, head(c), k] x[i + k - P, b, c]``.
+
+    Args:
+        taps: ``[time, batch, heads, kernel_size]``, already normalised.
+
+    All else, results and errors are those of :func:`lightweight_conv`.
+    """
+    _check(
+        taps.dim() == 4 and taps.shape[:2] == x.shape[:2],
+        f"taps must be [time, batch, heads, kernel_size] for x {list(x.shape)}, "
+        f"not {list(taps.shape)}",
+    )
+    return _convolve(x, taps, bias, causal, tail, impl)
+
+
+def _convolve(x, taps, bias, causal, tail, impl):
+    heads, kernel_size = taps.shape[-2:]
+    _check(x.dim() == 3 and x.size(0) >= 1, f"x must be [time >= 1, batch, channels], not {list(x.shape)}")
+    _check(heads >= 1 and x.size(2) % heads == 0, f"{heads} heads do not divide {x.size(2)} channels")
+    _check(kernel_size >= 1, "the kernel needs at least one tap")
+    _check(tail is None or causal, "only a causal convolution continues from a tail")
+    _check(
+        tail is None or tail.shape[1:] == x.shape[1:],
+        "tail and x must agree in batch and channels",
+    )
+    if impl is None:
+        impl = "banded" if kernel_size >= BANDED_KERNEL_SIZE else "reference"
+    _check(impl in IMPLEMENTATIONS, f"unknown impl {impl!r}: choose from {', '.join(IMPLEMENTATIONS)}")
+
+    past, next_tail = x, None
+    if tail is not None:
+        past = torch.cat([tail, x])[-(x.size(0) + kernel_size - 1) :]
+        next_tail = past[past.size(0) - min(past.size(0), kernel_size - 1) :]
+    left = kernel_size - 1 - (past.size(0) - x.size(0)) if causal else kernel_size // 2
+    right = 0 if causal else kernel_size - 1 - left
+    padded = F.pad(past, (0, 0, 0, 0, left, right)).unflatten(2, (heads, -1))
+    y = IMPLEMENTATIONS[impl](padded, taps).flatten(2)
+    if bias is not None:
+        y = y + bias
+    return y if tail is None else (y, next_tail)
+
+
+def _check(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)

@@ -1,0 +1,44 @@
+"""Both convolutions as products with small band matrices, one per tile of time.
+
+A tile of ``TILE`` outputs reads ``TILE + kernel_size - 1`` inputs, so memory grows
+linearly with time, and each tile is one matrix product per head.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+TILE = 32
+
+
+def convolve(padded: Tensor, taps: Tensor) -> Tensor:
+    """Same contract as :func:`reference.convolve`."""
+    kernel_size = taps.size(-1)
+    time = padded.size(0) - kernel_size + 1
+    tile = min(TILE, time)
+    missing = -time % tile
+    windows = F.pad(padded, (0, 0, 0, 0, 0, 0, 0, missing)).unfold(
+        0, tile + kernel_size - 1, tile
+    )  # [tiles, batch, heads, head_dim, tile + kernel_size - 1]
+    output = _band(taps, tile, missing).to(padded.dtype) @ windows.transpose(-1, -2)
+    output = output.permute(0, 3, 1, 2, 4).flatten(0, 1)  # [time, batch, heads, head_dim]
+    return output[:time]
+
+
+def _band(taps: Tensor, tile: int, missing: int) -> Tensor:
+    """Band matrices ``[(tiles, batch,) heads, tile, tile + kernel_size - 1]``: the taps
+    of output i start in column i.
+    """
+    if taps.dim() == 2:  # one kernel for every position
+        rows = taps.unsqueeze(1).expand(-1, tile, -1)
+    else:
+        rows = F.pad(taps, (0, 0, 0, 0, 0, 0, 0, missing))
+        rows = rows.unflatten(0, (-1, tile)).permute(0, 2, 3, 1, 4)
+    return _skew(rows)
+
+
+def _skew(rows: Tensor) -> Tensor:
+    """Shift row i of ``[..., n, k]`` right by i, giving ``[..., n, n + k - 1]``."""
+    n, k = rows.shape[-2:]
+    flat = F.pad(rows, (0, n)).flatten(-2)
+    return torch.narrow(flat, -1, 0, n * (n + k - 1)).unflatten(-1, (n, n + k - 1))
