@@ -1,16 +1,37 @@
 """What fairseq needs to run on today's numpy and torch."""
 
 import argparse
+import collections
+import typing
 from types import SimpleNamespace
 
 import numpy
+import omegaconf
 import torch
+from fairseq.distributed.utils import _TensorPlaceholder
+
+# Configuration as fairseq stores it: in an argparse.Namespace before version 0.10, in
+# omegaconf's containers when it sends a checkpoint from one worker to the others. None
+# of these runs code from the file; everything else in a checkpoint stays refused.
+CONFIGURATION_TYPES = [
+    argparse.Namespace,
+    omegaconf.DictConfig,
+    omegaconf.ListConfig,
+    omegaconf.AnyNode,
+    omegaconf.base.ContainerMetadata,
+    omegaconf.base.Metadata,
+    collections.defaultdict,
+    typing.Any,
+    dict,
+    list,
+    int,
+    _TensorPlaceholder,
+]
 
 
 def apply() -> None:
-    """Restore ``numpy.compat.long`` (fairseq's batching by length and by sentence reads
-    it, numpy 2 removed it) and let checkpoints from before fairseq 0.10 keep their
-    options in an ``argparse.Namespace`` under torch's safe loading."""
+    """Restore ``numpy.compat.long``, which fairseq's batching by length and by sentence
+    reads and numpy 2 removed, and let torch load configurations safely."""
     if not hasattr(numpy, "compat"):
         numpy.compat = SimpleNamespace(long=int)
-    torch.serialization.add_safe_globals([argparse.Namespace])
+    torch.serialization.add_safe_globals(CONFIGURATION_TYPES)

@@ -1,0 +1,193 @@
+"""One definition, three executions; padding; beam search; fairseq's own modules."""
+
+import pytest
+import torch
+from fairseq.modules import MultiheadAttention
+from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
+from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
+
+from fairseq_convattn.mixers import MIXERS, MixerConfig, build_mixer
+from fairseq_convattn.ops import TAP_NORMALIZATIONS
+
+WIDTH, HEADS, BATCH = 12, 3, 2
+LENGTHS = [1, 2, 3, 4, 5, 30, 31, 32, 63]
+VARIANTS = {
+    "lightweight": {},
+    "lightweight-no-glu": {"glu": False},
+    "lightweight-renorm": {"renorm_padding": True},
+    "dynamic": {},
+    "dynamic-bias": {"conv_bias": True, "conv_dim": 6},
+    "dynamic-renorm": {"renorm_padding": True},
+    **{f"dynamic-{norm}": {"tap_norm": norm} for norm in TAP_NORMALIZATIONS},
+    "attention": {},
+}
+CONVOLUTIONS = [name for name in VARIANTS if name != "attention"]
+
+
+def mixer(variant, causal, kernel_size=4, **options):
+    torch.manual_seed(7)
+    config = MixerConfig(
+        mixer=variant.partition("-")[0],
+        embed_dim=WIDTH,
+        num_heads=HEADS,
+        causal=causal,
+        kernel_size=kernel_size,
+        **{**VARIANTS[variant], **options},
+    )
+    module = build_mixer(config).eval()
+    for parameter in module.parameters():  # biases start at zero and would hide errors
+        torch.nn.init.normal_(parameter, std=0.3)
+    return module
+
+
+def run(module, x, padding_mask=None, state=None):
+    y, weights = module(x, x, x, key_padding_mask=padding_mask, incremental_state=state)
+    assert weights is None
+    return y
+
+
+def in_chunks(module, x, sizes, padding_mask=None):
+    state, pieces, start = {}, [], 0
+    for size in filter(None, sizes):
+        steps = slice(start, start + size)
+        mask = None if padding_mask is None else padding_mask[:, steps]
+        pieces.append(run(module, x[steps], mask, state))
+        start += size
+    return torch.cat(pieces)
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3, 4, 31])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_whole_step_by_step_and_chunked_agree(variant, kernel_size):
+    module = mixer(variant, causal=True, kernel_size=kernel_size)
+    for time in LENGTHS:
+        x = torch.randn(time, BATCH, WIDTH)
+        whole = run(module, x)
+        chunks = [5] * (time // 5) + [time % 5] * (time % 5 > 0)
+        for sizes in ([1] * time, chunks, [(time + 1) // 2, time // 2]):
+            torch.testing.assert_close(in_chunks(module, x, sizes), whole, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["right-padded", "left-padded"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_sentence_does_not_see_its_padding(variant, causal, left):
+    module = mixer(variant, causal, kernel_size=5)
+    sentence = torch.randn(7, 1, WIDTH)
+    alone = run(module, sentence)
+    for padding in (1, 3, 40):
+        x = torch.full((7 + padding, 2, WIDTH), 1e3)
+        mask = torch.zeros(2, 7 + padding, dtype=torch.bool)
+        here = slice(padding, None) if left else slice(7)
+        mask[0], mask[0, here] = True, False
+        x[here, 0] = sentence[:, 0]
+        y = run(module, x, mask)
+        torch.testing.assert_close(y[here, :1], alone, rtol=0, atol=1e-5)
+        assert y.isfinite().all()
+        if causal:
+            steps = in_chunks(module, x, [1] * x.size(0), mask)
+            torch.testing.assert_close(steps[here, :1], alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_beams_swap_their_states(variant):
+    module = mixer(variant, causal=True, kernel_size=6)
+    x = torch.randn(9, 4, WIDTH)
+    order = torch.tensor([2, 0, 0, 3])
+    expected = run(module, torch.cat([x[:6, order], x[6:]]))
+    state = {}
+    before = run(module, x[:6], state=state)
+    module.reorder_incremental_state(state, order)
+    after = run(module, x[6:], state=state)
+    torch.testing.assert_close(before[:, order], expected[:6], rtol=0, atol=1e-5)
+    torch.testing.assert_close(after, expected[6:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["lightweight-renorm", "dynamic-renorm"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_renormalised_kernels_average_at_the_edges_too(variant, causal):
+    """A constant input comes out unchanged only if every kernel sums to one on it."""
+    module = mixer(variant, causal, kernel_size=31, glu=False)
+    for linear in (module.in_proj, module.out_proj):
+        torch.nn.init.eye_(linear.weight)
+        torch.nn.init.zeros_(linear.bias)
+    x = torch.ones(5, BATCH, WIDTH)
+    torch.testing.assert_close(run(module, x), x)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kernel_size, time", [(3, 1), (3, 20), (7, 8), (31, 40)])
+def test_fairseqs_convolutions_give_the_same(kernel_size, time, causal):
+    """At time >= kernel_size; below, fairseq's causal dynamic convolution is wrong."""
+    left = kernel_size - 1 if causal else kernel_size // 2
+    x = torch.randn(time, BATCH, WIDTH)
+    ours = mixer("lightweight-no-glu", causal, kernel_size)
+    theirs = LightweightConv1dTBC(WIDTH, kernel_size, left, HEADS, weight_softmax=True)
+    theirs.weight.data.copy_(ours.kernel.unsqueeze(1))
+    torch.testing.assert_close(run(ours, x), ours.out_proj(theirs(ours.in_proj(x))))
+
+    ours = mixer("dynamic", causal, kernel_size, glu=False)
+    theirs = DynamicConv1dTBC(WIDTH, kernel_size, left, HEADS, weight_softmax=True)
+    theirs.weight_linear.weight.data.copy_(ours.kernel_proj.weight)
+    torch.testing.assert_close(
+        run(ours, x), ours.out_proj(theirs(ours.in_proj(x), unfold=False))
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_is_fairseqs(causal):
+    ours = mixer("attention", causal)
+    theirs = MultiheadAttention(WIDTH, HEADS, self_attention=True).eval()
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(9, BATCH, WIDTH)
+    padding = torch.zeros(BATCH, 9, dtype=torch.bool)
+    padding[0, -3:] = True
+    mask = torch.full((9, 9), float("-inf")).triu(1) if causal else None
+    expected, _ = theirs(x, x, x, key_padding_mask=padding, attn_mask=mask)
+    y = run(ours, x, padding)
+    torch.testing.assert_close(y[:, 1], expected[:, 1])
+    torch.testing.assert_close(y[:6, 0], expected[:6, 0])
+
+
+def test_attention_adds_a_mask_to_its_scores():
+    ours = mixer("attention", causal=False)
+    x = torch.randn(5, BATCH, WIDTH)
+    window = torch.full((5, 5), float("-inf")).triu(1)
+    y, _ = ours(x, x, x, attn_mask=window)
+    torch.testing.assert_close(y, run(mixer("attention", causal=True), x))
+
+
+@pytest.mark.parametrize("variant", ["lightweight", "dynamic"])
+def test_dropconnect_drops_normalised_taps_at_every_position(variant):
+    module = mixer(variant, causal=True, kernel_size=1, weight_dropout=0.5, glu=False).train()
+    module.in_proj, module.out_proj = torch.nn.Identity(), torch.nn.Identity()
+    y = run(module, torch.ones(200, BATCH, WIDTH)).unflatten(-1, (HEADS, -1))
+    assert (y == y[..., :1]).all()  # one draw for all channels of a head
+    assert set(y.unique().tolist()) == {0.0, 2.0}
+    for dim in (0, 1, 2):  # independent over time, batch and heads
+        assert (y != y.roll(1, dim)).any()
+    assert run(module.eval(), torch.ones(4, BATCH, WIDTH)).eq(1).all()
+
+
+@pytest.mark.parametrize("variant", CONVOLUTIONS)
+def test_input_dropout_only_in_training(variant):
+    module = mixer(variant, causal=False, kernel_size=3, input_dropout=0.5)
+    x = torch.randn(6, BATCH, WIDTH)
+    torch.testing.assert_close(run(module, x), run(module, x))
+    module.train()
+    assert not torch.equal(run(module, x), run(module, x))
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_every_parameter_gets_a_gradient(name):
+    module = mixer(name, causal=True).train()
+    run(module, torch.randn(8, BATCH, WIDTH)).pow(2).sum().backward()
+    assert all(p.grad is not None for p in module.parameters())
+
+
+def test_refuses_what_it_cannot_do():
+    x = torch.randn(3, BATCH, WIDTH)
+    with pytest.raises(ValueError, match="attention mask"):
+        mixer("dynamic", causal=False)(x, x, x, attn_mask=torch.zeros(3, 3))
+    with pytest.raises(ValueError, match="only a causal mixer"):
+        run(mixer("dynamic", causal=False, kernel_size=3), x, state={})
