@@ -140,7 +140,7 @@ def _transformer_field(name: str, option: dataclasses.Field, prefix: str) -> tup
 
 ConvAttnConfig = make_dataclass(
     "ConvAttnConfig",
-    [*_transformer_fields(), *_mixer_fields()],
+    [*_mixer_fields(), *_transformer_fields()],
     bases=(FairseqDataclass,),
     namespace={
         "__doc__": "fairseq's transformer options and those of the token mixers.",

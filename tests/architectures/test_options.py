@@ -1,0 +1,177 @@
+"""From command line and presets to the mixer of every layer; errors in one line."""
+
+from argparse import Namespace
+
+import pytest
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_CONFIG_REGISTRY
+
+from conftest import PLUGIN
+from fairseq_convattn.__main__ import main as help_command
+from fairseq_convattn.architectures import PRESETS
+from fairseq_convattn.architectures.config import complete
+from fairseq_convattn.architectures.overview import parameters
+from fairseq_convattn.architectures.skeleton import skeleton
+from fairseq_convattn.architectures.translation import nested_config
+
+
+def parse(arch, *flags):
+    """What fairseq-train makes of a command line."""
+    parser = options.get_training_parser()
+    arguments = ["data", "--user-dir", str(PLUGIN), "--arch", arch, *flags]
+    return options.parse_args_and_arch(parser, arguments)
+
+
+def configuration(arch, *flags):
+    """fairseq's nested configuration of the model that fairseq-train builds."""
+    cfg = convert_namespace_to_omegaconf(parse(arch, *flags)).model
+    ARCH_CONFIG_REGISTRY[arch](cfg)
+    return nested_config(complete(cfg))
+
+
+def test_presets_have_the_papers_shapes():
+    cfg = configuration("dynamic_conv_wmt_en_de_big")
+    assert (cfg.encoder.embed_dim, cfg.decoder.ffn_embed_dim) == (1024, 4096)
+    assert [m.kernel_size for m in cfg.encoder.mixers] == [3, 7, 15, 31, 31, 31, 31]
+    assert [m.kernel_size for m in cfg.decoder.mixers] == [3, 7, 15, 31, 31, 31]
+    mixer = cfg.decoder.mixers[0]
+    assert (mixer.mixer, mixer.num_heads, mixer.glu, mixer.causal) == ("dynamic", 16, True, True)
+    assert (cfg.dropout, cfg.attention_dropout) == (0.3, 0.1)
+    assert (mixer.weight_dropout, mixer.input_dropout) == (0.1, 0.1)
+
+    cfg = configuration("lightweight_conv_iwslt_de_en")
+    assert (cfg.encoder.embed_dim, cfg.encoder.ffn_embed_dim) == (512, 1024)
+    assert {m.mixer for m in cfg.encoder.mixers} == {"lightweight"}
+    assert not any(m.glu for m in cfg.encoder.mixers + cfg.decoder.mixers)
+
+    cfg = configuration("attention_wmt_en_de")
+    assert [m.mixer for m in cfg.encoder.mixers] == ["attention"] * 6
+
+    cfg = configuration("dynamic_conv_tiny")
+    assert [m.kernel_size for m in cfg.encoder.mixers] == [3, 7, 15, 31]
+    assert (cfg.encoder.embed_dim, cfg.encoder.ffn_embed_dim) == (128, 256)
+    assert (cfg.encoder.attention_heads, cfg.decoder.layers) == (4, 4)
+
+
+def test_the_command_line_wins_over_the_preset_and_the_preset_over_the_base():
+    cfg = configuration("dynamic_conv_iwslt_de_en", "--dropout", "0.25", "--encoder-glu", "true")
+    assert cfg.dropout == 0.25
+    assert cfg.encoder.mixers[0].glu and not cfg.decoder.mixers[0].glu
+    assert cfg.encoder.embed_dim == 512 and cfg.encoder.ffn_embed_dim == 1024
+    assert configuration("convattn").encoder.ffn_embed_dim == 2048
+
+
+def test_the_decoder_follows_the_encoder():
+    cfg = configuration("dynamic_conv_tiny", "--encoder-embed-dim", "64")
+    dims = (cfg.decoder.embed_dim, cfg.decoder.input_dim, cfg.decoder.output_dim)
+    assert dims == (64, 64, 64) and cfg.decoder.mixers[0].embed_dim == 64
+
+
+def test_mixers_and_kernels_by_layer():
+    cfg = configuration(
+        "convattn",
+        *("--encoder-layers", "3", "--encoder-mixers", "dynamic, lightweight,attention"),
+        *("--encoder-kernel-sizes", "5,9,1", "--decoder-layers", "2"),
+        *("--decoder-kernel-sizes", "[4]", "--decoder-conv-dim", "256"),
+    )
+    assert [m.mixer for m in cfg.encoder.mixers] == ["dynamic", "lightweight", "attention"]
+    assert [m.kernel_size for m in cfg.encoder.mixers] == [5, 9, 1]
+    assert [m.kernel_size for m in cfg.decoder.mixers] == [4, 4]
+    assert cfg.decoder.mixers[0].conv_dim == 256
+
+
+@pytest.mark.parametrize("layers", ["1", "2", "9"])
+def test_any_number_of_layers(layers):
+    cfg = configuration("dynamic_conv_wmt_en_de", "--encoder-layers", layers)
+    sizes = [m.kernel_size for m in cfg.encoder.mixers]
+    assert sizes == [3, 7, 15, 31, 31, 31, 31, 31, 31][: int(layers)]
+
+
+def test_pruned_stacks_keep_the_mixers_of_the_layers_they_keep():
+    cfg = configuration(
+        "dynamic_conv_tiny",
+        *("--encoder-mixers", "dynamic,lightweight,attention,dynamic"),
+        *("--encoder-layers-to-keep", "3,1"),
+    )
+    kept = [(m.mixer, m.kernel_size) for m in cfg.encoder.mixers]
+    assert kept == [("lightweight", 7), ("dynamic", 31)]
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ("--encoder-mixers dynamic,dynamic", "--encoder-mixers: 2 values for 4 layers"),
+        ("--decoder-mixers dynamics", "--decoder-mixers: unknown mixer 'dynamics', choose from lightweight, dynamic, attention"),
+        ("--encoder-kernel-sizes 3,7", "--encoder-kernel-sizes: 2 values for 4 layers"),
+        ("--encoder-kernel-sizes 4", "--encoder-kernel-sizes: a kernel of 4 taps cannot be centred"),
+        ("--encoder-kernel-sizes 0", "--encoder-kernel-sizes: a kernel of 0 taps cannot work"),
+        ("--decoder-kernel-sizes -3", "--decoder-kernel-sizes: a kernel of -3 taps cannot work"),
+        ("--encoder-attention-heads 5", "--encoder-attention-heads: 5 heads do not divide the width 128"),
+        ("--decoder-attention-heads 0", "--decoder-attention-heads: 0 heads do not divide"),
+        ("--decoder-conv-dim 30", "--decoder-attention-heads: 4 heads do not divide the width 30"),
+        ("--encoder-glu maybe", "--encoder-glu: 'maybe' is neither true nor false"),
+        ("--renorm-padding --weight-norm tanh", "--renorm-padding: works with --weight-norm softmax"),
+        ("--cross-self-attention", "--cross-self-attention: needs --decoder-mixers attention"),
+        ("--decoder-layers-to-keep 0,7", "--decoder-layers-to-keep: '0,7' must name layers from 0 to 3"),
+        ("--decoder-layers-to-keep x", "--decoder-layers-to-keep: 'x' must name layers"),
+    ],
+)
+@pytest.mark.parametrize("arch", ["dynamic_conv_tiny", "convattn"])
+def test_what_cannot_work_is_said_in_a_line_before_anything_is_loaded(arch, flags, message):
+    base = ("--encoder-embed-dim 128 --encoder-layers 4 --decoder-layers 4 "
+            "--encoder-attention-heads 4 --decoder-attention-heads 4")
+    with pytest.raises(SystemExit) as error:
+        parse(arch, *base.split(), *flags.split())
+    assert str(error.value).startswith(f"error: {message}")
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_norms_are_refused_by_the_parser(capsys):
+    with pytest.raises(SystemExit):
+        parse("dynamic_conv_tiny", "--weight-norm", "l3")
+    assert "--weight-norm: invalid choice: 'l3'" in capsys.readouterr().err
+
+
+def test_a_model_built_from_python_gets_the_same_error():
+    with pytest.raises(ValueError, match="--encoder-kernel-sizes"):
+        skeleton(Namespace(encoder_kernel_sizes=[2]), 10, 10)
+
+
+def test_help_explains_every_option(capsys):
+    """fairseq-train's own --help stops before the options of a model."""
+    help_command()
+    text = " ".join(capsys.readouterr().out.split())
+    for explained in (
+        *("--encoder-mixers", "--decoder-kernel-sizes", "--encoder-glu", "--weight-dropout"),
+        *("--input-dropout", "--conv-bias", "--renorm-padding", "l2: W / (|W|_2 + 1e-6)"),
+        *("lightweight, dynamic, attention", "dynamic_conv_X", "`wmt_en_de_big`"),
+    ):
+        assert explained in text
+
+
+def test_warns_of_sentences_that_fairseq_would_drop(caplog):
+    parse("dynamic_conv_tiny")
+    assert "add --required-batch-size-multiple 1" in caplog.text
+    caplog.clear()
+    parse("dynamic_conv_tiny", "--required-batch-size-multiple", "1")
+    assert not caplog.records
+
+
+def test_every_architecture_builds():
+    for arch, preset in PRESETS.items():
+        model = skeleton(Namespace(**preset), 10, 12)
+        assert len(model.encoder.layers) == preset["encoder_layers"], arch
+
+
+@pytest.mark.parametrize(
+    "arch, millions",
+    [
+        ("dynamic_conv_wmt_en_de_big", 213.2),
+        ("lightweight_conv_wmt_en_de_big", 208.9),
+        ("attention_wmt_en_de_big", 209.9),
+    ],
+)
+def test_parameters_of_the_big_models(arch, millions):
+    """With 32,768 shared types; the paper gives 213 M for the dynamic model."""
+    assert round(parameters(arch) / 1e6, 1) == millions

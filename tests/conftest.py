@@ -1,0 +1,121 @@
+"""Data and commands that several tests share."""
+
+import contextlib
+import io
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import generate as generate_command
+from fairseq_cli import preprocess as preprocess_command
+from fairseq_cli import train as train_command
+
+ROOT = Path(__file__).resolve().parents[1]
+PLUGIN = ROOT / "fairseq_convattn"
+SHARED = ROOT.parent / "shared"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Tiny models run fastest so, and it keeps runs reproducible."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Real corpora and published checkpoints, which only developers have."""
+    if not SHARED.is_dir():
+        pytest.skip("needs the developers' data in ../shared")
+    return SHARED
+
+
+def preprocess(pairs: dict[str, list[tuple[str, str]]], folder: Path, *extra: str) -> Path:
+    """fairseq-preprocess on parallel sentences; the folder for fairseq-train."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, lines in pairs.items():
+        for side, language in enumerate(("src", "tgt")):
+            text = "".join(pair[side] + "\n" for pair in lines)
+            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+    arguments = ["-s", "src", "-t", "tgt", "--destdir", str(folder / "bin"), *extra]
+    for split, option in (("train", "train"), ("valid", "valid"), ("test", "test")):
+        if split in pairs:
+            arguments += [f"--{option}pref", str(folder / split)]
+    preprocess_command.main(options.get_preprocessing_parser().parse_args(arguments))
+    return folder / "bin"
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory) -> Path:
+    """A small word-for-word task with a joined dictionary: letters to capitals, reversed."""
+    generator = random.Random(1)
+
+    def pair():
+        words = [generator.choice("abcdefghij") for _ in range(generator.randint(2, 9))]
+        return " ".join(words), " ".join(word.upper() for word in reversed(words))
+
+    splits = {name: [pair() for _ in range(n)] for name, n in (("train", 400), ("valid", 20), ("test", 13))}
+    return preprocess(splits, tmp_path_factory.mktemp("data"), "--joined-dictionary")
+
+
+def train(data: Path, save_dir: Path, *extra: str) -> None:
+    """fairseq-train in this process, a few updates unless told otherwise."""
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)  # fairseq keeps it between runs
+    arguments = [
+        str(data),
+        *("--user-dir", str(PLUGIN), "--save-dir", str(save_dir), "--optimizer", "adam"),
+        *("--lr", "0.003", "--max-tokens", "600", "--required-batch-size-multiple", "1"),
+        *("--num-workers", "0", "--cpu", "--no-progress-bar", "--seed", "1"),
+        *extra,
+    ]
+    if "--max-update" not in arguments:
+        arguments += ["--max-update", "3"]
+    parser = options.get_training_parser()
+    train_command.main(convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments)))
+
+
+def generate(data: Path, checkpoint: Path, *extra: str) -> dict[int, tuple[float, str]]:
+    """fairseq-generate in this process: score (base 2) and text by sentence number."""
+    parser = options.get_generation_parser()
+    arguments = [
+        str(data),
+        *("--user-dir", str(PLUGIN), "--path", str(checkpoint), "--cpu", "--num-workers", "0"),
+        *("--required-batch-size-multiple", "1", "--beam", "5", "--no-progress-bar"),
+        *extra,
+    ]
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        generate_command.main(options.parse_args_and_arch(parser, arguments))
+    hypotheses = {}
+    for line in output.getvalue().splitlines():
+        if line.startswith("H-"):
+            number, score, text = line.split("\t")
+            hypotheses[int(number[2:])] = float(score), text
+    return hypotheses
+
+
+def command(name: str, *arguments, **kwargs) -> subprocess.CompletedProcess:
+    """An installed command as a user types it, from the repository's root."""
+    program = Path(sys.executable).with_name(name)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [str(program), *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        **kwargs,
+    )
+
+
+SHRUNK = (
+    *("--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "32"),
+    *("--encoder-attention-heads", "4", "--decoder-attention-heads", "4"),
+    *("--encoder-layers", "2", "--decoder-layers", "2"),
+)

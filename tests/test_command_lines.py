@@ -1,0 +1,176 @@
+"""What users do, through fairseq's own entry points."""
+
+import re
+
+import pytest
+import torch
+import yaml
+from conftest import PLUGIN, SHRUNK, command, generate, train
+
+MIXERS = {
+    "lightweight": ("--arch", "lightweight_conv_tiny"),
+    "dynamic": ("--arch", "dynamic_conv_tiny"),
+    "attention": ("--arch", "attention_tiny"),
+    "hybrid": (
+        *("--arch", "dynamic_conv_tiny", "--encoder-mixers", "dynamic,attention"),
+        *("--decoder-mixers", "attention,lightweight", "--decoder-kernel-sizes", "4,31"),
+    ),
+}
+FEATURES = {
+    "shared embeddings": "--share-all-embeddings",
+    "shared output embeddings": "--share-decoder-input-output-embed",
+    "adaptive softmax": (
+        "--adaptive-softmax-cutoff 8,16 --criterion adaptive_loss --ddp-backend legacy_ddp"
+    ),
+    "layer drop": "--encoder-layerdrop 0.5 --decoder-layerdrop 0.5",
+    "activation checkpointing": "--checkpoint-activations",
+    "learned positions": "--encoder-learned-pos --decoder-learned-pos",
+    "no positions": "--no-token-positional-embeddings",
+    "pre-norm": "--encoder-normalize-before --decoder-normalize-before",
+    "one layer": "--encoder-layers 1 --decoder-layers 1",
+    "embedding norm": "--layernorm-embedding --no-scale-embedding --activation-fn gelu",
+    "other decoder width": (
+        "--decoder-embed-dim 8 --decoder-output-dim 12 --decoder-ffn-embed-dim 24"
+    ),
+    "cross+self-attention": "--decoder-mixers attention --cross-self-attention --no-cross-attention",
+    "quantisation noise": "--quant-noise-pq 0.1 --quant-noise-pq-block-size 4",
+    "every option of the mixers": (
+        "--encoder-conv-dim 8 --decoder-conv-dim 32 --encoder-glu false --weight-dropout 0.2 "
+        "--weight-norm l2 --input-dropout 0.2 --conv-bias --renorm-padding"
+    ),
+}
+
+
+def same_weights(first, second) -> bool:
+    a, b = (torch.load(path)["model"] for path in (first, second))
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_train_resume_generate(mixer, data, tmp_path):
+    options = (*MIXERS[mixer], *SHRUNK, "--share-all-embeddings")
+    train(data, tmp_path / "whole", *options, "--max-update", "6")
+    train(data, tmp_path / "resumed", *options, "--max-update", "3")
+    train(data, tmp_path / "resumed", *options, "--max-update", "6")
+    whole = tmp_path / "whole" / "checkpoint_last.pt"
+    assert same_weights(whole, tmp_path / "resumed" / "checkpoint_last.pt")
+    hypotheses = generate(data, whole)
+    assert sorted(hypotheses) == list(range(13))  # none dropped, though 13 % 8 != 0
+    alone = generate(data, whole, "--batch-size", "1")
+    for number, (score, text) in alone.items():
+        assert hypotheses[number] == (pytest.approx(score, abs=1e-4), text)
+
+
+def test_training_is_deterministic_under_a_seed(data, tmp_path):
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        train(data, tmp_path / name, *MIXERS["hybrid"], *SHRUNK, "--seed", seed)
+    a, b, c = (tmp_path / name / "checkpoint_last.pt" for name in "abc")
+    assert same_weights(a, b) and not same_weights(a, c)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_what_fairseqs_transformer_offers(feature, data, tmp_path):
+    options = (*MIXERS["hybrid"], *SHRUNK)
+    if "layers 1" in FEATURES[feature] or "decoder-mixers" in FEATURES[feature]:
+        options = (*MIXERS["dynamic"], *SHRUNK)
+    train(data, tmp_path, *options, *FEATURES[feature].split())
+    assert len(generate(data, tmp_path / "checkpoint_last.pt")) == 13
+
+
+def test_pretrained_embeddings(data, tmp_path):
+    vectors = tmp_path / "vectors"
+    vectors.write_text("1 16\na " + " ".join(["0.25"] * 16) + "\n")
+    options = ("--encoder-embed-path", str(vectors), "--lr", "0", "--max-update", "1")
+    train(data, tmp_path, *MIXERS["dynamic"], *SHRUNK, *options)
+    state = torch.load(tmp_path / "checkpoint_last.pt")["model"]
+    rows = state["encoder.embed_tokens.weight"].eq(0.25).all(dim=1)
+    assert rows.sum() == 1
+
+
+def test_pruning_at_inference(data, tmp_path):
+    train(data, tmp_path, *MIXERS["hybrid"], *SHRUNK, "--encoder-layerdrop", "0.2")
+    pruned = generate(
+        data,
+        tmp_path / "checkpoint_last.pt",
+        *("--model-overrides", "{'encoder_layers_to_keep': '1', 'decoder_layers_to_keep': '0'}"),
+    )
+    assert len(pruned) == 13
+
+
+def test_learns_to_translate(data, tmp_path):
+    """Reversing and capitalising cannot be learnt without cross-attention and order."""
+    shape = ("--encoder-embed-dim", "64", "--encoder-layers", "2", "--decoder-layers", "2")
+    schedule = ("--max-update", "250", "--dropout", "0", "--share-all-embeddings")
+    train(data, tmp_path, *MIXERS["dynamic"], *shape, *schedule, "--no-epoch-checkpoints")
+    lines = (data.parent / "test.tgt").read_text().splitlines()
+    hypotheses = generate(data, tmp_path / "checkpoint_last.pt")
+    right = sum(hypotheses[i][1] == line for i, line in enumerate(lines))
+    assert right >= 9
+
+
+def test_command_lines(data, tmp_path):
+    """As typed: no environment variable, no warning about checkpoints, none executed."""
+    plugin = ("--user-dir", "fairseq_convattn")
+    run = command(
+        "fairseq-train",
+        *(data, *plugin, *MIXERS["dynamic"], *SHRUNK, "--save-dir", tmp_path, "--max-update", 2),
+        *("--max-tokens", 600, "--optimizer", "adam", "--cpu", "--num-workers", 0),
+    )
+    assert run.returncode == 0, run.stderr
+    assert "add --required-batch-size-multiple 1" in run.stdout
+    checkpoint = ("--path", tmp_path / "checkpoint_last.pt", "--cpu")
+
+    run = command("fairseq-generate", data, *plugin, *checkpoint, "--num-workers", 0)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("\nH-") + run.stdout.startswith("H-") == 8
+    assert "add --required-batch-size-multiple 1" in run.stderr
+    assert "weights_only" not in run.stdout + run.stderr
+
+    run = command(
+        "fairseq-interactive", data, *plugin, *checkpoint, "--beam", 2, input="a b c\nd\n"
+    )
+    assert run.returncode == 0, run.stderr
+    assert len(re.findall(r"^H-\d", run.stdout, re.MULTILINE)) == 2
+    assert "required-batch-size-multiple 1" not in run.stderr
+
+
+def test_errors_come_before_data_and_without_a_traceback(tmp_path):
+    run = command(
+        *("fairseq-train", tmp_path / "no data", "--user-dir", "fairseq_convattn"),
+        *("--arch", "dynamic_conv_tiny", "--encoder-kernel-sizes", "3,7"),
+    )
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].startswith("error: --encoder-kernel-sizes: 2 values")
+    assert "Traceback" not in run.stderr
+
+
+def test_hydra(data, tmp_path):
+    """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
+    shape = dict(zip(SHRUNK[::2], map(int, SHRUNK[1::2]), strict=True))
+    config = {
+        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
+        "task": {"_name": "translation", "data": str(data)},
+        "model": {
+            "_name": "dynamic_conv_tiny",
+            "encoder_glu": False,
+            "decoder_kernel_sizes": [3, 5],
+            **{name[2:].replace("-", "_"): value for name, value in shape.items()},
+        },
+        "criterion": {"_name": "cross_entropy"},
+        "optimizer": {"_name": "adam", "lr": [0.003]},
+        "lr_scheduler": {"_name": "fixed"},
+        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
+        "optimization": {"max_update": 2, "lr": [0.003]},
+        "checkpoint": {"save_dir": str(tmp_path / "hydra")},
+    }
+    (tmp_path / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
+    run = command(
+        "fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "experiment",
+        f"hydra.run.dir={tmp_path}", f"checkpoint.save_dir={tmp_path / 'hydra'}",
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    flags = ("--encoder-glu", "false", "--decoder-kernel-sizes", "3,5", "--max-update", "2")
+    train(data, tmp_path / "plain", *MIXERS["dynamic"], *SHRUNK, *flags)
+    hydra, plain = (tmp_path / name / "checkpoint_last.pt" for name in ("hydra", "plain"))
+    assert same_weights(hydra, plain)
+    assert len(generate(data, hydra)) == 13
