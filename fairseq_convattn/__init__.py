@@ -17,6 +17,7 @@ if importlib.util.find_spec("fairseq") is None:
         stacklevel=2,
     )
 else:
-    from . import architectures, compatibility
+    from . import architectures as architectures
+    from .compatibility import apply
 
-    compatibility.apply()
+    apply()

@@ -8,21 +8,16 @@ import dataclasses
 import re
 from argparse import Namespace
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from fairseq import utils
-from fairseq.checkpoint_utils import torch_persistent_save
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from .architectures import ConvAttnModel
 from .architectures.config import ConvAttnConfig, complete
-
-
-class LegacyCheckpointError(ValueError):
-    """The file is no checkpoint that can be converted; the message says why."""
+from .architectures.skeleton import skeleton
+from .checkpoint_files import CheckpointError, read_checkpoint, require_new, write_checkpoint
 
 
 class _Inert:
@@ -31,8 +26,9 @@ class _Inert:
 
 _METERS = ("AverageMeter", "MetersDict", "StopwatchMeter", "TimeMeter")
 _HARMLESS = [
-    Namespace,
-    *((_Inert, f"{module}.{name}") for module in ("fairseq.meters", "fairseq.logging.meters") for name in _METERS),
+    (_Inert, f"{module}.{name}")
+    for module in ("fairseq.meters", "fairseq.logging.meters")
+    for name in _METERS
 ]
 
 _FIELDS = {f.name for f in dataclasses.fields(ConvAttnConfig)}
@@ -58,7 +54,7 @@ _RENAMED_KEYS = {
     "conv_layer_norm": "self_attn_layer_norm",
 }
 # Dummies, and a bias that later versions of fairseq store without ever having set it.
-_DROPPED_KEYS = re.compile(r".*(\.version|\._float_tensor|\.conv\.conv_bias)")
+_DROPPED_KEYS = re.compile(r"(encoder|decoder)\.version|.*(\._float_tensor|\.conv\.conv_bias)")
 
 
 def convert_checkpoint(old: str | Path, new: str | Path) -> Namespace:
@@ -75,16 +71,16 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> Namespace:
         The model's configuration, complete.
 
     Raises:
-        LegacyCheckpointError: ``old`` is not such a checkpoint, or asks for code to run.
+        CheckpointError: ``old`` is not such a checkpoint, or asks for code to run.
         FileExistsError: ``new`` is there already.
+        FileNotFoundError: the directory of ``new`` is not there.
     """
-    if Path(new).exists():
-        raise FileExistsError(f"{new} is there already; it is not overwritten")
-    state = read_checkpoint(old)
+    require_new(new)
+    state = read_checkpoint(old, also_allow=_HARMLESS)
     options = _options(state)
     args = complete(_model_options(options))
     model = _model_state(state["model"], args)
-    torch_persistent_save(
+    write_checkpoint(
         {
             "args": None,
             "cfg": _configuration(options, args),
@@ -92,32 +88,9 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> Namespace:
             "optimizer_history": _optimizer_history(state),
             "extra_state": {"train_iterator": {"epoch": 1}},
         },
-        str(new),
+        new,
     )
     return args
-
-
-def read_checkpoint(path: str | Path) -> dict:
-    """Load a checkpoint without running anything that it brings.
-
-    Raises:
-        LegacyCheckpointError: the file is not there, is no checkpoint, or refers to
-            anything but tensors, configuration and the known training meters.
-    """
-    if not Path(path).is_file():
-        raise LegacyCheckpointError(f"{path}: there is no such file")
-    try:
-        with torch.serialization.safe_globals(_HARMLESS):
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:
-        reason = re.search(r"GLOBAL (\S+)", str(error))
-        reason = f"it refers to {reason[1]}, which is not loaded" if reason else "it is no PyTorch file"
-        raise LegacyCheckpointError(f"{path}: {reason}") from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise LegacyCheckpointError(f"{path}: not a readable PyTorch file ({error})") from error
-    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
-        raise LegacyCheckpointError(f"{path}: not a fairseq checkpoint, it has no 'model'")
-    return state
 
 
 def _options(state: dict) -> dict:
@@ -129,12 +102,12 @@ def _options(state: dict) -> dict:
     else:
         task = args
     if not isinstance(args, Namespace):
-        raise LegacyCheckpointError("the checkpoint does not say how its model was built")
+        raise CheckpointError("the checkpoint does not say how its model was built")
     arch = str(getattr(args, "arch", None))
     if arch.startswith("lightconv_lm"):
-        raise LegacyCheckpointError(f"{arch} is a language model; only translation models are converted")
+        raise CheckpointError(f"{arch} is a language model; only translation models are converted")
     if not arch.startswith("lightconv"):
-        raise LegacyCheckpointError(f"its architecture is {arch}, not one of fairseq's lightconv models")
+        raise CheckpointError(f"its architecture is {arch}, not one of fairseq's lightconv models")
     task = task if isinstance(task, dict) else vars(task or Namespace())
     return {**task, **vars(args)}
 
@@ -165,12 +138,13 @@ def _model_state(old: dict[str, Tensor], args: Namespace) -> dict[str, Tensor]:
     version = torch.tensor([3.0])  # with an older one fairseq drops the last layer norm
     state.update({"encoder.version": version, "decoder.version": version.clone()})
     try:
-        with torch.device("meta"):
-            model = ConvAttnModel.build_model(Namespace(**vars(args)), _task(state, args))
+        types = (state[f"{side}.embed_tokens.weight"].size(0) for side in ("encoder", "decoder"))
+        model = skeleton(args, *types)
         model.upgrade_state_dict(state)
         model.load_state_dict(state, strict=True)
-    except (KeyError, RuntimeError, ValueError) as error:
-        raise LegacyCheckpointError(f"its weights do not fit its options: {error}") from error
+    except Exception as error:  # fairseq raises this very class too
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"its weights do not fit its options: {reason}") from error
     return state
 
 
@@ -185,27 +159,14 @@ def _renamed(key: str) -> str:
     return layer[1] + (whole or f"{_RENAMED_KEYS.get(name, name)}.{parameter}")
 
 
-class _Vocabulary(list):
-    """As much of a dictionary as building a model needs."""
-
-    def pad(self) -> int:
-        return 1
-
-
-def _task(state: dict[str, Tensor], args: Namespace) -> Namespace:
-    def vocabulary(side: str) -> _Vocabulary:
-        return _Vocabulary(range(state[f"{side}.embed_tokens.weight"].size(0)))
-
-    source, target = vocabulary("encoder"), vocabulary("decoder")
-    return Namespace(source_dictionary=source, target_dictionary=target)
-
-
 def _configuration(options: dict, args: Namespace) -> dict:
     """A fairseq configuration of plain values."""
     task = {name: options[name] for name in _TASK_OPTIONS if options.get(name) is not None}
     data = options.get("data")
     data = data[0] if isinstance(data, list) else data
-    limits = {name: getattr(args, name) for name in ("max_source_positions", "max_target_positions")}
+    limits = {
+        name: getattr(args, name) for name in ("max_source_positions", "max_target_positions")
+    }
     cfg = convert_namespace_to_omegaconf(
         Namespace(task="translation", arch="convattn", data=data, **task, **limits)
     )

@@ -13,7 +13,8 @@ import shlex
 import sys
 
 from fairseq_convattn.architectures.config import complete
-from fairseq_convattn.legacy_checkpoint import LegacyCheckpointError, convert_checkpoint
+from fairseq_convattn.checkpoint_files import CheckpointError
+from fairseq_convattn.legacy_checkpoint import convert_checkpoint
 
 
 def model_options(args: argparse.Namespace) -> str:
@@ -40,7 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         args = convert_checkpoint(arguments.old, arguments.new)
-    except (LegacyCheckpointError, OSError) as error:
+    except (CheckpointError, OSError) as error:
         sys.exit(f"error: {error}")
     print(f"wrote {arguments.new}\nto fine-tune it: {model_options(args)}")
 

@@ -1,6 +1,6 @@
 """Write a small synthetic translation task: plain English into an invented language.
 
-    python scripts/generate_corpus.py OUTPUT_DIR [--train 6000] [--valid 200] [--test 200] [--seed 1]
+    python scripts/generate_corpus.py OUTPUT [--train 6000] [--valid 200] [--test 200] [--seed 1]
 
 writes train, valid and test as ``.src`` and ``.tgt``, one sentence a line. All source
 sentences are distinct, and a seed gives the same test and valid sets whatever ``--train`` is.

@@ -59,7 +59,10 @@ def data(tmp_path_factory) -> Path:
         words = [generator.choice("abcdefghij") for _ in range(generator.randint(2, 9))]
         return " ".join(words), " ".join(word.upper() for word in reversed(words))
 
-    splits = {name: [pair() for _ in range(n)] for name, n in (("train", 400), ("valid", 20), ("test", 13))}
+    splits = {
+        name: [pair() for _ in range(n)]
+        for name, n in (("train", 400), ("valid", 20), ("test", 13))
+    }
     return preprocess(splits, tmp_path_factory.mktemp("data"), "--joined-dictionary")
 
 
@@ -76,7 +79,9 @@ def train(data: Path, save_dir: Path, *extra: str) -> None:
     if "--max-update" not in arguments:
         arguments += ["--max-update", "3"]
     parser = options.get_training_parser()
-    train_command.main(convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments)))
+    train_command.main(
+        convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments))
+    )
 
 
 def generate(data: Path, checkpoint: Path, *extra: str) -> dict[int, tuple[float, str]]:

@@ -32,7 +32,9 @@ FEATURES = {
     "other decoder width": (
         "--decoder-embed-dim 8 --decoder-output-dim 12 --decoder-ffn-embed-dim 24"
     ),
-    "cross+self-attention": "--decoder-mixers attention --cross-self-attention --no-cross-attention",
+    "cross+self-attention": (
+        "--decoder-mixers attention --cross-self-attention --no-cross-attention"
+    ),
     "quantisation noise": "--quant-noise-pq 0.1 --quant-noise-pq-block-size 4",
     "every option of the mixers": (
         "--encoder-conv-dim 8 --decoder-conv-dim 32 --encoder-glu false --weight-dropout 0.2 "
@@ -165,8 +167,13 @@ def test_hydra(data, tmp_path):
     }
     (tmp_path / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
     run = command(
-        "fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "experiment",
-        f"hydra.run.dir={tmp_path}", f"checkpoint.save_dir={tmp_path / 'hydra'}",
+        "fairseq-hydra-train",
+        "--config-dir",
+        tmp_path,
+        "--config-name",
+        "experiment",
+        f"hydra.run.dir={tmp_path}",
+        f"checkpoint.save_dir={tmp_path / 'hydra'}",
     )
     assert run.returncode == 0, run.stdout + run.stderr
     flags = ("--encoder-glu", "false", "--decoder-kernel-sizes", "3,5", "--max-update", "2")

@@ -49,7 +49,11 @@ class SelfAttention(MultiheadAttention):
         Returns:
             ``[time, batch, embed_dim]`` and None in place of attention weights.
         """
-        q, k, v = self._heads(self.q_proj(query)), self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
+        q, k, v = (
+            self._heads(self.q_proj(query)),
+            self._heads(self.k_proj(key)),
+            self._heads(self.v_proj(value)),
+        )
         if incremental_state is not None:
             k, v, key_padding_mask = self._cached(incremental_state, k, v, key_padding_mask)
         dropout = self.dropout_module

@@ -3,11 +3,11 @@
 from argparse import Namespace
 
 import pytest
+from conftest import PLUGIN
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
-from conftest import PLUGIN
 from fairseq_convattn.__main__ import main as help_command
 from fairseq_convattn.architectures import PRESETS
 from fairseq_convattn.architectures.config import complete
@@ -102,25 +102,42 @@ def test_pruned_stacks_keep_the_mixers_of_the_layers_they_keep():
     "flags, message",
     [
         ("--encoder-mixers dynamic,dynamic", "--encoder-mixers: 2 values for 4 layers"),
-        ("--decoder-mixers dynamics", "--decoder-mixers: unknown mixer 'dynamics', choose from lightweight, dynamic, attention"),
+        (
+            "--decoder-mixers dynamics",
+            "--decoder-mixers: unknown mixer 'dynamics', choose from lightweight, dynamic",
+        ),
         ("--encoder-kernel-sizes 3,7", "--encoder-kernel-sizes: 2 values for 4 layers"),
-        ("--encoder-kernel-sizes 4", "--encoder-kernel-sizes: a kernel of 4 taps cannot be centred"),
+        (
+            "--encoder-kernel-sizes 4",
+            "--encoder-kernel-sizes: a kernel of 4 taps cannot be centred",
+        ),
         ("--encoder-kernel-sizes 0", "--encoder-kernel-sizes: a kernel of 0 taps cannot work"),
         ("--decoder-kernel-sizes -3", "--decoder-kernel-sizes: a kernel of -3 taps cannot work"),
-        ("--encoder-attention-heads 5", "--encoder-attention-heads: 5 heads do not divide the width 128"),
+        (
+            "--encoder-attention-heads 5",
+            "--encoder-attention-heads: 5 heads do not divide the width 128",
+        ),
         ("--decoder-attention-heads 0", "--decoder-attention-heads: 0 heads do not divide"),
         ("--decoder-conv-dim 30", "--decoder-attention-heads: 4 heads do not divide the width 30"),
         ("--encoder-glu maybe", "--encoder-glu: 'maybe' is neither true nor false"),
-        ("--renorm-padding --weight-norm tanh", "--renorm-padding: works with --weight-norm softmax"),
+        (
+            "--renorm-padding --weight-norm tanh",
+            "--renorm-padding: works with --weight-norm softmax",
+        ),
         ("--cross-self-attention", "--cross-self-attention: needs --decoder-mixers attention"),
-        ("--decoder-layers-to-keep 0,7", "--decoder-layers-to-keep: '0,7' must name layers from 0 to 3"),
+        (
+            "--decoder-layers-to-keep 0,7",
+            "--decoder-layers-to-keep: '0,7' must name layers from 0 to 3",
+        ),
         ("--decoder-layers-to-keep x", "--decoder-layers-to-keep: 'x' must name layers"),
     ],
 )
 @pytest.mark.parametrize("arch", ["dynamic_conv_tiny", "convattn"])
 def test_what_cannot_work_is_said_in_a_line_before_anything_is_loaded(arch, flags, message):
-    base = ("--encoder-embed-dim 128 --encoder-layers 4 --decoder-layers 4 "
-            "--encoder-attention-heads 4 --decoder-attention-heads 4")
+    base = (
+        "--encoder-embed-dim 128 --encoder-layers 4 --decoder-layers 4 "
+        "--encoder-attention-heads 4 --decoder-attention-heads 4"
+    )
     with pytest.raises(SystemExit) as error:
         parse(arch, *base.split(), *flags.split())
     assert str(error.value).startswith(f"error: {message}")

@@ -129,9 +129,7 @@ def test_fairseqs_convolutions_give_the_same(kernel_size, time, causal):
     ours = mixer("dynamic", causal, kernel_size, glu=False)
     theirs = DynamicConv1dTBC(WIDTH, kernel_size, left, HEADS, weight_softmax=True)
     theirs.weight_linear.weight.data.copy_(ours.kernel_proj.weight)
-    torch.testing.assert_close(
-        run(ours, x), ours.out_proj(theirs(ours.in_proj(x), unfold=False))
-    )
+    torch.testing.assert_close(run(ours, x), ours.out_proj(theirs(ours.in_proj(x), unfold=False)))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -76,8 +76,13 @@ def dynamic_conv(
 
 def _convolve(x, taps, bias, causal, tail, impl):
     heads, kernel_size = taps.shape[-2:]
-    _check(x.dim() == 3 and x.size(0) >= 1, f"x must be [time >= 1, batch, channels], not {list(x.shape)}")
-    _check(heads >= 1 and x.size(2) % heads == 0, f"{heads} heads do not divide {x.size(2)} channels")
+    _check(
+        x.dim() == 3 and x.size(0) >= 1,
+        f"x must be [time >= 1, batch, channels], not {list(x.shape)}",
+    )
+    _check(
+        heads >= 1 and x.size(2) % heads == 0, f"{heads} heads do not divide {x.size(2)} channels"
+    )
     _check(kernel_size >= 1, "the kernel needs at least one tap")
     _check(tail is None or causal, "only a causal convolution continues from a tail")
     _check(
@@ -86,7 +91,9 @@ def _convolve(x, taps, bias, causal, tail, impl):
     )
     if impl is None:
         impl = "banded" if kernel_size >= BANDED_KERNEL_SIZE else "reference"
-    _check(impl in IMPLEMENTATIONS, f"unknown impl {impl!r}: choose from {', '.join(IMPLEMENTATIONS)}")
+    _check(
+        impl in IMPLEMENTATIONS, f"unknown impl {impl!r}: choose from {', '.join(IMPLEMENTATIONS)}"
+    )
 
     past, next_tail = x, None
     if tail is not None:

@@ -1,0 +1,177 @@
+"""The mean of several checkpoints' weights, which often scores better than each."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .checkpoint_files import CheckpointError, read_checkpoint, require_new, write_checkpoint
+
+_EPOCH = re.compile(r"checkpoint(\d+)\.pt")
+_UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
+_BEST = re.compile(r"checkpoint\.best_(.+)_(-?\d+(?:\.\d+)?)\.pt")
+
+
+def average_checkpoints(
+    inputs: Sequence[str | Path],
+    output: str | Path,
+    progress: Callable[[str | Path], None] = lambda path: None,
+) -> None:
+    """Write a checkpoint with the mean of the weights of others.
+
+    All but the weights is the last input's, without its optimizer's state.
+
+    Args:
+        inputs: one checkpoint or more of the same model.
+        output: the file to write; it must not exist.
+        progress: called with each input before it is read.
+
+    Raises:
+        CheckpointError: an input cannot be read, or its weights have other names, shapes
+            or types than the first one's.
+        FileExistsError: ``output`` is there already.
+        FileNotFoundError: the directory of ``output`` is not there.
+    """
+    require_new(output)
+    write_checkpoint(mean_checkpoint(inputs, progress), output)
+
+
+def mean_checkpoint(
+    inputs: Sequence[str | Path], progress: Callable[[str | Path], None] = lambda path: None
+) -> dict:
+    """The checkpoint that :func:`average_checkpoints` writes.
+
+    Raises:
+        CheckpointError: there is no input, one cannot be read, or they differ in kind.
+    """
+    state: dict = {}
+    layout: dict[str, str] = {}
+    sums: dict[str, Tensor] = {}
+    for path in inputs:
+        progress(path)
+        state = read_checkpoint(path)
+        state.pop("last_optimizer_state", None)
+        weights = state["model"]
+        layout = layout or _layout(weights)
+        _require_same(layout, inputs[0], _layout(weights), path)
+        _add(weights, sums)
+    if not state:
+        raise CheckpointError("there is no checkpoint to average")
+    state["model"] = _means(sums, len(inputs), state["model"])
+    return state
+
+
+def last_checkpoints(directory: str | Path, count: int) -> list[Path]:
+    """The newest epoch checkpoints or, if there are none, update checkpoints; in order.
+
+    Raises:
+        CheckpointError: there are fewer than ``count``.
+    """
+    kind, found = "epoch", _named(directory, _EPOCH)
+    if not found:
+        kind, found = "epoch or update", _named(directory, _UPDATE)
+    _require_count(directory, found, count, kind)
+    found.sort(key=lambda name: int(name[1]))
+    return _final(directory, found, count)
+
+
+def best_checkpoints(directory: str | Path, count: int) -> list[Path]:
+    """The best of those that ``--keep-best-checkpoints`` kept, the best one last.
+
+    Whether a higher value is better is read in one of them.
+
+    Raises:
+        CheckpointError: there are fewer than ``count``, they were chosen by several
+            metrics, or do not say which values are better.
+    """
+    found = _named(directory, _BEST)
+    metrics = sorted({name[1] for name in found})
+    if len(metrics) > 1:
+        raise CheckpointError(
+            f"{directory} has the best checkpoints by {' and by '.join(metrics)}; "
+            "name the files to average"
+        )
+    _require_count(directory, found, count, "best")
+    sign = 1 if _maximizes(Path(directory, found[0][0])) else -1
+    found.sort(key=lambda name: (sign * float(name[2]), name[0]))
+    return _final(directory, found, count)
+
+
+def _named(directory: str | Path, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    if not Path(directory).is_dir():
+        raise CheckpointError(f"{directory} is no directory")
+    names = (pattern.fullmatch(path.name) for path in Path(directory).iterdir())
+    return [name for name in names if name]
+
+
+def _require_count(
+    directory: str | Path, found: list[re.Match[str]], count: int, kind: str
+) -> None:
+    if len(found) < count:
+        raise CheckpointError(
+            f"{directory} has {len(found)} {kind} checkpoints, fewer than {count}"
+        )
+
+
+def _final(directory: str | Path, found: list[re.Match[str]], count: int) -> list[Path]:
+    return [Path(directory, name[0]) for name in found[len(found) - count :]]
+
+
+def _maximizes(path: Path) -> bool:
+    """Whether the metric that chose this checkpoint is one to maximize."""
+    state = read_checkpoint(path)
+    try:
+        args = state.get("args")
+        options = state["cfg"]["checkpoint"] if args is None else vars(args)
+        return bool(options["maximize_best_checkpoint_metric"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} does not say whether higher values are better") from error
+
+
+def _layout(weights: dict) -> dict[str, str]:
+    """What each weight is: ``float16 [2, 3]``."""
+    return {
+        name: f"{str(weight.dtype).removeprefix('torch.')} {list(weight.shape)}"
+        if isinstance(weight, Tensor)
+        else type(weight).__name__
+        for name, weight in weights.items()
+    }
+
+
+def _require_same(
+    first: dict[str, str], first_path: str | Path, other: dict[str, str], path: str | Path
+) -> None:
+    for name in [*first, *other]:
+        if first.get(name) != other.get(name):
+            raise CheckpointError(
+                f"{name} is {first.get(name, 'absent')} in {first_path} "
+                f"and {other.get(name, 'absent')} in {path}"
+            )
+
+
+def _add(weights: dict, sums: dict[str, Tensor]) -> None:
+    """Add what can be averaged to the sums, which are of float32 at least."""
+    for name, weight in weights.items():
+        if isinstance(weight, Tensor) and (weight.is_floating_point() or weight.is_complex()):
+            if name not in sums:
+                dtype = torch.promote_types(weight.dtype, torch.float32)
+                sums[name] = torch.zeros(weight.shape, dtype=dtype)
+            sums[name] += weight
+
+
+def _means(sums: dict[str, Tensor], count: int, last: dict) -> dict:
+    """The means, with the last checkpoint's types, and its counters and the like.
+
+    Names that share one tensor there, such as tied embeddings, do so here.
+    """
+    means = dict(last)
+    shared: dict[tuple, Tensor] = {}
+    for name in sums:
+        weight = last[name]
+        mean = sums[name].div_(count).to(weight.dtype)
+        place = weight.data_ptr(), weight.dtype, weight.shape, weight.stride()
+        same = shared.setdefault(place, mean)
+        means[name] = same if torch.equal(same, mean) else mean
+    return means

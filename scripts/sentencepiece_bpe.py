@@ -1,0 +1,61 @@
+"""Learn a SentencePiece BPE model and split text with it.
+
+    python scripts/sentencepiece_bpe.py train --input FILE... --model-prefix P --vocab-size N
+    python scripts/sentencepiece_bpe.py encode --model P.model < text > pieces
+
+``train`` writes ``P.model`` and ``P.vocab``; all characters of the input are covered.
+"""
+
+import argparse
+import sys
+from typing import TextIO
+
+import sentencepiece
+
+LOG_ERRORS_ONLY = 2
+
+
+def train(files: list[str], model_prefix: str, vocab_size: int) -> None:
+    sentencepiece.SentencePieceTrainer.train(
+        input=files,
+        model_prefix=model_prefix,
+        vocab_size=vocab_size,
+        model_type="bpe",
+        character_coverage=1.0,
+        minloglevel=LOG_ERRORS_ONLY,
+    )
+
+
+def encode(model: str, text: TextIO, pieces: TextIO) -> None:
+    processor = sentencepiece.SentencePieceProcessor(model_file=model)
+    for line in text:
+        print(*processor.encode(line.rstrip("\n"), out_type=str), file=pieces)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description="Learn a SentencePiece BPE model and split text with it."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("train", help="learn a model from text files")
+    command.add_argument("--input", nargs="+", required=True, metavar="FILE")
+    command.add_argument(
+        "--model-prefix", required=True, metavar="P", help="writes P.model and P.vocab"
+    )
+    command.add_argument("--vocab-size", type=int, required=True, metavar="N")
+    command = commands.add_parser("encode", help="split standard input into pieces")
+    command.add_argument("--model", required=True, metavar="P.model")
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "train":
+            train(options.input, options.model_prefix, options.vocab_size)
+        else:
+            for stream in (sys.stdin, sys.stdout):
+                stream.reconfigure(encoding="utf-8", newline="\n")
+            encode(options.model, sys.stdin, sys.stdout)
+    except (RuntimeError, ValueError, OSError) as error:
+        sys.exit(f"sentencepiece_bpe.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

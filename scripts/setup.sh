@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Installs what the other scripts need; sourced from bash it also puts it on PATH.
+#
+#     bash scripts/setup.sh
+#     source scripts/setup.sh
+#
+# Everything goes into the active environment (VIRTUAL_ENV or CONDA_PREFIX) or, without
+# one, into .venv at the repository root. A torch that is there already is kept. An
+# interrupted set-up continues with the next call, a finished one costs nothing.
+
+if [ "${BASH_SOURCE[0]}" != "$0" ]; then
+  "$BASH" "${BASH_SOURCE[0]}" || return 1
+  PATH=${VIRTUAL_ENV:-${CONDA_PREFIX:-$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/.venv}}/bin:$PATH
+  export PATH
+  return
+fi
+
+set -euo pipefail
+CDPATH='' cd -P "$(dirname "$0")/.."
+
+environment=${VIRTUAL_ENV:-${CONDA_PREFIX:-.venv}}
+python=$environment/bin/python
+stamp=$environment/setup.stamp
+log=$environment/setup.log
+constraints=$environment/setup.constraints
+
+die() { echo "error: $*" >&2; exit 1; }
+
+python_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
+
+is_supported() { case "$1" in 3.11 | 3.12) ;; *) return 1 ;; esac; }
+
+# The first Python of the right version; each is run, for a command can exist and not work.
+find_python() {
+  local candidate
+  for candidate in python3.12 python3.11 python3 python; do
+    if is_supported "$(python_version "$candidate")"; then
+      echo "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+any_runs() {
+  local command
+  for command in "$@"; do
+    # unquoted: CC and CXX may hold options
+    # shellcheck disable=SC2086
+    if $command --version >/dev/null 2>&1; then return; fi
+  done
+  return 1
+}
+
+create_environment() {
+  local base output
+  base=$(find_python) ||
+    die "Python 3.11 or 3.12 is needed, and none of python3.12, python3.11, python3 and python is one"
+  "$base" -c 'import ensurepip, venv' 2>/dev/null ||
+    die "$base has no venv module (on Debian and Ubuntu: apt install python3-venv)"
+  echo "creating .venv with $base..."
+  output=$("$base" -m venv --clear "$environment" 2>&1) ||
+    { printf '%s\n' "$output" | tail -n 15 >&2; die "cannot create .venv with $base"; }
+}
+
+pip_install() {
+  printf '\n+ pip install %s\n' "$*" >>"$log"
+  "$python" -m pip install --disable-pip-version-check "$@" >>"$log" 2>&1
+}
+
+cannot_install() {
+  tail -n 15 "$log" >&2
+  if grep -q 'Python\.h' "$log"; then
+    die "cannot install $1: Python's headers are missing (on Debian and Ubuntu: apt install python3-dev). See $log"
+  fi
+  die "cannot install $1: is there a network? See $log"
+}
+
+torch_version() {
+  "$python" -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null
+}
+
+install_torch() {
+  # a CPU build, where pip is configured to find one, is a tenth of the size
+  if ! nvidia-smi -L >/dev/null 2>&1 && pip_install torch==2.13.0+cpu; then return; fi
+  pip_install torch==2.13.0
+}
+
+wanted=$(cksum setup.py scripts/setup.sh && pwd)
+if [ -x "$python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
+
+any_runs ${CC:+"$CC"} cc gcc clang || die "no C compiler found (on Debian and Ubuntu: apt install build-essential)"
+any_runs ${CXX:+"$CXX"} c++ g++ clang++ || die "no C++ compiler found (on Debian and Ubuntu: apt install build-essential)"
+
+version=$(python_version "$python") || version=""
+if [ -z "$version" ] && [ "$environment" = .venv ]; then
+  create_environment
+  version=$(python_version "$python") || version=""
+fi
+[ -n "$version" ] || die "$python does not run"
+is_supported "$version" ||
+  die "$environment has Python $version, and Python 3.11 or 3.12 is needed"
+
+rm -f "$stamp"
+echo "setting up $environment (log: $log)" | tee "$log"
+"$python" -m pip --version >>"$log" 2>&1 || "$python" -m ensurepip >>"$log" 2>&1 ||
+  cannot_install pip
+
+if torch=$(torch_version); then
+  echo "keeping PyTorch $torch (1/3)"
+else
+  echo "installing PyTorch (1/3)..."
+  install_torch || cannot_install PyTorch
+  torch=$(torch_version) || cannot_install PyTorch
+fi
+echo "torch==$torch" >"$constraints"
+
+echo "installing build tools (2/3)..."
+pip_install --constraint "$constraints" "numpy>=1.26,<3" cython setuptools wheel ninja packaging ||
+  cannot_install "the build tools"
+
+echo "installing fairseq and fairseq_convattn (3/3); fairseq compiles for some minutes..."
+pip_install --constraint "$constraints" --no-build-isolation --editable '.[test]' ||
+  cannot_install fairseq
+
+printf '%s\n' "$wanted" >"$stamp"
+echo "ready: $environment"

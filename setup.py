@@ -1,0 +1,28 @@
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+source = Path(__file__).with_name("fairseq_convattn").joinpath("__init__.py")
+version = re.search(r'^__version__ = "(.+)"$', source.read_text(encoding="utf-8"), re.MULTILINE)
+
+setup(
+    name="fairseq_convattn",
+    version=version[1],
+    description="Lightweight, dynamic and attention token mixers as a fairseq plugin",
+    python_requires=">=3.11,<3.13",
+    packages=find_packages(include=["fairseq_convattn", "fairseq_convattn.*"]),
+    package_data={"fairseq_convattn": ["py.typed"]},
+    install_requires=[
+        "torch>=2.11,<2.14",
+        "fairseq-fixed==0.12.3.1",
+        "numpy>=1.26,<3",
+        "sacrebleu>=2.4,<3",
+        "sentencepiece>=0.2,<0.3",
+        "rouge-score>=0.1.2,<0.2",
+    ],
+    extras_require={
+        "test": ["pytest", "ruff"],
+        "recipes": ["subword-nmt", "sacremoses"],
+    },
+)

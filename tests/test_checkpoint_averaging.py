@@ -1,0 +1,297 @@
+import importlib.util
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_convattn.checkpoint_averaging import (
+    average_checkpoints,
+    best_checkpoints,
+    last_checkpoints,
+    mean_checkpoint,
+)
+from fairseq_convattn.checkpoint_files import CheckpointError, read_checkpoint, write_checkpoint
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "average_checkpoints.py"
+
+
+def save(path: Path, model: dict, maximize: bool | None = False, updates: int = 7) -> Path:
+    options = {} if maximize is None else {"maximize_best_checkpoint_metric": maximize}
+    torch.save(
+        {
+            "args": None,
+            "cfg": {"checkpoint": options, "note": path.name},
+            "model": model,
+            "optimizer_history": [{"num_updates": updates}],
+            "extra_state": {"train_iterator": {"epoch": 1}},
+            "last_optimizer_state": {"momentum": torch.zeros(3)},
+        },
+        path,
+    )
+    return path
+
+
+def save_many(directory: Path, *names: str, maximize: bool | None = False) -> None:
+    for value, name in enumerate(names):
+        save(directory / name, {"w": torch.tensor([float(value)])}, maximize)
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_mean_computed_by_hand(tmp_path, dtype):
+    values = [[1.0, -2.0], [2.0, 4.0], [6.0, 1.0]]
+    paths = [
+        save(tmp_path / f"{i}.pt", {"w": torch.tensor(value, dtype=dtype)})
+        for i, value in enumerate(values)
+    ]
+    weight = mean_checkpoint(paths)["model"]["w"]
+    assert weight.dtype == dtype and weight.tolist() == [3.0, 1.0]
+
+
+def test_half_precision_is_summed_in_single(tmp_path):
+    # In float16 the sum of the first column overflows; that of the second stays at 2048.
+    values = [[60000.0, 2048.0], [60000.0, 1.0], [60000.0, 1.0], [60000.0, 2.0]]
+    paths = [
+        save(tmp_path / f"{i}.pt", {"w": torch.tensor(value).half()})
+        for i, value in enumerate(values)
+    ]
+    assert mean_checkpoint(paths)["model"]["w"].tolist() == [60000.0, 513.0]
+
+
+def test_double_precision_is_kept(tmp_path):
+    tiny = 2.0**-40
+    paths = [
+        save(tmp_path / f"{i}.pt", {"w": torch.tensor(1 + i * tiny, dtype=torch.float64)})
+        for i in (0, 2)
+    ]
+    assert mean_checkpoint(paths)["model"]["w"].item() == 1 + tiny
+
+
+def test_everything_but_weights_is_the_last_ones_without_optimizer_state(tmp_path):
+    first = save(tmp_path / "a.pt", {"w": torch.zeros(1), "steps": torch.tensor(1)}, updates=10)
+    last = save(tmp_path / "b.pt", {"w": torch.zeros(1), "steps": torch.tensor(4)}, updates=20)
+    state = mean_checkpoint([first, last])
+    assert state["model"]["steps"].tolist() == 4
+    assert state["cfg"]["note"] == "b.pt"
+    assert state["optimizer_history"] == [{"num_updates": 20}]
+    assert state["extra_state"] == {"train_iterator": {"epoch": 1}}
+    assert "last_optimizer_state" not in state
+
+
+def test_tied_weights_stay_tied(tmp_path):
+    paths = []
+    for i in range(3):
+        tied = torch.rand(4, 3)
+        model = {"embed": tied, "output": tied, "other": torch.rand(4, 3), "alike": tied.clone()}
+        paths.append(save(tmp_path / f"{i}.pt", model))
+    average_checkpoints(paths, tmp_path / "mean.pt")
+    model = read_checkpoint(tmp_path / "mean.pt")["model"]
+    assert torch.equal(model["embed"], model["output"])
+    assert model["embed"].data_ptr() == model["output"].data_ptr()
+    assert len({model[name].data_ptr() for name in ("embed", "other", "alike")}) == 3
+
+
+def test_weights_tied_in_the_last_checkpoint_only_are_averaged_apart(tmp_path):
+    tied = torch.zeros(2)
+    apart = save(tmp_path / "a.pt", {"x": torch.full((2,), 2.0), "y": torch.full((2,), 4.0)})
+    model = mean_checkpoint([apart, save(tmp_path / "b.pt", {"x": tied, "y": tied})])["model"]
+    assert model["x"].tolist() == [1.0, 1.0] and model["y"].tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "other, difference",
+    [
+        ({"a": torch.zeros(2), "c": torch.zeros(3)}, r"b is float32 \[3\] in .* and absent in"),
+        (
+            {"a": torch.zeros(2), "b": torch.zeros(3), "c": torch.zeros(1)},
+            r"c is absent in .* and float32 \[1\] in",
+        ),
+        ({"a": torch.zeros(2), "b": torch.zeros(1, 3)}, r"b is float32 \[3\] .* float32 \[1, 3\]"),
+        ({"a": torch.zeros(2).half(), "b": torch.zeros(3)}, r"a is float32 \[2\] .* float16 \[2\]"),
+    ],
+)
+def test_other_weights_are_refused_by_name(tmp_path, other, difference):
+    first = save(tmp_path / "first.pt", {"a": torch.zeros(2), "b": torch.zeros(3)})
+    with pytest.raises(CheckpointError, match=difference) as caught:
+        mean_checkpoint([first, save(tmp_path / "other.pt", other)])
+    assert "\n" not in str(caught.value) and "other.pt" in str(caught.value)
+
+
+def test_nothing_to_average_is_refused():
+    with pytest.raises(CheckpointError, match="no checkpoint to average"):
+        mean_checkpoint([])
+
+
+def test_last_are_epochs_by_number(tmp_path):
+    save_many(tmp_path, "checkpoint2.pt", "checkpoint10.pt", "checkpoint9.pt")
+    save_many(tmp_path, "checkpoint_3_99.pt", "checkpoint_last.pt", "checkpoint11-shard0.pt")
+    save_many(tmp_path, "checkpoint12.pt.tmp")
+    assert names(last_checkpoints(tmp_path, 2)) == ["checkpoint9.pt", "checkpoint10.pt"]
+
+
+def test_last_are_updates_where_there_are_no_epochs(tmp_path):
+    save_many(tmp_path, "checkpoint_2_900.pt", "checkpoint_1_1000.pt", "checkpoint_3_20.pt")
+    save_many(tmp_path, "checkpoint_last.pt", "checkpoint_best.pt", "checkpoint.best_loss_1.000.pt")
+    assert names(last_checkpoints(tmp_path, 2)) == ["checkpoint_2_900.pt", "checkpoint_1_1000.pt"]
+
+
+@pytest.mark.parametrize(
+    "maximize, expected",
+    [
+        (True, ["checkpoint.best_my_bleu_9.5001.pt", "checkpoint.best_my_bleu_10.2500.pt"]),
+        (False, ["checkpoint.best_my_bleu_9.5001.pt", "checkpoint.best_my_bleu_-1.0000.pt"]),
+    ],
+)
+def test_best_in_the_direction_of_the_metric(tmp_path, maximize, expected):
+    values = ("9.5001", "-1.0000", "10.2500")
+    save_many(tmp_path, *(f"checkpoint.best_my_bleu_{v}.pt" for v in values), maximize=maximize)
+    save_many(tmp_path, "checkpoint_best.pt", "checkpoint1.pt")
+    assert names(best_checkpoints(tmp_path, 2)) == expected
+
+
+def test_best_of_checkpoints_that_keep_their_options_in_a_namespace(tmp_path):
+    for value in ("1.000", "2.000"):
+        args = Namespace(maximize_best_checkpoint_metric=True)
+        torch.save({"args": args, "model": {}}, tmp_path / f"checkpoint.best_bleu_{value}.pt")
+    assert names(best_checkpoints(tmp_path, 1)) == ["checkpoint.best_bleu_2.000.pt"]
+
+
+def test_best_of_unknown_direction_is_refused(tmp_path):
+    save_many(tmp_path, "checkpoint.best_loss_1.000.pt", maximize=None)
+    with pytest.raises(CheckpointError, match="whether higher values are better"):
+        best_checkpoints(tmp_path, 1)
+
+
+def test_best_by_several_metrics_is_refused(tmp_path):
+    save_many(tmp_path, "checkpoint.best_loss_1.000.pt", "checkpoint.best_bleu_30.000.pt")
+    with pytest.raises(CheckpointError, match="by bleu and by loss"):
+        best_checkpoints(tmp_path, 1)
+
+
+@pytest.mark.parametrize("choose", [last_checkpoints, best_checkpoints])
+def test_too_few_are_counted(tmp_path, choose):
+    with pytest.raises(CheckpointError, match="has 0 .* fewer than 1"):
+        choose(tmp_path, 1)
+    save_many(tmp_path, "checkpoint1.pt", "checkpoint2.pt")
+    save_many(tmp_path, "checkpoint.best_loss_1.000.pt", "checkpoint.best_loss_2.000.pt")
+    with pytest.raises(CheckpointError, match="has 2 .* fewer than 3"):
+        choose(tmp_path, 3)
+    with pytest.raises(CheckpointError, match="is no directory"):
+        choose(tmp_path / "missing", 1)
+
+
+def test_output_is_not_overwritten_and_inputs_are_not_read_for_it(tmp_path):
+    path = save(tmp_path / "a.pt", {"w": torch.zeros(1)})
+    before, read = path.read_bytes(), []
+    with pytest.raises(FileExistsError):
+        average_checkpoints([path], path, progress=read.append)
+    with pytest.raises(FileNotFoundError, match="no directory"):
+        average_checkpoints([path], tmp_path / "missing" / "out.pt", progress=read.append)
+    assert path.read_bytes() == before and read == []
+
+
+def test_a_file_that_appears_during_the_work_is_not_overwritten(tmp_path):
+    path, output = save(tmp_path / "a.pt", {"w": torch.zeros(1)}), tmp_path / "out.pt"
+    with pytest.raises(FileExistsError):
+        average_checkpoints([path], output, progress=lambda _: output.write_text("theirs"))
+    assert output.read_text() == "theirs"
+
+
+def test_a_file_that_appears_during_writing_is_not_overwritten(tmp_path, monkeypatch):
+    output = tmp_path / "out.pt"
+    saved = torch.save
+    monkeypatch.setattr(torch, "save", lambda *a: (saved(*a), output.write_text("theirs")))
+    with pytest.raises(FileExistsError):
+        write_checkpoint({"model": {}}, output)
+    assert output.read_text() == "theirs" and list(tmp_path.iterdir()) == [output]
+
+
+def test_interrupted_writing_leaves_nothing(tmp_path):
+    class Unwritable:
+        def __reduce__(self):
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_checkpoint({"model": {"w": torch.zeros(9)}, "x": Unwritable()}, tmp_path / "out.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("average_checkpoints_script", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--inputs", "{}", "--last", "3"], "has 2 epoch checkpoints, fewer than 3"),
+        (["--inputs", "{}", "{}", "--last", "1"], "one directory"),
+        (["--inputs", "{}"], "no such file"),
+        (["--inputs", "{}/missing.pt"], "no such file"),
+        (["--inputs", "{}/checkpoint1.pt", "--output", "{}/checkpoint2.pt"], "not overwritten"),
+        (["--inputs", "{}/checkpoint1.pt", "--output", "{}/a/b.pt"], "no directory"),
+    ],
+)
+def test_command_reports_in_one_line(tmp_path, script, monkeypatch, options, message):
+    save_many(tmp_path, "checkpoint1.pt", "checkpoint2.pt")
+    options = [option.format(tmp_path) for option in options]
+    command = ["average_checkpoints.py", "--output", f"{tmp_path}/out.pt", *options]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as caught:
+        script.main()
+    assert str(caught.value).startswith("error: ") and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out.pt").exists()
+
+
+@pytest.mark.parametrize("options", [["--last", "0"], ["--best", "-1"], ["--last", "many"]])
+def test_command_wants_a_positive_count(script, monkeypatch, options, capsys):
+    command = ["average_checkpoints.py", "--inputs", "x", "--output", "y", *options]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as caught:
+        script.main()
+    assert caught.value.code == 2 and "positive" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "choice, mean",
+    [(["{}", "--last", "2"], 1.5), (["{}", "--best", "1"], 3.0), (["{}/checkpoint1.pt"], 0.0)],
+)
+def test_command_averages_what_was_chosen(tmp_path, script, monkeypatch, capsys, choice, mean):
+    save_many(tmp_path, *(f"checkpoint{i}.pt" for i in (1, 2, 3)), "checkpoint.best_loss_1.000.pt")
+    output = tmp_path / "out.pt"
+    choice = [option.format(tmp_path) for option in choice]
+    command = ["average_checkpoints.py", "--output", str(output), "--inputs", *choice]
+    monkeypatch.setattr(sys, "argv", command)
+    script.main()
+    assert read_checkpoint(output)["model"]["w"].tolist() == [mean]
+    assert f"wrote {output}" in capsys.readouterr().out
+
+
+def test_command_names_the_files_that_it_averages(tmp_path):
+    save_many(tmp_path, "checkpoint1.pt", "checkpoint2.pt", "checkpoint3.pt")
+    command = [sys.executable, str(SCRIPT), "--inputs", str(tmp_path), "--last", "2"]
+    result = subprocess.run(
+        [*command, "--output", str(tmp_path / "out.pt")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.splitlines() == [
+        f"averaging {tmp_path}/checkpoint2.pt",
+        f"averaging {tmp_path}/checkpoint3.pt",
+        f"wrote {tmp_path}/out.pt",
+    ]

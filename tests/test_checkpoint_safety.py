@@ -1,0 +1,202 @@
+import os
+import pickle
+import tarfile
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from omegaconf import OmegaConf
+
+from fairseq_convattn.checkpoint_averaging import average_checkpoints, best_checkpoints
+from fairseq_convattn.checkpoint_files import CheckpointError, read_checkpoint
+from fairseq_convattn.legacy_checkpoint import convert_checkpoint
+
+
+class Runs:
+    """Pickled as a call."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+class Unknown:
+    """An object that does nothing, of a type that no checkpoint needs."""
+
+
+def checkpoint(**more) -> dict:
+    return {
+        "args": None,
+        "cfg": {"model": {"_name": "convattn"}},
+        "model": {"w": torch.ones(2)},
+        "optimizer_history": [
+            {"optimizer_name": "Adam", "lr_scheduler_state": {}, "num_updates": 3}
+        ],
+        "extra_state": {"train_iterator": {"epoch": 1}},
+        **more,
+    }
+
+
+CALLS = {
+    "mkdir": lambda path: Runs(os.mkdir, str(path)),
+    "system": lambda path: Runs(os.system, f"touch {path}"),
+    "exec": lambda path: Runs(exec, f"open({str(path)!r}, 'w').close()"),
+    "open": lambda path: Runs(open, str(path), "w"),
+}
+PLACES = {
+    "top": lambda evil: checkpoint(surprise=evil),
+    "model": lambda evil: checkpoint(model={"w": torch.ones(2), "v": evil}),
+    "cfg": lambda evil: checkpoint(cfg={"model": {"_name": evil}}),
+    "args": lambda evil: checkpoint(args=Namespace(arch="lightconv", data=evil)),
+    "omegaconf": lambda evil: checkpoint(
+        cfg=OmegaConf.create({"model": evil}, flags={"allow_objects": True})
+    ),
+    "extra_state": lambda evil: checkpoint(extra_state={"meter": [evil]}),
+}
+READERS = {
+    "read": read_checkpoint,
+    "average": lambda path: average_checkpoints([path], path.with_name("out.pt")),
+    "average_best": lambda path: best_checkpoints(path.parent, 1),
+    "convert": lambda path: convert_checkpoint(path, path.with_name("out.pt")),
+    "fairseq": lambda path: checkpoint_utils.load_checkpoint_to_cpu(str(path)),
+}
+
+
+def save(directory: Path, state: dict, **options) -> Path:
+    path = directory / "checkpoint.best_loss_1.000.pt"
+    torch.save(state, path, **options)
+    return path
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_calls_would_run_if_they_were_loaded(tmp_path, call):
+    target = tmp_path / "created"
+    torch.load(save(tmp_path, checkpoint(x=CALLS[call](target))), weights_only=False)
+    assert target.exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}])
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("call", CALLS)
+def test_no_call_is_run(tmp_path, call, reader, options):
+    target = tmp_path / "created"
+    path = save(tmp_path, checkpoint(x=CALLS[call](target)), **options)
+    refusal = pickle.UnpicklingError if reader == "fairseq" else CheckpointError
+    with pytest.raises(refusal):
+        READERS[reader](path)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("reader", READERS)
+def test_no_call_is_run_wherever_it_stands(tmp_path, place, reader):
+    target = tmp_path / "created"
+    path = save(tmp_path, PLACES[place](CALLS["mkdir"](target)))
+    refusal = pickle.UnpicklingError if reader == "fairseq" else CheckpointError
+    with pytest.raises(refusal, match="mkdir"):
+        READERS[reader](path)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+def test_no_call_is_run_in_other_protocols(tmp_path, protocol):
+    target = tmp_path / "created"
+    path = save(tmp_path, checkpoint(x=CALLS["mkdir"](target)), pickle_protocol=protocol)
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+    assert not target.exists()
+
+
+def test_an_unknown_type_is_refused_by_name(tmp_path):
+    path = save(tmp_path, checkpoint(x=Unknown()))
+    with pytest.raises(CheckpointError, match=rf"it refers to {Unknown.__module__}.Unknown") as it:
+        read_checkpoint(path)
+    assert "\n" not in str(it.value)
+
+
+def test_an_unknown_type_is_read_only_where_it_was_allowed(tmp_path):
+    path = save(tmp_path, checkpoint(x=Unknown()))
+    assert isinstance(read_checkpoint(path, also_allow=[Unknown])["x"], Unknown)
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+
+
+def test_what_was_allowed_before_stays_allowed(tmp_path):
+    path = save(tmp_path, checkpoint(args=Namespace(arch="lightconv")))
+    read_checkpoint(path, also_allow=[Namespace, Unknown])
+    assert read_checkpoint(path)["args"].arch == "lightconv"
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (None, "there is no such file"),
+        (b"", "not a readable PyTorch file"),
+        (b"Hello, this is text.", "no PyTorch file"),
+        (b"PK\x03\x04 not an archive", "not a readable PyTorch file"),
+        (pickle.dumps({"model": {}}, protocol=2), "not a readable PyTorch file"),
+        ([1, 2], "it has no 'model'"),
+        ({"weights": {}}, "it has no 'model'"),
+        ({"model": [1]}, "it has no 'model'"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path, content, reason):
+    path = tmp_path / "checkpoint1.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        torch.save(content, path)
+    with pytest.raises(CheckpointError, match=reason) as caught:
+        read_checkpoint(path)
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["a tar archive", "an unknown protocol"])
+def test_nobody_is_advised_to_load_unsafely(tmp_path, kind):
+    path = save(tmp_path, checkpoint(), pickle_protocol=4)
+    if kind == "a tar archive":
+        with tarfile.open(tmp_path / "checkpoint1.pt", "w") as archive:
+            archive.add(path)
+        path = tmp_path / "checkpoint1.pt"
+    with pytest.raises(CheckpointError) as caught:
+        read_checkpoint(path)
+    assert "without running code" in str(caught.value) or "legacy .tar" in str(caught.value)
+    assert "False" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}])
+def test_a_truncated_checkpoint_is_refused(tmp_path, share, options):
+    path = save(tmp_path, checkpoint(), **options)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+
+
+@pytest.mark.filterwarnings(r"ignore:\s*'config' is validated")
+def test_configuration_in_a_namespace_loads(tmp_path):
+    args = Namespace(arch="lightconv", task="translation", lr=[0.1], nested=Namespace(x=None))
+    path = save(tmp_path, checkpoint(args=args, cfg=None))
+    assert read_checkpoint(path)["args"] == args
+    assert checkpoint_utils.load_checkpoint_to_cpu(str(path))["cfg"].task._name == "translation"
+
+
+def test_configuration_of_omegaconf_loads(tmp_path):
+    content = {"model": {"_name": "convattn", "kernels": [3, 7], "dropout": 0.1, "x": None}}
+    path = save(tmp_path, checkpoint(cfg=OmegaConf.create(content)))
+    assert OmegaConf.to_container(read_checkpoint(path)["cfg"]) == content
+    loaded = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    assert OmegaConf.to_container(loaded["cfg"]) == content
+
+
+@pytest.mark.parametrize("configuration", ["args", "cfg"])
+def test_averages_keep_such_configuration(tmp_path, configuration):
+    value = Namespace(x=1) if configuration == "args" else OmegaConf.create({"x": 1})
+    path = save(tmp_path, checkpoint(**{configuration: value}))
+    average_checkpoints([path], tmp_path / "out.pt")
+    assert read_checkpoint(tmp_path / "out.pt")[configuration] == value

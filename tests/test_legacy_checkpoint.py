@@ -1,0 +1,245 @@
+"""Checkpoints in the format of 2019: those recorded with the code of then, and others
+made here from fairseq's own lightconv models, whose names of then are put back."""
+
+import json
+import math
+import subprocess
+import sys
+from argparse import Namespace
+
+import pytest
+import torch
+from conftest import ROOT, SHRUNK, generate, train
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
+from fairseq.models.lightconv import LightConvModel
+
+from fairseq_convattn.checkpoint_files import CheckpointError
+from fairseq_convattn.legacy_checkpoint import convert_checkpoint
+
+RECORDED = {
+    "dynamic": "checkpoint_last.pt",
+    "light": "checkpoint_last.pt",
+    "light-as-written": "checkpoint_last.as_written.pt",
+    "v062_light": "checkpoint_last.pt",
+}
+
+
+@pytest.fixture(scope="module", params=RECORDED)
+def recorded(request, shared, tmp_path_factory):
+    """A folder of recorded outputs and the converted checkpoint that must give them."""
+    folder = shared / "legacy" / request.param.partition("-")[0]
+    new = tmp_path_factory.mktemp(request.param) / "converted.pt"
+    convert_checkpoint(folder / RECORDED[request.param], new)
+    return folder, new
+
+
+def load(checkpoint, **overrides):
+    models, _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(checkpoint)], arg_overrides=overrides
+    )
+    return models[0].eval()
+
+
+def log_probabilities(model, source, previous, incremental=False):
+    source, previous = torch.tensor([source]), torch.tensor([previous])
+    lengths = torch.tensor([source.size(1)])
+    encoder_out, state = model.encoder(source, lengths), {} if incremental else None
+    ends = range(1, previous.size(1) + 1) if incremental else [previous.size(1)]
+    outputs = [
+        model.decoder(previous[:, :end], encoder_out=encoder_out, incremental_state=state)[0]
+        for end in ends
+    ]
+    return torch.cat(outputs, dim=1)[0].log_softmax(-1)
+
+
+@torch.no_grad()
+def test_recorded_log_probabilities(recorded):
+    folder, checkpoint = recorded
+    model = load(checkpoint, data=str(folder / "data"))
+    pairs = json.loads((folder / "tf_logprobs.json").read_text())["pairs"]
+    assert pairs
+    for pair in pairs:
+        target = torch.tensor(pair["tgt_ids"]).unsqueeze(1)
+        for incremental, name in ((False, "logprobs"), (True, "logprobs_incremental")):
+            scores = log_probabilities(model, pair["src_ids"], pair["prev_output_ids"], incremental)
+            expected = torch.tensor(pair[name])
+            torch.testing.assert_close(
+                scores.gather(1, target).squeeze(1), expected, rtol=0, atol=1e-4
+            )
+
+
+def test_recorded_hypotheses(recorded):
+    folder, checkpoint = recorded
+    expected = {}
+    for line in (folder / "gen.beam5.txt").read_text().splitlines():
+        if line.startswith("H-"):
+            number, score, text = line.split("\t")
+            expected[int(number[2:])] = float(score), text
+    hypotheses = generate(folder / "data", checkpoint, "--batch-size", "16")
+    assert hypotheses.keys() == expected.keys()
+    for number, (score, text) in expected.items():
+        assert hypotheses[number][1] == text
+        assert hypotheses[number][0] * math.log(2) == pytest.approx(score, abs=1e-4)
+
+
+def vocabulary(types=30) -> Dictionary:
+    dictionary = Dictionary()
+    for i in range(types - len(dictionary)):
+        dictionary.add_symbol(f"word{i}")
+    return dictionary
+
+
+def names_of_2019(key: str) -> str:
+    for new, old in (
+        ("layer_norm1", "layer_norms.0"),
+        ("layer_norm2", "layer_norms.1"),
+        ("decoder.output_projection.weight", "decoder.embed_out"),
+    ):
+        key = key.replace(new, old)
+    return key
+
+
+def lightconv(arch="lightconv", later=False, half=False, **options):
+    """A random fairseq model and its checkpoint under the names of 2019, or of later."""
+    torch.manual_seed(3)
+    shape = {
+        "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 2, "encoder_layers": 2, "decoder_layers": 3,
+        "encoder_kernel_size_list": [3, 5], "decoder_kernel_size_list": [3, 4, 7],
+        "encoder_conv_type": "lightweight", "decoder_conv_type": "dynamic",
+        "weight_softmax": True, "adaptive_softmax_factor": 4,
+        "tie_adaptive_weights": False, "tie_adaptive_proj": False,
+    }  # fmt: skip
+    args = Namespace(arch=arch, **{**shape, **options})
+    args.source_lang, args.target_lang, args.data = "de", "en", "data"
+    dictionary = vocabulary()
+    ARCH_CONFIG_REGISTRY[arch](args)
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    model = LightConvModel.build_model(args, task).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    for name, parameter in model.named_parameters():
+        if name.endswith("conv_bias"):  # never used: whatever was in memory
+            parameter.data.fill_(float("nan"))
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    if not later:
+        state = {names_of_2019(k): v for k, v in state.items() if not k.endswith("conv_bias")}
+        if args.share_decoder_input_output_embed:
+            state.pop("decoder.embed_out", None)
+        state["encoder.embed_positions._float_tensor"] = torch.zeros(1)
+    if half:
+        model, state = model.half().float(), {key: value.half() for key, value in state.items()}
+    return model, {"args": args, "model": state, "optimizer_history": [{"num_updates": 7}]}
+
+
+CONFIGURATIONS = {
+    "GLU": {},
+    "no GLU": {"encoder_glu": False, "decoder_glu": False},
+    "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    "shared embeddings": {"share_all_embeddings": True},
+    "shared output embeddings": {"share_decoder_input_output_embed": True},
+    "other widths": {"encoder_conv_dim": 8, "decoder_conv_dim": 32, "decoder_output_dim": 12},
+    "no softmax": {"weight_softmax": False},
+    "learned positions": {"encoder_learned_pos": True, "decoder_learned_pos": True},
+    "no positions": {"no_token_positional_embeddings": True},
+    "adaptive softmax": {"adaptive_softmax_cutoff": "[10, 20]"},
+    "dynamic encoder": {"encoder_conv_type": "dynamic", "decoder_conv_type": "lightweight"},
+    "big": {"arch": "lightconv_wmt_en_de_big", "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 8},
+    "later names": {"later": True},
+    "half precision": {"half": True},
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_converted_models_give_what_fairseqs_give(name, tmp_path):
+    old, state = lightconv(**CONFIGURATIONS[name])
+    torch.save(state, tmp_path / "old.pt")
+    convert_checkpoint(tmp_path / "old.pt", tmp_path / "new.pt")
+    dictionary = vocabulary()
+    task = Namespace(
+        source_dictionary=dictionary,
+        target_dictionary=dictionary,
+        build_model=lambda cfg: build_model(cfg, task),
+    )
+    (new,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(tmp_path / "new.pt")], task=task
+    )
+    source = torch.randint(4, len(dictionary), (2, 9))
+    source[0, :2] = dictionary.pad()
+    previous = torch.randint(4, len(dictionary), (2, 8))  # no shorter than any kernel
+    arguments = (source, torch.tensor([7, 9]), previous)
+    expected, actual = old(*arguments)[0], new.eval()(*arguments)[0]
+    torch.testing.assert_close(actual, expected)
+
+
+def test_kernels_of_the_cuda_layer(tmp_path):
+    """It keeps lightweight kernels as [heads, taps], the others as [heads, 1, taps]."""
+    _, state = lightconv()
+    torch.save(state, tmp_path / "a.pt")
+    for key, value in state["model"].items():
+        if key.endswith("conv.weight"):
+            state["model"][key] = value.squeeze(1)
+    torch.save(state, tmp_path / "b.pt")
+    for name in "ab":
+        convert_checkpoint(tmp_path / f"{name}.pt", tmp_path / f"{name}-new.pt")
+    a, b = (torch.load(tmp_path / f"{name}-new.pt")["model"] for name in "ab")
+    assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_the_command_converts_and_its_advice_fine_tunes(data, tmp_path):
+    dictionary = Dictionary.load(str(data / "dict.src.txt"))
+    _, state = lightconv(encoder_glu=False, share_all_embeddings=True)
+    for side in ("encoder", "decoder"):
+        state["model"][f"{side}.embed_tokens.weight"] = torch.zeros(len(dictionary), 16)
+    torch.save(state, tmp_path / "old.pt")
+    script = (sys.executable, ROOT / "scripts" / "convert_checkpoint.py")
+    run = subprocess.run(
+        [*script, tmp_path / "old.pt", tmp_path / "new.pt"],
+        capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    options = run.stdout.partition("to fine-tune it: ")[2].split()
+    assert options[:2] == ["--arch", "convattn"]
+    converted = torch.load(tmp_path / "new.pt")["model"]
+    finetune = ("--finetune-from-model", str(tmp_path / "new.pt"), "--lr", "0", "--max-update", "1")
+    train(data, tmp_path / "tuned", *options, *finetune)
+    tuned = torch.load(tmp_path / "tuned" / "checkpoint_last.pt")["model"]
+    assert all(torch.equal(tuned[key], converted[key]) for key in converted)
+
+
+def refusal(state, tmp_path) -> str:
+    torch.save(state, tmp_path / "old.pt")
+    with pytest.raises(CheckpointError) as error:
+        convert_checkpoint(tmp_path / "old.pt", tmp_path / "new.pt")
+    assert not (tmp_path / "new.pt").exists()
+    return str(error.value)
+
+
+def test_refuses_what_is_no_such_checkpoint(data, tmp_path):
+    _, state = lightconv()
+    del state["model"]["encoder.layers.0.linear1.bias"]
+    assert "do not fit its options" in refusal(state, tmp_path)
+    _, state = lightconv()
+    state["args"].encoder_embed_dim = 32
+    assert "do not fit its options" in refusal(state, tmp_path)
+    _, state = lightconv()
+    state["args"].arch = "transformer"
+    assert "its architecture is transformer" in refusal(state, tmp_path)
+    state["args"].arch = "lightconv_lm_gbw"
+    assert "is a language model" in refusal(state, tmp_path)
+    assert "does not say how" in refusal({"model": {}}, tmp_path)
+    assert "it has no 'model'" in refusal({"weights": {}}, tmp_path)
+    train(data, tmp_path, "--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
+    with pytest.raises(CheckpointError, match="does not say how its model was built"):
+        convert_checkpoint(tmp_path / "checkpoint_last.pt", tmp_path / "new.pt")
+
+
+def test_overwrites_nothing(tmp_path):
+    _, state = lightconv()
+    torch.save(state, tmp_path / "old.pt")
+    (tmp_path / "new.pt").write_text("precious")
+    with pytest.raises(FileExistsError):
+        convert_checkpoint(tmp_path / "old.pt", tmp_path / "new.pt")
+    assert (tmp_path / "new.pt").read_text() == "precious"

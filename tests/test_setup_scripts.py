@@ -1,0 +1,181 @@
+"""scripts/setup.sh with stand-ins for Python and the compilers; the package without fairseq."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BASH = shutil.which("bash")
+COMMANDS = ("cat", "cksum", "cp", "dirname", "grep", "mkdir", "rm", "tail", "tee")
+
+FAKE_PYTHON = """#!{bash}
+case "$*" in
+  *version_info*) echo "${{FAKE_VERSION:-3.11}}" ;;
+  "-c import ensurepip"*) [ -z "${{FAKE_NO_VENV:-}}" ] ;;
+  "-m venv"*) mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" ;;
+  *'version("torch")'*) [ -e "{calls}" ] && grep -q "install.* torch==" "{calls}" && echo 2.13.0 ;;
+  "-m pip install"*)
+    [ -n "${{FAKE_FAILURE:-}}" ] && [[ "$*" == *$FAKE_FAILURE* ]] && echo "$FAKE_OUTPUT" && exit 1
+    echo "$*" >> "{calls}"
+    ;;
+  "-m pip --version") ;;
+  *) echo "unexpected: $*" >&2; exit 1 ;;
+esac
+"""
+
+
+class Checkout:
+    """A copy of what setup.sh needs, in a path with a space, and a PATH of stand-ins."""
+
+    def __init__(self, directory: Path):
+        self.root = directory / "check out"
+        self.bin = directory / "bin"
+        self.calls = directory / "calls"
+        self.bin.mkdir()
+        (self.root / "scripts").mkdir(parents=True)
+        shutil.copy(ROOT / "setup.py", self.root)
+        shutil.copy(ROOT / "scripts" / "setup.sh", self.root / "scripts")
+        for command in COMMANDS:
+            (self.bin / command).symlink_to(shutil.which(command))
+        for compiler in ("cc", "c++"):
+            self.add_command(compiler, f"#!{BASH}\n")
+        self.add_command("python3.12", f"#!{BASH}\necho not this one >&2\nexit 127\n")
+        self.add_command("python3", FAKE_PYTHON.format(bash=BASH, calls=self.calls))
+
+    def add_command(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def bash(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [BASH, *arguments],
+            env={"PATH": str(self.bin), **variables},
+            cwd=self.root.parent,
+            capture_output=True,
+            text=True,
+        )
+
+    def set_up(self, **variables: str) -> subprocess.CompletedProcess:
+        return self.bash(str(self.root / "scripts" / "setup.sh"), **variables)
+
+    def pip_calls(self) -> list[str]:
+        return self.calls.read_text().splitlines() if self.calls.exists() else []
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return Checkout(tmp_path)
+
+
+def assert_refused(result: subprocess.CompletedProcess, *parts: str) -> None:
+    assert result.returncode == 1
+    last_line = result.stderr.splitlines()[-1]
+    assert last_line.startswith("error: ")
+    for part in parts:
+        assert part in last_line
+
+
+def test_installs_torch_first_and_then_nothing_again(checkout):
+    assert checkout.set_up().returncode == 0
+    torch, tools, project = checkout.pip_calls()
+    assert "torch==2.13.0" in torch
+    assert "ninja" in tools
+    assert "--no-build-isolation" in project and ".[test]" in project
+
+    again = checkout.set_up()
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert len(checkout.pip_calls()) == 3
+
+
+def test_new_requirements_install_again_and_keep_torch(checkout):
+    checkout.set_up()
+    with (checkout.root / "setup.py").open("a") as file:
+        file.write("# changed\n")
+    assert "keeping PyTorch 2.13.0" in checkout.set_up().stdout
+    assert len(checkout.pip_calls()) == 5
+
+
+def test_sourcing_puts_the_environment_on_path(checkout):
+    script = checkout.root / "scripts" / "setup.sh"
+    result = checkout.bash("-euc", f"source '{script}'; type -p python")
+    assert result.stdout.splitlines()[-1] == str(checkout.root / ".venv" / "bin" / "python")
+
+
+@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_uses_the_active_environment(checkout, variable):
+    active = checkout.root.parent / "active env"
+    (active / "bin").mkdir(parents=True)
+    shutil.copy(checkout.bin / "python3", active / "bin" / "python")
+    assert checkout.set_up(**{variable: str(active)}).returncode == 0
+    assert len(checkout.pip_calls()) == 3
+    assert not (checkout.root / ".venv").exists()
+
+    (active / "setup.stamp").unlink()
+    result = checkout.set_up(**{variable: str(active)}, FAKE_VERSION="3.13")
+    assert_refused(result, str(active), "has Python 3.13", "3.11 or 3.12")
+
+
+def test_python_too_old(checkout):
+    assert_refused(checkout.set_up(FAKE_VERSION="3.10"), "Python 3.11 or 3.12 is needed")
+
+
+def test_no_python(checkout):
+    (checkout.bin / "python3").unlink()
+    assert_refused(checkout.set_up(), "Python 3.11 or 3.12 is needed")
+
+
+def test_no_venv_module(checkout):
+    assert_refused(checkout.set_up(FAKE_NO_VENV="1"), "no venv module")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"), [("cc", "no C compiler"), ("c++", "no C++ compiler")]
+)
+def test_no_compiler(checkout, command, message):
+    (checkout.bin / command).rename(checkout.bin / "my-compiler")
+    assert_refused(checkout.set_up(), message)
+    variable = {"cc": "CC", "c++": "CXX"}[command]
+    assert checkout.set_up(**{variable: "my-compiler -O2"}).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("failure", "what"),
+    [("torch==", "PyTorch"), ("ninja", "the build tools"), ("editable", "fairseq")],
+)
+def test_pip_failure_shows_the_log_and_the_next_call_continues(checkout, failure, what):
+    result = checkout.set_up(FAKE_FAILURE=failure, FAKE_OUTPUT="connection refused")
+    assert_refused(result, f"cannot install {what}", "network", ".venv/setup.log")
+    assert "connection refused" in result.stderr
+    assert "connection refused" in (checkout.root / ".venv" / "setup.log").read_text()
+    assert checkout.set_up().returncode == 0
+    assert sum(" torch==" in call for call in checkout.pip_calls()) == 1
+    assert "editable" in checkout.pip_calls()[-1]
+
+
+def test_missing_python_headers(checkout):
+    output = "fatal error: Python.h: No such file or directory"
+    result = checkout.set_up(FAKE_FAILURE="editable", FAKE_OUTPUT=output)
+    assert_refused(result, "cannot install fairseq", "python3-dev")
+
+
+def test_import_without_fairseq():
+    """A warning says what to install, and the operations work."""
+    snippet = (
+        "import sys; sys.modules['fairseq'] = None\n"
+        "import torch, fairseq_convattn\n"
+        "from fairseq_convattn.ops import lightweight_conv\n"
+        "print(*lightweight_conv(torch.ones(4, 1, 2), torch.ones(1, 3), causal=True).shape)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", snippet],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "pip install --no-build-isolation fairseq-fixed==" in result.stderr
+    assert result.stdout.split() == ["4", "1", "2"]
