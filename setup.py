@@ -22,7 +22,6 @@ setup(
         "rouge-score>=0.1.2,<0.2",
     ],
     extras_require={
-        "test": ["pytest", "ruff"],
-        "recipes": ["subword-nmt", "sacremoses"],
+        "test": ["pytest", "ruff", "subword-nmt"],
     },
 )

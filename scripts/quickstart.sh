@@ -21,7 +21,8 @@ output=quickstart/$(date +%Y-%m-%d_%H%M%S)
 while [ $# -gt 0 ]; do
   case "$1" in
     --output)
-      output=${2:?--output needs a folder}
+      output=${2:-}
+      [ -n "$output" ] || die "--output needs a folder"
       case "$output" in /*) ;; *) [ "$PWD" = "$root" ] || output=$PWD/$output ;; esac
       shift 2
       ;;

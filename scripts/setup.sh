@@ -119,7 +119,7 @@ echo "installing build tools (2/3)..."
 pip_install --constraint "$constraints" "numpy>=1.26,<3" cython setuptools wheel ninja packaging ||
   cannot_install "the build tools"
 
-echo "installing fairseq and fairseq_convattn (3/3); fairseq compiles for some minutes..."
+echo "installing fairseq and fairseq_convattn (3/3); the first time fairseq compiles for some minutes..."
 pip_install --constraint "$constraints" --no-build-isolation --editable '.[test]' ||
   cannot_install fairseq
 

@@ -155,6 +155,19 @@ def test_attention_adds_a_mask_to_its_scores():
     torch.testing.assert_close(y, run(mixer("attention", causal=True), x))
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_runs_under_autocast(variant):
+    module = mixer(variant, causal=True, conv_bias=variant != "attention").train()
+    x = torch.randn(9, BATCH, WIDTH)
+    expected = run(module, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = run(module, x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), expected, rtol=0.1, atol=0.1)
+    y.float().sum().backward()
+    assert all(p.grad.isfinite().all() for p in module.parameters())
+
+
 @pytest.mark.parametrize("variant", ["lightweight", "dynamic"])
 def test_dropconnect_drops_normalised_taps_at_every_position(variant):
     module = mixer(variant, causal=True, kernel_size=1, weight_dropout=0.5, glu=False).train()

@@ -87,6 +87,8 @@ def test_half_precision_keeps_its_dtype_and_accumulates_in_float32(name, dtype, 
     x, taps = x.to(dtype), taps.to(dtype)
     y = CONVOLUTIONS[name](x, taps, causal=True, impl=impl)
     assert y.dtype == dtype
+    mixed = CONVOLUTIONS[name](x, taps.float(), torch.zeros(CHANNELS), causal=True, impl=impl)
+    assert mixed.dtype == dtype  # as autocast mixes them
     expected = direct(x.double(), taps.double(), None, causal=True)
     rounding = torch.finfo(dtype).eps * expected.abs().amax()
     assert (y.double() - expected).abs().max() <= rounding

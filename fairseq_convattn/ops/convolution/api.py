@@ -104,7 +104,7 @@ def _convolve(x, taps, bias, causal, tail, impl):
     padded = F.pad(past, (0, 0, 0, 0, left, right)).unflatten(2, (heads, -1))
     y = IMPLEMENTATIONS[impl](padded, taps).flatten(2)
     if bias is not None:
-        y = y + bias
+        y = y + bias.to(y.dtype)
     return y if tail is None else (y, next_tail)
 
 

@@ -1,0 +1,108 @@
+"""Whole models: what decoding sees is what training saw."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+
+from fairseq_convattn.architectures import ConvAttnModel
+
+MIXERS = ["lightweight", "dynamic", "attention", "dynamic,attention,lightweight"]
+
+
+def model(mixers, **options):
+    torch.manual_seed(5)
+    dictionary = Dictionary()
+    for letter in "abcdefgh":
+        dictionary.add_symbol(letter)
+    args = Namespace(
+        encoder_embed_dim=16,
+        encoder_ffn_embed_dim=24,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_layers=3,
+        decoder_layers=3,
+        encoder_mixers=mixers,
+        decoder_mixers=mixers,
+        **options,
+    )
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    return ConvAttnModel.build_model(args, task).eval(), dictionary
+
+
+def tokens(dictionary, *shape):
+    return torch.randint(dictionary.nspecial, len(dictionary), shape)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixers", MIXERS)
+@pytest.mark.parametrize("time", [1, 2, 14, 15, 16, 40])
+def test_decoding_by_token_gives_what_training_saw(mixers, time):
+    net, dictionary = model(mixers)
+    source, previous = tokens(dictionary, 3, 6), tokens(dictionary, 3, time)
+    encoder_out = net.encoder(source, torch.tensor([6] * 3))
+    whole, _ = net.decoder(previous, encoder_out=encoder_out)
+    state = {}
+    for step in range(1, time + 1):
+        logits, _ = net.decoder(
+            previous[:, :step], encoder_out=encoder_out, incremental_state=state
+        )
+        torch.testing.assert_close(logits[:, -1], whole[:, step - 1], rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixers", MIXERS)
+@pytest.mark.parametrize("left", [False, True], ids=["right-padded", "left-padded"])
+def test_a_sentence_does_not_depend_on_its_batch(mixers, left):
+    net, dictionary = model(mixers)
+    source, previous = tokens(dictionary, 1, 5), tokens(dictionary, 1, 4)
+    alone, _ = net(source, torch.tensor([5]), previous)
+
+    def padded(sentence):
+        batch = tokens(dictionary, 2, 19)
+        length = sentence.size(1)
+        batch[0] = dictionary.pad()
+        batch[0, slice(-length, None) if left else slice(length)] = sentence[0]
+        return batch
+
+    y, _ = net(padded(source), torch.tensor([5, 19]), padded(previous))
+    here = y[:1, -4:] if left else y[:1, :4]
+    torch.testing.assert_close(here, alone, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixers", MIXERS)
+def test_beams_of_a_sentence_swap(mixers):
+    net, dictionary = model(mixers)
+    source = tokens(dictionary, 1, 6).expand(4, -1)
+    previous, order = tokens(dictionary, 4, 9), torch.tensor([1, 1, 3, 0])
+    encoder_out = net.encoder(source, torch.tensor([6] * 4))
+    state = {}
+    for step in range(1, 8):
+        net.decoder(previous[:, :step], encoder_out=encoder_out, incremental_state=state)
+    net.decoder.reorder_incremental_state_scripting(state, order)
+    swapped = torch.cat([previous[order, :7], previous[:, 7:]], dim=1)
+    actual, _ = net.decoder(swapped[:, :8], encoder_out=encoder_out, incremental_state=state)
+    expected, _ = net.decoder(swapped[:, :8], encoder_out=encoder_out)
+    torch.testing.assert_close(actual[:, -1], expected[:, -1], rtol=0, atol=1e-5)
+
+
+def test_no_mask_of_time_by_time_is_built():
+    net, dictionary = model("dynamic")
+    assert net.decoder.buffered_future_mask(torch.zeros(100_000, 1, 1)) is None
+
+
+def test_full_context_alignment_is_refused():
+    net, dictionary = model("attention")
+    with pytest.raises(ValueError, match="full_context_alignment"):
+        net.decoder(tokens(dictionary, 1, 3), full_context_alignment=True)
+
+
+def test_feed_forward_layers_start_as_in_the_papers_code():
+    net, _ = model("attention")
+    for layer in (net.encoder.layers[0], net.decoder.layers[0]):
+        for linear in (layer.fc1, layer.fc2):
+            bound = (6 / sum(linear.weight.shape)) ** 0.5
+            assert linear.weight.abs().max() <= bound and linear.weight.std() > bound / 2
+            assert (linear.bias == 0).all()

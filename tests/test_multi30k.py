@@ -1,0 +1,60 @@
+"""The real corpus, through the preparation script and the command lines."""
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, generate, train
+
+pytest.importorskip("subword_nmt")
+
+
+def prepare(*arguments) -> subprocess.CompletedProcess:
+    environment = {**os.environ}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    return subprocess.run(
+        ["bash", str(ROOT / "scripts" / "prepare_multi30k.sh"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_prepares_trains_and_translates(shared, tmp_path):
+    folder = tmp_path / "multi30k"
+    run = prepare("--source", shared / "data" / "multi30k", "--output", folder)
+    assert run.returncode == 0, run.stderr
+    assert {path.name for path in folder.iterdir()} == {"bin", "bpe", "text"}
+    assert "is there already" in prepare("--output", folder).stdout
+    text = (folder / "text" / "test_2016_flickr.en").read_text(encoding="utf-8").splitlines()
+    assert len(text) == 1000
+    train(
+        folder / "bin",
+        tmp_path / "checkpoints",
+        *("--arch", "dynamic_conv_tiny", "--share-all-embeddings", "--max-update", "2"),
+        *("--max-tokens", "1000", "--max-valid-steps", "1"),
+    )
+    hypotheses = generate(
+        folder / "bin",
+        tmp_path / "checkpoints" / "checkpoint_last.pt",
+        *("--beam", "1", "--max-len-b", "3", "--remove-bpe", "--max-tokens", "4000"),
+    )
+    assert sorted(hypotheses) == list(range(1000))
+
+
+def test_says_what_is_missing(tmp_path):
+    run = prepare("--source", tmp_path / "nowhere", "--output", tmp_path / "out")
+    assert run.returncode == 1 and "is no folder" in run.stderr
+    run = prepare("--source", tmp_path, "--output", tmp_path / "out")
+    assert run.returncode == 1 and f"no train.en in {tmp_path}" in run.stderr
+    with gzip.open(tmp_path / "train.en.gz", "wt") as file:
+        file.write("a\nb\n")
+    run = prepare("--source", tmp_path, "--output", tmp_path / "out")
+    assert run.returncode == 1 and "train.en has 2 lines, not 29000" in run.stderr
+    assert not any((tmp_path / "out").iterdir())
