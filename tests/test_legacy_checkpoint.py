@@ -158,6 +158,8 @@ def test_converted_models_give_what_fairseqs_give(name, tmp_path):
     old, state = lightconv(**CONFIGURATIONS[name])
     torch.save(state, tmp_path / "old.pt")
     convert_checkpoint(tmp_path / "old.pt", tmp_path / "new.pt")
+    weights = torch.load(tmp_path / "new.pt")["model"].values()
+    assert {weight.dtype for weight in weights if weight.is_floating_point()} == {torch.float32}
     dictionary = vocabulary()
     task = Namespace(
         source_dictionary=dictionary,

@@ -98,8 +98,8 @@ class SelfAttention(MultiheadAttention):
         return torch.zeros(like.size(0), length, dtype=torch.bool, device=like.device)
 
     def _mask(self, q, k, padding_mask, attn_mask) -> dict:
-        """Keyword arguments of scaled_dot_product_attention. A query at padding may see
-        itself, so that no row is empty."""
+        """Keyword arguments of scaled_dot_product_attention, which gives zeros to a query
+        that sees nothing (one at padding)."""
         time, keys = q.size(2), k.size(2)
         visible = None
         if self.causal and time > 1:
@@ -109,10 +109,6 @@ class SelfAttention(MultiheadAttention):
         if padding_mask is not None:
             unpadded = ~padding_mask[:, None, None, :].bool()
             visible = unpadded if visible is None else visible & unpadded
-            if self.causal:
-                itself = torch.arange(time, device=q.device)
-                visible = visible.expand(-1, -1, time, -1).clone()
-                visible[:, :, itself, itself + keys - time] = True
         if attn_mask is None:
             return {"attn_mask": visible}
         attn_mask = attn_mask.to(q.dtype)

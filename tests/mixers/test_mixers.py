@@ -81,10 +81,13 @@ def test_a_sentence_does_not_see_its_padding(variant, causal, left):
         here = slice(padding, None) if left else slice(7)
         mask[0], mask[0, here] = True, False
         x[here, 0] = sentence[:, 0]
-        y = run(module, x, mask)
+        y = run(module, x.requires_grad_(), mask)
+        y[here].sum().backward()
+        assert x.grad.isfinite().all()
         torch.testing.assert_close(y[here, :1], alone, rtol=0, atol=1e-5)
         assert y.isfinite().all()
         if causal:
+            x = x.detach()
             steps = in_chunks(module, x, [1] * x.size(0), mask)
             torch.testing.assert_close(steps[here, :1], alone, rtol=0, atol=1e-5)
 
