@@ -93,7 +93,7 @@ run train "fairseq-train $out/bin --save-dir $out/checkpoints --user-dir fairseq
   --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \\
   --optimizer adam --adam-betas '(0.9, 0.98)' \\
   --lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 300 \\
-  --max-tokens 2000 --max-update 500 --seed 1 --required-batch-size-multiple 1 \\
+  --max-tokens 2000 --max-update 400 --seed 1 --required-batch-size-multiple 1 \\
   --no-epoch-checkpoints --num-workers 0 --distributed-world-size 1" show_validations
 
 run generate "fairseq-generate $out/bin --path $out/checkpoints/checkpoint_best.pt \\
