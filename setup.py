@@ -17,9 +17,9 @@ setup(
         "torch>=2.11,<2.14",
         "fairseq-fixed==0.12.3.1",
         "numpy>=1.26,<3",
+        "omegaconf>=2.3,<3",
         "sacrebleu>=2.4,<3",
         "sentencepiece>=0.2,<0.3",
-        "rouge-score>=0.1.2,<0.2",
     ],
     extras_require={
         "test": ["pytest", "ruff", "subword-nmt"],

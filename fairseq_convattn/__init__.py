@@ -9,7 +9,8 @@ import warnings
 
 __version__ = "0.1.0"
 
-if importlib.util.find_spec("fairseq") is None:
+_fairseq = importlib.util.find_spec("fairseq")
+if _fairseq is None or _fairseq.origin is None:  # a folder of that name is no package
     warnings.warn(
         "fairseq is not installed, so fairseq_convattn registers no models (its operations "
         "work). Install it beside your torch: pip install numpy cython setuptools wheel "

@@ -4,16 +4,19 @@ Since October 2022 fairseq refuses its own published LightConv and DynamicConv m
 converted one is an ordinary ``convattn`` checkpoint, with the same outputs.
 """
 
+import ast
 import dataclasses
 import re
+import warnings
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import torch
-from fairseq import utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_CONFIG_REGISTRY
 from omegaconf import OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
 
 from .architectures.config import ConvAttnConfig, complete
 from .architectures.skeleton import skeleton
@@ -31,14 +34,14 @@ _HARMLESS = [
     for name in _METERS
 ]
 
-_FIELDS = {f.name for f in dataclasses.fields(ConvAttnConfig)}
+_FIELDS = {f.name for f in dataclasses.fields(ConvAttnConfig)} - {"_name"}
 _RENAMED_OPTIONS = {
     "encoder_conv_type": "encoder_mixers",
     "decoder_conv_type": "decoder_mixers",
     "encoder_kernel_size_list": "encoder_kernel_sizes",
     "decoder_kernel_size_list": "decoder_kernel_sizes",
 }
-_TASK_OPTIONS = ("source_lang", "target_lang", "left_pad_source", "left_pad_target")
+_TASK_OPTIONS = ("source_lang", "target_lang", "left_pad_source", "left_pad_target", "data")
 
 _LAYER = re.compile(r"((?:encoder|decoder)\.layers\.\d+\.)(.+)")
 _RENAMED_KEYS = {
@@ -46,7 +49,6 @@ _RENAMED_KEYS = {
     "linear2": "self_attn.out_proj",
     "conv.weight_linear": "self_attn.kernel_proj",
     "conv.weight": "self_attn.kernel",
-    "conv.bias": "self_attn.bias",
     "layer_norms.0": "self_attn_layer_norm",
     "layer_norms.1": "final_layer_norm",
     "layer_norm1": "self_attn_layer_norm",
@@ -78,7 +80,7 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> Namespace:
     require_new(new)
     state = read_checkpoint(old, also_allow=_HARMLESS)
     options = _options(state)
-    args = complete(_model_options(options))
+    args = _model_options(options)
     model = _model_state(state["model"], args)
     write_checkpoint(
         {
@@ -93,40 +95,69 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> Namespace:
     return args
 
 
-def _options(state: dict) -> dict:
+def _options(state: dict) -> dict[str, Any]:
     """The options that the model was trained with, and its task's."""
     args = state.get("args")
-    if args is None:  # fairseq 0.10 and later
-        cfg = state.get("cfg") or {}
-        task, args = cfg.get("task"), cfg.get("model")
-    else:
-        task = args
+    task = args
+    if args is None and isinstance(state.get("cfg"), dict):  # fairseq 0.10 and later
+        task, args = state["cfg"].get("task"), state["cfg"].get("model")
     if not isinstance(args, Namespace):
         raise CheckpointError("the checkpoint does not say how its model was built")
-    arch = str(getattr(args, "arch", None))
-    if arch.startswith("lightconv_lm"):
+    arch = getattr(args, "arch", None)
+    if str(arch).startswith("lightconv_lm"):
         raise CheckpointError(f"{arch} is a language model; only translation models are converted")
-    if not arch.startswith("lightconv"):
+    if not str(arch).startswith("lightconv") or arch not in ARCH_CONFIG_REGISTRY:
         raise CheckpointError(f"its architecture is {arch}, not one of fairseq's lightconv models")
     task = task if isinstance(task, dict) else vars(task or Namespace())
     return {**task, **vars(args)}
 
 
-def _model_options(options: dict) -> Namespace:
-    """Their values in our configuration; ``encoder_conv_type`` and its like are renamed."""
-    known = {_RENAMED_OPTIONS.get(name, name): value for name, value in options.items()}
+def _model_options(options: dict[str, Any]) -> Namespace:
+    """The complete configuration of our model; what ``options`` lack is lightconv's."""
+    args = Namespace(**{name: _value(name, value) for name, value in options.items()})
+    try:
+        ARCH_CONFIG_REGISTRY[args.arch](args)
+    except (AssertionError, TypeError) as error:
+        raise CheckpointError(f"its options contradict each other: {error}") from error
+    known = {_RENAMED_OPTIONS.get(name, name): value for name, value in vars(args).items()}
     known = {name: value for name, value in known.items() if name in _FIELDS}
+    _refuse_text(known)  # fairseq evaluates some of its options as Python
     for side in ("encoder", "decoder"):
-        known[f"{side}_glu"] = str(bool(known.get(f"{side}_glu", True))).lower()
+        known[f"{side}_glu"] = "true" if known[f"{side}_glu"] else "false"
         known[f"{side}_embed_path"] = None
-    known["weight_norm"] = "softmax" if options.get("weight_softmax", True) else "none"
+    known["weight_norm"] = "softmax" if getattr(args, "weight_softmax", True) else "none"
     cutoff = known.get("adaptive_softmax_cutoff")
-    known["adaptive_softmax_cutoff"] = utils.eval_str_list(cutoff, type=int) if cutoff else None
-    return Namespace(**known)
+    known["adaptive_softmax_cutoff"] = [cutoff] if isinstance(cutoff, int) else cutoff
+    return complete(Namespace(**known))
+
+
+def _refuse_text(options: dict[str, Any]) -> None:
+    """See that nothing but the names of mixers and files is text."""
+    for name, value in options.items():
+        parts = value if isinstance(value, list) else [value]
+        plain = all(part is None or isinstance(part, (bool, int, float)) for part in parts)
+        if not plain and not name.endswith(("_mixers", "_embed_path")):
+            raise CheckpointError(f"its option {name} is {value!r}, which is no plain value")
+
+
+def _value(name: str, value: Any) -> Any:
+    """An option's value; the file may hold lists, numbers and booleans as text."""
+    if "${" in str(value):
+        raise CheckpointError(f"its option {name} is {value!r}, which is no plain value")
+    if not isinstance(value, str):
+        return value
+    try:
+        literal = ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return value
+    return list(literal) if isinstance(literal, tuple) else literal
 
 
 def _model_state(old: dict[str, Tensor], args: Namespace) -> dict[str, Tensor]:
     """The state dict of our model, checked against the model that ``args`` describes."""
+    for key, value in old.items():
+        if not isinstance(key, str) or not isinstance(value, Tensor):
+            raise CheckpointError(f"its weight {key!r} is a {type(value).__name__}, not a tensor")
     state = {
         _renamed(key): value.float() if value.is_floating_point() else value
         for key, value in old.items()
@@ -134,14 +165,13 @@ def _model_state(old: dict[str, Tensor], args: Namespace) -> dict[str, Tensor]:
     }
     kernels = [key for key in state if key.endswith(".self_attn.kernel")]
     state.update({key: state[key].flatten(1) for key in kernels})  # [heads, 1, taps] in 2019
-    args.conv_bias = any(key.endswith(".self_attn.bias") for key in state)
     version = torch.tensor([3.0])  # with an older one fairseq drops the last layer norm
     state.update({"encoder.version": version, "decoder.version": version.clone()})
     try:
         types = (state[f"{side}.embed_tokens.weight"].size(0) for side in ("encoder", "decoder"))
         model = skeleton(args, *types)
         model.upgrade_state_dict(state)
-        model.load_state_dict(state, strict=True)
+        nn.Module.load_state_dict(model, state, strict=True, assign=True)
     except Exception as error:  # fairseq raises this very class too
         reason = " ".join(str(error).split())
         raise CheckpointError(f"its weights do not fit its options: {reason}") from error
@@ -159,30 +189,41 @@ def _renamed(key: str) -> str:
     return layer[1] + (whole or f"{_RENAMED_KEYS.get(name, name)}.{parameter}")
 
 
-def _configuration(options: dict, args: Namespace) -> dict:
+def _configuration(options: dict[str, Any], args: Namespace) -> dict:
     """A fairseq configuration of plain values."""
-    task = {name: options[name] for name in _TASK_OPTIONS if options.get(name) is not None}
-    data = options.get("data")
-    data = data[0] if isinstance(data, list) else data
-    limits = {
-        name: getattr(args, name) for name in ("max_source_positions", "max_target_positions")
-    }
-    cfg = convert_namespace_to_omegaconf(
-        Namespace(task="translation", arch="convattn", data=data, **task, **limits)
-    )
+    criterion = "adaptive_loss" if args.adaptive_softmax_cutoff else "cross_entropy"
+    with warnings.catch_warnings():  # of hydra, about fairseq
+        warnings.simplefilter("ignore")
+        cfg = convert_namespace_to_omegaconf(
+            Namespace(task="translation", arch="convattn", criterion=criterion)
+        )
     cfg = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
     cfg["model"] = {**vars(args), "_name": "convattn"}
+    task = {name: options[name] for name in _TASK_OPTIONS if options.get(name) is not None}
+    if isinstance(task.get("data"), list):  # in v0.6
+        task["data"] = ":".join(map(str, task["data"]))
+    for name in ("left_pad_source", "left_pad_target"):
+        if name in task:
+            task[name] = _value(name, task[name])
+    cfg["task"].update(
+        task,
+        max_source_positions=args.max_source_positions,
+        max_target_positions=args.max_target_positions,
+    )
     return cfg
 
 
 def _optimizer_history(state: dict) -> list[dict]:
     """What fairseq wants to find: under what conditions the weights came about."""
-    last = (state.get("optimizer_history") or [{}])[-1]
+    history = state.get("optimizer_history")
+    last = history[-1] if isinstance(history, list) and history else {}
+    last = last if isinstance(last, dict) else {}
+    updates = last.get("num_updates")
     return [
         {
             "criterion_name": str(last.get("criterion_name")),
             "optimizer_name": str(last.get("optimizer_name")),
             "lr_scheduler_state": {},
-            "num_updates": int(last.get("num_updates", 0)),
+            "num_updates": updates if isinstance(updates, int) else 0,
         }
     ]

@@ -303,8 +303,8 @@ def write_files(directory: Path, files: dict[str, list[str]]) -> None:
     """Write every file in full before the first gets its name."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in files:
-        if (directory / name).is_dir():
-            raise IsADirectoryError(f"{directory / name} is a directory")
+        if (directory / name).exists():
+            raise FileExistsError(f"{directory / name} is there already; it is not overwritten")
     with tempfile.TemporaryDirectory(dir=directory, prefix=".partial-") as partial:
         for name, lines in files.items():
             text = "".join(f"{line}\n" for line in lines)

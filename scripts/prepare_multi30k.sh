@@ -12,7 +12,8 @@ merges over both languages and runs fairseq-preprocess.
   --source DIR   a local copy instead of the download: train, val, test_2016_flickr and
                  test_2017_flickr, each .en and .de (or .lc.norm.tok.en / .de, the release's
                  names), plain or .gz, in DIR or DIR/tok
-  --output DIR   where the data goes (default: data/multi30k); DIR/bin is for fairseq-train
+  --output DIR   a new folder for the data (default: data/multi30k); DIR/bin is for
+                 fairseq-train
 
 Needs fairseq and subword-nmt (pip install subword-nmt).
 EOF
@@ -32,13 +33,18 @@ die() { echo "error: $*" >&2; exit 1; }
 for tool in fairseq-preprocess subword-nmt; do
   command -v "$tool" >/dev/null || die "$tool is not installed (activate the environment; pip install subword-nmt)"
 done
-[ -z "$source_dir" ] || [ -d "$source_dir" ] || die "--source $source_dir is no folder"
-[ ! -e "$output/bin" ] || { echo "$output/bin is there already; remove it to prepare again"; exit 0; }
+if [ -z "$source_dir" ]; then
+  command -v curl >/dev/null || die "curl is not installed; a local copy works with --source DIR"
+elif [ ! -d "$source_dir" ]; then
+  die "--source $source_dir is no folder"
+fi
+[ ! -d "$output/bin" ] || { echo "$output is there already; remove it to prepare again"; exit 0; }
+[ ! -e "$output" ] || die "$output is there already; choose another folder with --output"
 
 release=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/tok
 declare -A lines=([train]=29000 [val]=1014 [test_2016_flickr]=1000 [test_2017_flickr]=1000)
-mkdir -p "$output"
-work=$(mktemp -d "$output/preparing.XXXXXX")
+mkdir -p "$(dirname "$output")"
+work=$(mktemp -d "$output.preparing.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/text" "$work/bpe"
 
@@ -77,6 +83,7 @@ fairseq-preprocess --source-lang en --target-lang de --joined-dictionary \
   --destdir "$work/bin" --workers 2 >"$work/preprocess.log" 2>&1 ||
   { cat "$work/preprocess.log" >&2; die "fairseq-preprocess failed"; }
 
-rm -rf "$output/text" "$output/bpe"
-mv "$work"/{text,bpe,bin} "$output"
+rm "$work/preprocess.log"
+chmod 755 "$work"
+mv "$work" "$output"
 echo "ready: $output/bin (subset test is test_2016_flickr, test1 is test_2017_flickr)"

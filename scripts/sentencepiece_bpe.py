@@ -8,6 +8,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TextIO
 
 import sentencepiece
@@ -16,6 +17,9 @@ LOG_ERRORS_ONLY = 2
 
 
 def train(files: list[str], model_prefix: str, vocab_size: int) -> None:
+    for ending in (".model", ".vocab"):
+        if Path(model_prefix + ending).exists():
+            raise FileExistsError(f"{model_prefix}{ending} is there already; not overwritten")
     sentencepiece.SentencePieceTrainer.train(
         input=files,
         model_prefix=model_prefix,

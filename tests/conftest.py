@@ -13,6 +13,7 @@ import torch
 from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import generate as generate_command
+from fairseq_cli import interactive as interactive_command
 from fairseq_cli import preprocess as preprocess_command
 from fairseq_cli import train as train_command
 
@@ -87,15 +88,29 @@ def train(data: Path, save_dir: Path, *extra: str) -> None:
 def generate(data: Path, checkpoint: Path, *extra: str) -> dict[int, tuple[float, str]]:
     """fairseq-generate in this process: score (base 2) and text by sentence number."""
     parser = options.get_generation_parser()
-    arguments = [
-        str(data),
-        *("--user-dir", str(PLUGIN), "--path", str(checkpoint), "--cpu", "--num-workers", "0"),
-        *("--required-batch-size-multiple", "1", "--beam", "5", "--no-progress-bar"),
-        *extra,
-    ]
+    arguments = (*_decoding(data, checkpoint), "--required-batch-size-multiple", "1", *extra)
+    return _hypotheses(generate_command.main, options.parse_args_and_arch(parser, arguments))
+
+
+def interactive(data: Path, checkpoint: Path) -> dict[int, tuple[float, str]]:
+    """fairseq-interactive in this process on the test set's source."""
+    parser = options.get_interactive_generation_parser()
+    source = ("--input", str(data.parent / "test.src"))
+    arguments = options.parse_args_and_arch(parser, (*_decoding(data, checkpoint), *source))
+    return _hypotheses(interactive_command.main, convert_namespace_to_omegaconf(arguments))
+
+
+def _decoding(data: Path, checkpoint: Path) -> tuple[str, ...]:
+    return (
+        *(str(data), "--user-dir", str(PLUGIN), "--path", str(checkpoint), "--beam", "5"),
+        *("--cpu", "--num-workers", "0", "--no-progress-bar"),
+    )
+
+
+def _hypotheses(main, arguments) -> dict[int, tuple[float, str]]:
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        generate_command.main(options.parse_args_and_arch(parser, arguments))
+        main(arguments)
     hypotheses = {}
     for line in output.getvalue().splitlines():
         if line.startswith("H-"):

@@ -5,7 +5,8 @@ import re
 import pytest
 import torch
 import yaml
-from conftest import PLUGIN, SHRUNK, command, generate, train
+from conftest import PLUGIN, SHRUNK, command, generate, interactive, train
+from fairseq import checkpoint_utils
 
 MIXERS = {
     "lightweight": ("--arch", "lightweight_conv_tiny"),
@@ -16,29 +17,96 @@ MIXERS = {
         *("--decoder-mixers", "attention,lightweight", "--decoder-kernel-sizes", "4,31"),
     ),
 }
+
+
+def tied(model, *names) -> bool:
+    return len({model.get_parameter(name).data_ptr() for name in names}) == 1
+
+
+EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+OUTPUT = "decoder.output_projection.weight"
 FEATURES = {
-    "shared embeddings": "--share-all-embeddings",
-    "shared output embeddings": "--share-decoder-input-output-embed",
-    "adaptive softmax": (
-        "--adaptive-softmax-cutoff 8,16 --criterion adaptive_loss --ddp-backend legacy_ddp"
+    "shared embeddings": (
+        "--share-all-embeddings",
+        lambda m: tied(m, *EMBEDDINGS, OUTPUT),
     ),
-    "layer drop": "--encoder-layerdrop 0.5 --decoder-layerdrop 0.5",
-    "activation checkpointing": "--checkpoint-activations",
-    "learned positions": "--encoder-learned-pos --decoder-learned-pos",
-    "no positions": "--no-token-positional-embeddings",
-    "pre-norm": "--encoder-normalize-before --decoder-normalize-before",
-    "one layer": "--encoder-layers 1 --decoder-layers 1",
-    "embedding norm": "--layernorm-embedding --no-scale-embedding --activation-fn gelu",
+    "shared output embeddings": (
+        "--share-decoder-input-output-embed",
+        lambda m: tied(m, EMBEDDINGS[1], OUTPUT) and not tied(m, *EMBEDDINGS),
+    ),
+    "adaptive softmax": (
+        "--adaptive-softmax-cutoff 8,16 --criterion adaptive_loss --ddp-backend legacy_ddp",
+        lambda m: m.decoder.adaptive_softmax.cutoff[:2] == [8, 16],
+    ),
+    "adaptive softmax with shared embeddings": (
+        "--adaptive-softmax-cutoff 8 --criterion adaptive_loss --ddp-backend legacy_ddp "
+        "--share-all-embeddings",
+        lambda m: m.decoder.output_projection is None and tied(m, *EMBEDDINGS),
+    ),
+    "layer drop": (
+        "--encoder-layerdrop 0.5 --decoder-layerdrop 0.25",
+        lambda m: (m.encoder.layers.p, m.decoder.layers.p) == (0.5, 0.25),
+    ),
+    "activation checkpointing": (
+        "--checkpoint-activations",
+        lambda m: all("forward" in vars(x) for x in (*m.encoder.layers, *m.decoder.layers)),
+    ),
+    "learned positions": (
+        "--encoder-learned-pos --decoder-learned-pos",
+        lambda m: all(x.embed_positions.weight.requires_grad for x in (m.encoder, m.decoder)),
+    ),
+    "no positions": (
+        "--no-token-positional-embeddings",
+        lambda m: m.encoder.embed_positions is m.decoder.embed_positions is None,
+    ),
+    "pre-norm": (
+        "--encoder-normalize-before --decoder-normalize-before",
+        lambda m: all(
+            x.layer_norm and x.layers[0].normalize_before for x in (m.encoder, m.decoder)
+        ),
+    ),
+    "one layer": (
+        "--encoder-layers 1 --decoder-layers 1",
+        lambda m: len(m.encoder.layers) == len(m.decoder.layers) == 1,
+    ),
+    "embedding norm and activation": (
+        "--layernorm-embedding --no-scale-embedding --activation-fn gelu",
+        lambda m: (
+            m.encoder.layernorm_embedding
+            and m.decoder.embed_scale == 1
+            and m.encoder.layers[0].activation_fn.__name__ == "gelu"
+        ),
+    ),
     "other decoder width": (
-        "--decoder-embed-dim 8 --decoder-output-dim 12 --decoder-ffn-embed-dim 24"
+        "--decoder-embed-dim 8 --decoder-output-dim 12 --decoder-ffn-embed-dim 24",
+        lambda m: (
+            m.decoder.project_out_dim.out_features == 12
+            and m.decoder.layers[0].fc1.weight.shape == (24, 8)
+        ),
     ),
     "cross+self-attention": (
-        "--decoder-mixers attention --cross-self-attention --no-cross-attention"
+        "--decoder-mixers attention --cross-self-attention --no-cross-attention",
+        lambda m: (
+            m.decoder.layers[0].encoder_attn is None
+            and not m.decoder.layers[0].self_attn.self_attention
+        ),
     ),
-    "quantisation noise": "--quant-noise-pq 0.1 --quant-noise-pq-block-size 4",
+    "quantisation noise": (
+        "--quant-noise-pq 0.1 --quant-noise-pq-block-size 4",
+        lambda m: m.encoder.layers[0].self_attn.in_proj._forward_pre_hooks,
+    ),
     "every option of the mixers": (
         "--encoder-conv-dim 8 --decoder-conv-dim 32 --encoder-glu false --weight-dropout 0.2 "
-        "--weight-norm l2 --input-dropout 0.2 --conv-bias --renorm-padding"
+        "--weight-norm l2 --input-dropout 0.3 --conv-bias --renorm-padding",
+        lambda m: (
+            m.encoder.layers[0].self_attn.in_proj.out_features == 8
+            and m.decoder.layers[1].self_attn.in_proj.out_features == 64
+            and m.decoder.layers[1].self_attn.bias.numel() == 32
+            and m.encoder.layers[0].self_attn.tap_dropout_module.p == 0.2
+            and m.encoder.layers[0].self_attn.input_dropout_module.p == 0.3
+            and m.encoder.layers[0].self_attn.config.tap_norm == "l2"
+            and m.encoder.layers[0].self_attn.config.renorm_padding
+        ),
     ),
 }
 
@@ -58,9 +126,10 @@ def test_train_resume_generate(mixer, data, tmp_path):
     assert same_weights(whole, tmp_path / "resumed" / "checkpoint_last.pt")
     hypotheses = generate(data, whole)
     assert sorted(hypotheses) == list(range(13))  # none dropped, though 13 % 8 != 0
-    alone = generate(data, whole, "--batch-size", "1")
-    for number, (score, text) in alone.items():
-        assert hypotheses[number] == (pytest.approx(score, abs=1e-4), text)
+    for others in (generate(data, whole, "--batch-size", "1"), interactive(data, whole)):
+        assert others.keys() == hypotheses.keys()
+        for number, (score, text) in others.items():
+            assert hypotheses[number] == (pytest.approx(score, abs=1e-4), text)
 
 
 def test_training_is_deterministic_under_a_seed(data, tmp_path):
@@ -72,11 +141,23 @@ def test_training_is_deterministic_under_a_seed(data, tmp_path):
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_what_fairseqs_transformer_offers(feature, data, tmp_path):
+    flags, holds = FEATURES[feature]
     options = (*MIXERS["hybrid"], *SHRUNK)
-    if "layers 1" in FEATURES[feature] or "decoder-mixers" in FEATURES[feature]:
+    if "layers 1" in flags or "decoder-mixers" in flags:
         options = (*MIXERS["dynamic"], *SHRUNK)
-    train(data, tmp_path, *options, *FEATURES[feature].split())
-    assert len(generate(data, tmp_path / "checkpoint_last.pt")) == 13
+    train(data, tmp_path, *options, *flags.split())
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    assert len(generate(data, checkpoint)) == 13
+    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
+    assert holds(model)
+
+
+def test_checkpointed_activations_give_the_same_training(data, tmp_path):
+    for name, flags in (("a", ()), ("b", ("--checkpoint-activations",))):
+        train(data, tmp_path / name, *MIXERS["hybrid"], *SHRUNK, *flags)
+    a, b = (torch.load(tmp_path / name / "checkpoint_last.pt")["model"] for name in "ab")
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=1e-4)
 
 
 def test_pretrained_embeddings(data, tmp_path):

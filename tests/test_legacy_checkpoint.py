@@ -9,7 +9,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from conftest import ROOT, SHRUNK, generate, train
+from conftest import ROOT, SHRUNK, command, generate, train
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
@@ -145,11 +145,46 @@ CONFIGURATIONS = {
     "learned positions": {"encoder_learned_pos": True, "decoder_learned_pos": True},
     "no positions": {"no_token_positional_embeddings": True},
     "adaptive softmax": {"adaptive_softmax_cutoff": "[10, 20]"},
+    "adaptive softmax, shared": {"adaptive_softmax_cutoff": "10,20", "share_all_embeddings": True},
     "dynamic encoder": {"encoder_conv_type": "dynamic", "decoder_conv_type": "lightweight"},
     "big": {"arch": "lightconv_wmt_en_de_big", "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 8},
     "later names": {"later": True},
     "half precision": {"half": True},
 }
+
+
+def converted(state, tmp_path, name="new.pt") -> dict:
+    torch.save(state, tmp_path / "old.pt")
+    convert_checkpoint(tmp_path / "old.pt", tmp_path / name)
+    return torch.load(tmp_path / name)
+
+
+def test_options_as_text_and_options_that_are_missing(tmp_path):
+    _, state = lightconv(encoder_glu=False, weight_softmax=False)
+    expected = converted(state, tmp_path)["cfg"]["model"]
+    for name, value in vars(state["args"]).items():
+        setattr(state["args"], name, str(value))
+    assert converted(state, tmp_path, "text.pt")["cfg"]["model"] == expected
+    assert (expected["encoder_glu"], expected["weight_norm"]) == ("false", "none")
+
+    _, state = lightconv(encoder_layers=7, encoder_kernel_size_list=[3, 7, 15, 31, 31, 31, 31])
+    for name in ("encoder_layers", "encoder_kernel_size_list", "input_dropout", "encoder_glu"):
+        delattr(state["args"], name)
+    model = converted(state, tmp_path, "missing.pt")["cfg"]["model"]
+    assert (model["encoder_layers"], model["input_dropout"]) == (7, 0.1)
+
+
+def test_checkpoints_that_keep_a_configuration_beside_the_options(tmp_path):
+    """As fairseq 0.10 and later write them."""
+    _, state = lightconv(later=True)
+    expected = converted(state, tmp_path)["cfg"]
+    task = {"_name": "translation", "source_lang": "de", "target_lang": "en", "data": "data"}
+    args = state["args"]
+    for name in task.keys() & vars(args):
+        delattr(args, name)
+    state |= {"args": None, "cfg": {"model": args, "task": task}}
+    actual = converted(state, tmp_path, "later.pt")["cfg"]
+    assert actual["model"] == expected["model"] and actual["task"] == expected["task"]
 
 
 @torch.no_grad()
@@ -232,10 +267,45 @@ def test_refuses_what_is_no_such_checkpoint(data, tmp_path):
     state["args"].arch = "lightconv_lm_gbw"
     assert "is a language model" in refusal(state, tmp_path)
     assert "does not say how" in refusal({"model": {}}, tmp_path)
+    _, state = lightconv()
+    state["model"]["encoder.layers.0.fc1.bias"] = [1.0]
+    assert "is a list, not a tensor" in refusal(state, tmp_path)
+    _, state = lightconv()
+    state["args"].source_lang = "${oc.env:HOME}"
+    assert "source_lang is '${oc.env:HOME}'" in refusal(state, tmp_path)
+    _, state = lightconv()
+    state["args"].encoder_kernel_size_list = [3]
+    state["args"].encoder_layers = 5
+    assert "do not fit its options" in refusal(state, tmp_path)
     assert "it has no 'model'" in refusal({"weights": {}}, tmp_path)
     train(data, tmp_path, "--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
     with pytest.raises(CheckpointError, match="does not say how its model was built"):
         convert_checkpoint(tmp_path / "checkpoint_last.pt", tmp_path / "new.pt")
+
+
+def test_evaluates_no_text(tmp_path):
+    """fairseq itself evaluates this option of its models as Python."""
+    _, state = lightconv()
+    state["args"].adaptive_softmax_cutoff = f"[open({str(tmp_path / 'run')!r}, 'w').close() or 5]"
+    assert "adaptive_softmax_cutoff is" in refusal(state, tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_converted_checkpoint_validates(data, tmp_path):
+    _, state = lightconv(share_all_embeddings=True)
+    state["args"].source_lang, state["args"].target_lang = "src", "tgt"
+    types = len(Dictionary.load(str(data / "dict.src.txt")))
+    for side in ("encoder", "decoder"):
+        state["model"][f"{side}.embed_tokens.weight"] = torch.zeros(types, 16)
+    converted(state, tmp_path)
+    run = command(
+        *("fairseq-validate", data, "--user-dir", "fairseq_convattn", "--cpu"),
+        *("--path", tmp_path / "new.pt", "--task", "translation", "--max-tokens", "500"),
+        *("--required-batch-size-multiple", "1", "--num-workers", "0"),
+    )
+    assert run.returncode == 0, run.stderr
+    # equal scores for all types: the loss in base 2 is that of guessing
+    assert f"loss {round(math.log2(types), 3)}" in run.stdout
 
 
 def test_overwrites_nothing(tmp_path):

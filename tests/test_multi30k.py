@@ -57,4 +57,6 @@ def test_says_what_is_missing(tmp_path):
         file.write("a\nb\n")
     run = prepare("--source", tmp_path, "--output", tmp_path / "out")
     assert run.returncode == 1 and "train.en has 2 lines, not 29000" in run.stderr
-    assert not any((tmp_path / "out").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"train.en.gz"}
+    run = prepare("--source", tmp_path, "--output", tmp_path)
+    assert run.returncode == 1 and "choose another folder" in run.stderr

@@ -8,7 +8,7 @@ and under hydra alike an explicit value wins over the preset, the preset over th
 import dataclasses
 from argparse import Namespace
 from dataclasses import field, make_dataclass
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
@@ -51,7 +51,8 @@ _NORMS = "; ".join(f"{name}: {formula}" for name, formula in TAP_NORMALIZATIONS.
 
 
 def _unset(name: str, type_: Any, help_: str) -> tuple:
-    return name, Optional[type_], field(default=None, metadata={"help": help_})
+    type_ = type_ if type_ is Any else Optional[type_]
+    return name, type_, field(default=None, metadata={"help": help_})
 
 
 def _flag(name: str, help_: str) -> tuple:
@@ -67,7 +68,7 @@ def _side_fields(side: str, kernel: str) -> list[tuple]:
         ),
         _unset(
             f"{side}_kernel_sizes",
-            List[int],
+            Any,
             f"taps of the {side}'s convolutions, {kernel}; {_PER_LAYER} "
             "(default: 3,7,15 and then 31)",
         ),
@@ -164,4 +165,12 @@ def complete(cfg: Namespace | DictConfig) -> Namespace:
     for name, source in FOLLOWS.items():
         if values[name] is None:
             values[name] = values[source]
+    for side in ("encoder", "decoder"):
+        if values[f"{side}_kernel_sizes"] is None:
+            values[f"{side}_kernel_sizes"] = default_kernel_sizes(values[f"{side}_layers"])
     return Namespace(**values)
+
+
+def default_kernel_sizes(layers: int) -> list[int]:
+    """3, 7, 15 and then 31 (Wu et al. 2019, section 5.1), for any number of layers."""
+    return ([3, 7, 15] + [31] * layers)[: max(0, layers)]

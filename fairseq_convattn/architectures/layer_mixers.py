@@ -1,5 +1,6 @@
 """From the options of a model to the mixer of every layer, with one-line errors."""
 
+import re
 from argparse import Namespace
 
 from ..mixers import MIXERS, MixerConfig
@@ -20,7 +21,9 @@ def layer_mixers(args: Namespace, side: str) -> list[MixerConfig]:
         ValueError: an option cannot work; the message is one line and names it.
     """
     layers = getattr(args, f"{side}_layers")
-    sizes = getattr(args, f"{side}_kernel_sizes") or default_kernel_sizes(layers)
+    if layers < 0:
+        _refuse(f"{side}_layers", f"{layers} layers cannot be built")
+    sizes = _kernel_sizes(f"{side}_kernel_sizes", getattr(args, f"{side}_kernel_sizes"))
     names = _mixer_names(f"{side}_mixers", getattr(args, f"{side}_mixers"))
     names = _one_per_layer(f"{side}_mixers", names, layers)
     sizes = _one_per_layer(f"{side}_kernel_sizes", sizes, layers)
@@ -29,9 +32,13 @@ def layer_mixers(args: Namespace, side: str) -> list[MixerConfig]:
     return [mixers[i] for i in _kept(f"{side}_layers_to_keep", kept, layers)] if kept else mixers
 
 
-def default_kernel_sizes(layers: int) -> list[int]:
-    """3, 7, 15 and then 31 (Wu et al. 2019, section 5.1), for any number of layers."""
-    return ([3, 7, 15] + [31] * layers)[:layers]
+def _kernel_sizes(option: str, given: str | int | list[int]) -> list[int]:
+    """``3,7,15`` on the command line; a number or a list from Python and from YAML."""
+    sizes = given.strip("[] ").split(",") if isinstance(given, str) else given
+    sizes = sizes if isinstance(sizes, list) else [sizes]
+    if not all(re.fullmatch(r"\s*[+-]?\d+\s*", str(size)) for size in sizes):
+        _refuse(option, f"{given!r} must be whole numbers with commas between them, as 3,7,15,31")
+    return [int(size) for size in sizes]
 
 
 def _mixer_names(option: str, text: str) -> list[str]:
@@ -92,6 +99,8 @@ def _check(side: str, config: MixerConfig) -> None:
         )
     if config.mixer == "attention":
         return
+    if config.conv_dim < 1:
+        _refuse(f"{side}_conv_dim", f"a width of {config.conv_dim} cannot work")
     if config.conv_dim % heads:
         _refuse(
             f"{side}_attention_heads",
@@ -103,6 +112,9 @@ def _check(side: str, config: MixerConfig) -> None:
         _refuse(
             f"{side}_kernel_sizes", f"a kernel of {taps} taps cannot be centred, give an odd number"
         )
+    for option in ("weight_dropout", "input_dropout"):
+        if not 0 <= getattr(config, option) <= 1:
+            _refuse(option, f"{getattr(config, option)} is no probability")
     if config.tap_norm not in TAP_NORMALIZATIONS:
         _refuse("weight_norm", f"unknown {config.tap_norm!r}, choose from {_NORMS}")
     if config.renorm_padding and config.tap_norm not in RENORMALIZABLE:

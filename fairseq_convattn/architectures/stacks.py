@@ -84,6 +84,14 @@ class ConvAttnDecoder(TransformerDecoderBase):
         """None: every mixer is causal by itself, so no time x time mask is built."""
         return None
 
+    def upgrade_state_dict_named(self, state_dict, name):
+        """fairseq's, without the output projection that it adds for shared embeddings to
+        models with an adaptive softmax too, which have none."""
+        state_dict = super().upgrade_state_dict_named(state_dict, name)
+        if self.adaptive_softmax is not None:
+            state_dict.pop(f"{name}.output_projection.weight", None)
+        return state_dict
+
     def extract_features(self, *args, full_context_alignment: bool = False, **kwargs):
         """fairseq's, except that ``full_context_alignment`` raises ValueError."""
         if full_context_alignment:

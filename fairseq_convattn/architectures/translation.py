@@ -2,6 +2,7 @@
 
 import logging
 from argparse import Namespace
+from contextlib import nullcontext
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import (
@@ -88,22 +89,22 @@ def _architecture(preset: dict):
     is loaded, and again with a stored or hydra configuration."""
 
     def apply(cfg: Namespace | DictConfig) -> None:
-        if isinstance(cfg, DictConfig):
-            with open_dict(cfg):
-                _fill(cfg, preset)
-            return
-        _fill(cfg, preset)
-        try:
-            nested_config(complete(cfg))
-        except ValueError as error:
-            raise SystemExit(f"error: {error}") from None
-        _warn_of_dropped_sentences(getattr(cfg, "required_batch_size_multiple", 1))
+        with open_dict(cfg) if isinstance(cfg, DictConfig) else nullcontext():
+            _fill(cfg, preset)
+            # a checkpoint keeps its model's whole description, whatever defaults become
+            _fill(cfg, vars(complete(cfg)))
+        if isinstance(cfg, Namespace):
+            try:
+                nested_config(cfg)
+            except ValueError as error:
+                raise SystemExit(f"error: {error}") from None
+            _warn_of_dropped_sentences(getattr(cfg, "required_batch_size_multiple", 1))
 
     return apply
 
 
-def _fill(cfg: Namespace | DictConfig, preset: dict) -> None:
-    for name, value in preset.items():
+def _fill(cfg: Namespace | DictConfig, values: dict) -> None:
+    for name, value in values.items():
         if getattr(cfg, name, None) is None:
             setattr(cfg, name, value)
 

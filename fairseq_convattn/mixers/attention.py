@@ -70,7 +70,10 @@ class SelfAttention(MultiheadAttention):
         """``[time, batch, embed_dim]`` -> ``[batch, heads, time, head_dim]``."""
         return x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
 
-    def _cached(self, incremental_state, k, v, padding_mask):
+    def _cached(
+        self, incremental_state: dict, k: Tensor, v: Tensor, padding_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Append to the cache; all keys, all values and the padding mask of all keys."""
         state = self._get_input_buffer(incremental_state)
         past_mask = state.get("prev_key_padding_mask")
         if padding_mask is not None or past_mask is not None:
@@ -97,7 +100,9 @@ class SelfAttention(MultiheadAttention):
             return mask
         return torch.zeros(like.size(0), length, dtype=torch.bool, device=like.device)
 
-    def _mask(self, q, k, padding_mask, attn_mask) -> dict:
+    def _mask(
+        self, q: Tensor, k: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None
+    ) -> dict[str, Tensor | bool | None]:
         """Keyword arguments of scaled_dot_product_attention, which gives zeros to a query
         that sees nothing (one at padding)."""
         time, keys = q.size(2), k.size(2)

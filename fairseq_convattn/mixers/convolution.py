@@ -95,7 +95,9 @@ class ConvolutionMixer(FairseqIncrementalState, nn.Module, ABC):
             x = x.masked_fill(key_padding_mask.t().unsqueeze(-1), 0)
         return self.out_proj(self._convolve(x, key_padding_mask, incremental_state)), None
 
-    def _convolve(self, x, padding_mask, incremental_state):
+    def _convolve(
+        self, x: Tensor, padding_mask: Tensor | None, incremental_state: IncrementalState | None
+    ) -> Tensor:
         state = self._get_input_buffer(incremental_state)
         inside = None
         if self.config.renorm_padding:
@@ -116,7 +118,7 @@ class ConvolutionMixer(FairseqIncrementalState, nn.Module, ABC):
         dropout = self.tap_dropout_module
         return dropout.p > 0 and (self.training or dropout.apply_during_inference)
 
-    def _taps_inside(self, x, padding_mask, state):
+    def _taps_inside(self, x: Tensor, padding_mask: Tensor | None, state: dict) -> Tensor:
         """``[time, batch, 1, kernel_size]``; remembers in ``state`` which inputs were real."""
         real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         if padding_mask is not None:

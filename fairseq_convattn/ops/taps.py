@@ -25,8 +25,8 @@ def normalize_taps(logits: Tensor, norm: str, inside: Tensor | None = None) -> T
         logits: ``[..., kernel_size]``.
         norm: a key of ``TAP_NORMALIZATIONS``.
         inside: boolean, broadcast against ``logits``; taps where it is False get weight
-            zero and the rest are normalised among themselves. Only for the norms in
-            ``RENORMALIZABLE``.
+            zero and the rest are normalised among themselves (where none is True the
+            weights are finite, no more). Only for the norms in ``RENORMALIZABLE``.
 
     Returns:
         The taps, in the dtype of ``logits``; softmax is computed in float32 at least.

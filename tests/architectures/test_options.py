@@ -68,6 +68,13 @@ def test_the_decoder_follows_the_encoder():
     assert dims == (64, 64, 64) and cfg.decoder.mixers[0].embed_dim == 64
 
 
+def test_a_stored_configuration_describes_its_whole_model():
+    """So that a checkpoint stays what it is when a default changes."""
+    cfg = convert_namespace_to_omegaconf(parse("dynamic_conv_tiny")).model
+    assert cfg.encoder_kernel_sizes == [3, 7, 15, 31] and cfg.decoder_embed_dim == 128
+    assert (cfg.encoder_glu, cfg.weight_norm, cfg.decoder_layers) == ("true", "softmax", 4)
+
+
 def test_mixers_and_kernels_by_layer():
     cfg = configuration(
         "convattn",
@@ -111,6 +118,11 @@ def test_pruned_stacks_keep_the_mixers_of_the_layers_they_keep():
             "--encoder-kernel-sizes 4",
             "--encoder-kernel-sizes: a kernel of 4 taps cannot be centred",
         ),
+        ("--encoder-kernel-sizes 3;7", "--encoder-kernel-sizes: '3;7' must be whole numbers"),
+        ("--encoder-kernel-sizes 3,7.5,3,3", "--encoder-kernel-sizes: '3,7.5,3,3' must be"),
+        ("--encoder-layers -1", "--encoder-layers: -1 layers cannot be built"),
+        ("--encoder-conv-dim -4", "--encoder-conv-dim: a width of -4 cannot work"),
+        ("--weight-dropout 1.5", "--weight-dropout: 1.5 is no probability"),
         ("--encoder-kernel-sizes 0", "--encoder-kernel-sizes: a kernel of 0 taps cannot work"),
         ("--decoder-kernel-sizes -3", "--decoder-kernel-sizes: a kernel of -3 taps cannot work"),
         (

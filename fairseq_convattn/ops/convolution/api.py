@@ -74,7 +74,14 @@ def dynamic_conv(
     return _convolve(x, taps, bias, causal, tail, impl)
 
 
-def _convolve(x, taps, bias, causal, tail, impl):
+def _convolve(
+    x: Tensor,
+    taps: Tensor,
+    bias: Tensor | None,
+    causal: bool,
+    tail: Tensor | None,
+    impl: str | None,
+) -> Tensor | tuple[Tensor, Tensor]:
     heads, kernel_size = taps.shape[-2:]
     _check(
         x.dim() == 3 and x.size(0) >= 1,
@@ -98,7 +105,7 @@ def _convolve(x, taps, bias, causal, tail, impl):
     past, next_tail = x, None
     if tail is not None:
         past = torch.cat([tail, x])[-(x.size(0) + kernel_size - 1) :]
-        next_tail = past[past.size(0) - min(past.size(0), kernel_size - 1) :]
+        next_tail = past[past.size(0) - min(past.size(0), kernel_size - 1) :].clone()
     left = kernel_size - 1 - (past.size(0) - x.size(0)) if causal else kernel_size // 2
     right = 0 if causal else kernel_size - 1 - left
     padded = F.pad(past, (0, 0, 0, 0, left, right)).unflatten(2, (heads, -1))
