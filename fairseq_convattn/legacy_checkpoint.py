@@ -121,23 +121,23 @@ def _model_options(options: dict[str, Any]) -> Namespace:
         raise CheckpointError(f"its options contradict each other: {error}") from error
     known = {_RENAMED_OPTIONS.get(name, name): value for name, value in vars(args).items()}
     known = {name: value for name, value in known.items() if name in _FIELDS}
-    _refuse_text(known)  # fairseq evaluates some of its options as Python
     for side in ("encoder", "decoder"):
         known[f"{side}_glu"] = "true" if known[f"{side}_glu"] else "false"
         known[f"{side}_embed_path"] = None
+    _refuse_code(known)
     known["weight_norm"] = "softmax" if getattr(args, "weight_softmax", True) else "none"
     cutoff = known.get("adaptive_softmax_cutoff")
     known["adaptive_softmax_cutoff"] = [cutoff] if isinstance(cutoff, int) else cutoff
     return complete(Namespace(**known))
 
 
-def _refuse_text(options: dict[str, Any]) -> None:
-    """See that nothing but the names of mixers and files is text."""
+def _refuse_code(options: dict[str, Any]) -> None:
+    """See that no option is text that fairseq, which evaluates some of them, could run."""
     for name, value in options.items():
-        parts = value if isinstance(value, list) else [value]
-        plain = all(part is None or isinstance(part, (bool, int, float)) for part in parts)
-        if not plain and not name.endswith(("_mixers", "_embed_path")):
-            raise CheckpointError(f"its option {name} is {value!r}, which is no plain value")
+        for part in value if isinstance(value, list) else [value]:
+            plain = part is None or isinstance(part, (bool, int, float))
+            if not plain and not (isinstance(part, str) and part.isidentifier()):
+                raise CheckpointError(f"its option {name} is {value!r}, which is no plain value")
 
 
 def _value(name: str, value: Any) -> Any:
