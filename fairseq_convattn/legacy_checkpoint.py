@@ -79,20 +79,26 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> Namespace:
     """
     require_new(new)
     state = read_checkpoint(old, also_allow=_HARMLESS)
+    try:
+        state, args = _converted(state)
+    except CheckpointError as error:
+        raise CheckpointError(f"{old}: {error}") from error
+    write_checkpoint(state, new)
+    return args
+
+
+def _converted(state: dict) -> tuple[dict, Namespace]:
     options = _options(state)
     args = _model_options(options)
     model = _model_state(state["model"], args)
-    write_checkpoint(
-        {
-            "args": None,
-            "cfg": _configuration(options, args),
-            "model": model,
-            "optimizer_history": _optimizer_history(state),
-            "extra_state": {"train_iterator": {"epoch": 1}},
-        },
-        new,
-    )
-    return args
+    converted = {
+        "args": None,
+        "cfg": _configuration(options, args),
+        "model": model,
+        "optimizer_history": _optimizer_history(state),
+        "extra_state": {"train_iterator": {"epoch": 1}},
+    }
+    return converted, args
 
 
 def _options(state: dict) -> dict[str, Any]:
@@ -101,6 +107,8 @@ def _options(state: dict) -> dict[str, Any]:
     task = args
     if args is None and isinstance(state.get("cfg"), dict):  # fairseq 0.10 and later
         task, args = state["cfg"].get("task"), state["cfg"].get("model")
+    if isinstance(args, dict):
+        raise CheckpointError(f"a {args.get('_name')} model in today's format: use it as it is")
     if not isinstance(args, Namespace):
         raise CheckpointError("the checkpoint does not say how its model was built")
     arch = getattr(args, "arch", None)

@@ -49,9 +49,12 @@ def chosen(arguments: argparse.Namespace) -> Sequence[str | Path]:
     """The files to average.
 
     Raises:
-        CheckpointError: there are not as many as asked for.
+        CheckpointError: there are not as many as asked for, or a directory is given alone.
     """
     if not arguments.last and not arguments.best:
+        for path in arguments.inputs:
+            if Path(path).is_dir():
+                raise CheckpointError(f"{path} is a directory; add --last N or --best N")
         return arguments.inputs
     if len(arguments.inputs) != 1:
         raise CheckpointError("--last and --best take one directory as --inputs")

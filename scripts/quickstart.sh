@@ -51,6 +51,7 @@ cat >"$output/commands.sh" <<'END'
 #!/usr/bin/env bash
 # From the repository root, after: source scripts/setup.sh
 set -euo pipefail
+export OMP_WAIT_POLICY=passive
 END
 
 discard() { cat >/dev/null; }

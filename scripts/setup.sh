@@ -10,6 +10,8 @@
 
 if [ "${BASH_SOURCE[0]}" != "$0" ]; then
   "$BASH" "${BASH_SOURCE[0]}" || return 1
+  # threads that wait by spinning make training many times slower beside another process
+  export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
   PATH=${VIRTUAL_ENV:-${CONDA_PREFIX:-$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/.venv}}/bin:$PATH
   export PATH
   return

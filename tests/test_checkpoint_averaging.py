@@ -238,7 +238,7 @@ def script():
     [
         (["--inputs", "{}", "--last", "3"], "has 2 epoch checkpoints, fewer than 3"),
         (["--inputs", "{}", "{}", "--last", "1"], "one directory"),
-        (["--inputs", "{}"], "no such file"),
+        (["--inputs", "{}"], "is a directory; add --last N or --best N"),
         (["--inputs", "{}/missing.pt"], "no such file"),
         (["--inputs", "{}/checkpoint1.pt", "--output", "{}/checkpoint2.pt"], "not overwritten"),
         (["--inputs", "{}/checkpoint1.pt", "--output", "{}/a/b.pt"], "no directory"),

@@ -135,7 +135,8 @@ def _transformer_field(name: str, option: dataclasses.Field, prefix: str) -> tup
         type_, default = Optional[str], None
     elif name in BASE or name in FOLLOWS:
         type_, default = Optional[type_], None
-        metadata.setdefault("help", f"{name.replace('_', ' ')} (default: {FOLLOWS.get(name)})")
+        fallback = BASE.get(name, f"--{FOLLOWS.get(name, '').replace('_', '-')}")
+        metadata["help"] = f"{metadata.get('help', name.replace('_', ' '))} (default: {fallback})"
     return name, type_, field(default=default, metadata=metadata)
 
 
