@@ -12,7 +12,7 @@ from fairseq.models import (
     register_model_architecture,
 )
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from .config import ConvAttnConfig, complete
 from .layer_mixers import layer_mixers
@@ -57,8 +57,10 @@ class ConvAttnModel(TransformerModelBase):
         )
 
     def prepare_for_inference_(self, cfg):
-        if cfg.interactive.buffer_size == 0:  # not fairseq-interactive, which drops nothing
-            _warn_of_dropped_sentences(cfg.dataset.required_batch_size_multiple)
+        if not OmegaConf.select(cfg, "interactive.buffer_size"):  # fairseq-interactive drops none
+            _warn_of_dropped_sentences(
+                OmegaConf.select(cfg, "dataset.required_batch_size_multiple", default=1)
+            )
         super().prepare_for_inference_(cfg)
 
 
