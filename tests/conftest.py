@@ -44,9 +44,8 @@ def preprocess(pairs: dict[str, list[tuple[str, str]]], folder: Path, *extra: st
             text = "".join(pair[side] + "\n" for pair in lines)
             (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
     arguments = ["-s", "src", "-t", "tgt", "--destdir", str(folder / "bin"), *extra]
-    for split, option in (("train", "train"), ("valid", "valid"), ("test", "test")):
-        if split in pairs:
-            arguments += [f"--{option}pref", str(folder / split)]
+    for split in pairs:
+        arguments += [f"--{split}pref", str(folder / split)]
     preprocess_command.main(options.get_preprocessing_parser().parse_args(arguments))
     return folder / "bin"
 
