@@ -1,7 +1,8 @@
 """Checkpoints of fairseq's ``lightconv`` models, as published in 2019, as ours.
 
 Since October 2022 fairseq refuses its own published LightConv and DynamicConv models. A
-converted one is an ordinary ``convattn`` checkpoint, with the same outputs.
+converted one is an ordinary ``convattn`` or ``convattn_lm`` checkpoint, with the same
+outputs.
 """
 
 import ast
@@ -10,16 +11,16 @@ import re
 import warnings
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, BaseFairseqModel
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from .architectures.config import ConvAttnConfig, complete
-from .architectures.skeleton import skeleton
+from .architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete
+from .architectures.skeleton import language_model_skeleton, skeleton
 from .checkpoint_files import CheckpointError, read_checkpoint, require_new, write_checkpoint
 
 
@@ -34,14 +35,35 @@ _HARMLESS = [
     for name in _METERS
 ]
 
-_FIELDS = {f.name for f in dataclasses.fields(ConvAttnConfig)} - {"_name"}
 _RENAMED_OPTIONS = {
     "encoder_conv_type": "encoder_mixers",
     "decoder_conv_type": "decoder_mixers",
     "encoder_kernel_size_list": "encoder_kernel_sizes",
     "decoder_kernel_size_list": "decoder_kernel_sizes",
 }
-_TASK_OPTIONS = ("source_lang", "target_lang", "left_pad_source", "left_pad_target", "data")
+
+
+class _Kind(NamedTuple):
+    """What a kind of model is called today, and the options that its task keeps."""
+
+    model: str
+    schema: Schema
+    task: str
+    task_options: tuple[str, ...]
+
+
+_TRANSLATION = _Kind(
+    "convattn",
+    ENCODER_DECODER,
+    "translation",
+    ("source_lang", "target_lang", "left_pad_source", "left_pad_target", "data"),
+)
+_LANGUAGE_MODEL = _Kind(
+    "convattn_lm",
+    LANGUAGE_MODEL,
+    "language_modeling",
+    ("sample_break_mode", "tokens_per_sample", "output_dictionary_size", "add_bos_token", "data"),
+)
 
 _LAYER = re.compile(r"((?:encoder|decoder)\.layers\.\d+\.)(.+)")
 _RENAMED_KEYS = {
@@ -56,7 +78,9 @@ _RENAMED_KEYS = {
     "conv_layer_norm": "self_attn_layer_norm",
 }
 # Dummies, and a bias that later versions of fairseq store without ever having set it.
-_DROPPED_KEYS = re.compile(r"(encoder|decoder)\.version|.*(\._float_tensor|\.conv\.conv_bias)")
+_DROPPED_KEYS = re.compile(
+    r"(encoder|decoder)\.version|.*(\.embed_positions\._float_tensor|\.conv\.conv_bias)"
+)
 
 
 def convert_checkpoint(old: str | Path, new: str | Path) -> Namespace:
@@ -89,11 +113,12 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> Namespace:
 
 def _converted(state: dict) -> tuple[dict, Namespace]:
     options = _options(state)
-    args = _model_options(options)
-    model = _model_state(state["model"], args)
+    kind = _LANGUAGE_MODEL if options["arch"].startswith("lightconv_lm") else _TRANSLATION
+    args = _model_options(options, kind)
+    model = _model_state(state["model"], args, kind)
     converted = {
         "args": None,
-        "cfg": _configuration(options, args),
+        "cfg": _configuration(options, args, kind),
         "model": model,
         "optimizer_history": _optimizer_history(state),
         "extra_state": {"train_iterator": {"epoch": 1}},
@@ -112,31 +137,38 @@ def _options(state: dict) -> dict[str, Any]:
     if not isinstance(args, Namespace):
         raise CheckpointError("the checkpoint does not say how its model was built")
     arch = getattr(args, "arch", None)
-    if str(arch).startswith("lightconv_lm"):
-        raise CheckpointError(f"{arch} is a language model; only translation models are converted")
     if not str(arch).startswith("lightconv") or arch not in ARCH_CONFIG_REGISTRY:
         raise CheckpointError(f"its architecture is {arch}, not one of fairseq's lightconv models")
     task = task if isinstance(task, dict) else vars(task or Namespace())
     return {**task, **vars(args)}
 
 
-def _model_options(options: dict[str, Any]) -> Namespace:
+def _model_options(options: dict[str, Any], kind: _Kind) -> Namespace:
     """The complete configuration of our model; what ``options`` lack is lightconv's."""
     args = Namespace(**{name: _value(name, value) for name, value in options.items()})
     try:
         ARCH_CONFIG_REGISTRY[args.arch](args)
-    except (AssertionError, TypeError) as error:
+    except (AssertionError, AttributeError, TypeError) as error:
         raise CheckpointError(f"its options contradict each other: {error}") from error
+    fields = {f.name for f in dataclasses.fields(kind.schema.config)} - {"_name"}
     known = {_RENAMED_OPTIONS.get(name, name): value for name, value in vars(args).items()}
-    known = {name: value for name, value in known.items() if name in _FIELDS}
-    for side in ("encoder", "decoder"):
-        known[f"{side}_glu"] = "true" if known[f"{side}_glu"] else "false"
+    known = {name: value for name, value in known.items() if name in fields}
+    filters = known.pop("character_filters", None)
+    if kind is _LANGUAGE_MODEL:
+        known["no_decoder_final_norm"] = True
+    for side in kind.schema.stacks:
         known[f"{side}_embed_path"] = None
     _refuse_code(known)
+    if isinstance(filters, list):  # of literals
+        known["character_filters"] = str(filters)
+    for name, value in kind.schema.base.items():
+        if value in ("true", "false") and known.get(name) is not None:
+            known[name] = "true" if known[name] else "false"
     known["weight_norm"] = "softmax" if getattr(args, "weight_softmax", True) else "none"
     cutoff = known.get("adaptive_softmax_cutoff")
     known["adaptive_softmax_cutoff"] = [cutoff] if isinstance(cutoff, int) else cutoff
-    return complete(Namespace(**known))
+    known = {name: value for name, value in known.items() if name in fields}
+    return complete(Namespace(**known), kind.schema)
 
 
 def _refuse_code(options: dict[str, Any]) -> None:
@@ -161,7 +193,7 @@ def _value(name: str, value: Any) -> Any:
     return list(literal) if isinstance(literal, tuple) else literal
 
 
-def _model_state(old: dict[str, Tensor], args: Namespace) -> dict[str, Tensor]:
+def _model_state(old: dict[str, Tensor], args: Namespace, kind: _Kind) -> dict[str, Tensor]:
     """The state dict of our model, checked against the model that ``args`` describes."""
     for key, value in old.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
@@ -174,16 +206,35 @@ def _model_state(old: dict[str, Tensor], args: Namespace) -> dict[str, Tensor]:
     kernels = [key for key in state if key.endswith(".self_attn.kernel")]
     state.update({key: state[key].flatten(1) for key in kernels})  # [heads, 1, taps] in 2019
     version = torch.tensor([3.0])  # with an older one fairseq drops the last layer norm
-    state.update({"encoder.version": version, "decoder.version": version.clone()})
+    state.update({f"{side}.version": version.clone() for side in kind.schema.stacks})
     try:
-        types = (state[f"{side}.embed_tokens.weight"].size(0) for side in ("encoder", "decoder"))
-        model = skeleton(args, *types)
+        model = _skeleton(state, args, kind)
         model.upgrade_state_dict(state)
         nn.Module.load_state_dict(model, state, strict=True, assign=True)
     except Exception as error:  # fairseq raises this very class too
         reason = " ".join(str(error).split())
         raise CheckpointError(f"its weights do not fit its options: {reason}") from error
     return state
+
+
+def _skeleton(state: dict[str, Tensor], args: Namespace, kind: _Kind) -> BaseFairseqModel:
+    if kind is _TRANSLATION:
+        types = (state[f"{side}.embed_tokens.weight"].size(0) for side in kind.schema.stacks)
+        return skeleton(args, *types)
+    outputs = _rows(
+        state,
+        r"decoder\.output_projection\.weight"
+        r"|decoder\.adaptive_softmax\.(head\.word_proj|head|tail\.\d+\.2)\.weight",
+    )
+    if "decoder.adaptive_softmax.head.weight" in state:  # its rows beyond the first band's
+        outputs -= len(args.adaptive_softmax_cutoff)
+    table = r"decoder\.embed_tokens\.(weight|embeddings\.\d+\.0\.weight)"
+    inputs = outputs if args.character_embeddings else _rows(state, table)
+    return language_model_skeleton(args, inputs, outputs or inputs)
+
+
+def _rows(state: dict[str, Tensor], names: str) -> int:
+    return sum(value.size(0) for key, value in state.items() if re.fullmatch(names, key))
 
 
 def _renamed(key: str) -> str:
@@ -197,28 +248,32 @@ def _renamed(key: str) -> str:
     return layer[1] + (whole or f"{_RENAMED_KEYS.get(name, name)}.{parameter}")
 
 
-def _configuration(options: dict[str, Any], args: Namespace) -> dict:
+def _configuration(options: dict[str, Any], args: Namespace, kind: _Kind) -> dict:
     """A fairseq configuration of plain values."""
     criterion = "adaptive_loss" if args.adaptive_softmax_cutoff else "cross_entropy"
     with warnings.catch_warnings():  # of hydra, about fairseq
         warnings.simplefilter("ignore")
         cfg = convert_namespace_to_omegaconf(
-            Namespace(task="translation", arch="convattn", criterion=criterion)
+            Namespace(task=kind.task, arch=kind.model, criterion=criterion)
         )
     cfg = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
-    cfg["model"] = {**vars(args), "_name": "convattn"}
-    task = {name: options[name] for name in _TASK_OPTIONS if options.get(name) is not None}
+    cfg["task"].update(_task(options, kind))
+    for name in ("max_source_positions", "max_target_positions"):
+        if hasattr(args, name):
+            cfg["task"][name] = getattr(args, name)
+    for option in dataclasses.fields(kind.schema.config):
+        if str(option.default).startswith("${"):  # kept in another part, as ${task.name}
+            part, _, name = option.default[2:-1].partition(".")
+            setattr(args, option.name, cfg[part][name])
+    cfg["model"] = {**vars(args), "_name": kind.model}
+    return cfg
+
+
+def _task(options: dict[str, Any], kind: _Kind) -> dict[str, Any]:
+    task = {name: options[name] for name in kind.task_options if options.get(name) is not None}
     if isinstance(task.get("data"), list):  # in v0.6
         task["data"] = ":".join(map(str, task["data"]))
-    for name in ("left_pad_source", "left_pad_target"):
-        if name in task:
-            task[name] = _value(name, task[name])
-    cfg["task"].update(
-        task,
-        max_source_positions=args.max_source_positions,
-        max_target_positions=args.max_target_positions,
-    )
-    return cfg
+    return {name: value if name == "data" else _value(name, value) for name, value in task.items()}
 
 
 def _optimizer_history(state: dict) -> list[dict]:

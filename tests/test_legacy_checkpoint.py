@@ -265,7 +265,7 @@ def test_refuses_what_is_no_such_checkpoint(data, tmp_path):
     state["args"].arch = "transformer"
     assert "its architecture is transformer" in refusal(state, tmp_path)
     state["args"].arch = "lightconv_lm_gbw"
-    assert "is a language model" in refusal(state, tmp_path)
+    assert "do not fit its options" in refusal(state, tmp_path)
     assert "does not say how" in refusal({"model": {}}, tmp_path)
     _, state = lightconv()
     state["model"]["encoder.layers.0.fc1.bias"] = [1.0]

@@ -1,6 +1,6 @@
 """Models built on fairseq's transformer, with a choice of token mixer in every layer."""
 
-from .presets import PRESETS
+from .language_model import ConvAttnLanguageModel
 from .translation import ConvAttnModel
 
-__all__ = ["PRESETS", "ConvAttnModel"]
+__all__ = ["ConvAttnLanguageModel", "ConvAttnModel"]

@@ -22,8 +22,8 @@ def layer_mixers(args: Namespace, side: str) -> list[MixerConfig]:
     """
     layers = getattr(args, f"{side}_layers")
     if layers < 0:
-        _refuse(f"{side}_layers", f"{layers} layers cannot be built")
-    sizes = _kernel_sizes(f"{side}_kernel_sizes", getattr(args, f"{side}_kernel_sizes"))
+        refuse(f"{side}_layers", f"{layers} layers cannot be built")
+    sizes = whole_numbers(f"{side}_kernel_sizes", getattr(args, f"{side}_kernel_sizes"))
     names = _mixer_names(f"{side}_mixers", getattr(args, f"{side}_mixers"))
     names = _one_per_layer(f"{side}_mixers", names, layers)
     sizes = _one_per_layer(f"{side}_kernel_sizes", sizes, layers)
@@ -32,20 +32,20 @@ def layer_mixers(args: Namespace, side: str) -> list[MixerConfig]:
     return [mixers[i] for i in _kept(f"{side}_layers_to_keep", kept, layers)] if kept else mixers
 
 
-def _kernel_sizes(option: str, given: str | int | list[int]) -> list[int]:
+def whole_numbers(option: str, given: str | int | list[int]) -> list[int]:
     """``3,7,15`` on the command line; a number or a list from Python and from YAML."""
-    sizes = given.strip("[] ").split(",") if isinstance(given, str) else given
-    sizes = sizes if isinstance(sizes, list) else [sizes]
-    if not all(re.fullmatch(r"\s*[+-]?\d+\s*", str(size)) for size in sizes):
-        _refuse(option, f"{given!r} must be whole numbers with commas between them, as 3,7,15,31")
-    return [int(size) for size in sizes]
+    numbers = given.strip("[] ").split(",") if isinstance(given, str) else given
+    numbers = numbers if isinstance(numbers, list) else [numbers]
+    if not all(re.fullmatch(r"\s*[+-]?\d+\s*", str(number)) for number in numbers):
+        refuse(option, f"{given!r} must be whole numbers with commas between them, as 3,7,15,31")
+    return [int(number) for number in numbers]
 
 
 def _mixer_names(option: str, text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in MIXERS:
-            _refuse(option, f"unknown mixer {name!r}, choose from {', '.join(MIXERS)}")
+            refuse(option, f"unknown mixer {name!r}, choose from {', '.join(MIXERS)}")
     return names
 
 
@@ -53,7 +53,7 @@ def _one_per_layer(option: str, values: list, layers: int) -> list:
     if len(values) == 1:
         return values * layers
     if len(values) != layers:
-        _refuse(option, f"{len(values)} values for {layers} layers; give one, or one per layer")
+        refuse(option, f"{len(values)} values for {layers} layers; give one, or one per layer")
     return values
 
 
@@ -63,7 +63,7 @@ def _kept(option: str, text: str, layers: int) -> list[int]:
     except ValueError:
         indices = [-1]
     if indices[0] < 0 or indices[-1] >= layers:
-        _refuse(option, f"{text!r} must name layers from 0 to {layers - 1}")
+        refuse(option, f"{text!r} must name layers from 0 to {layers - 1}")
     return indices
 
 
@@ -75,14 +75,14 @@ def _mixer(args: Namespace, side: str, name: str, kernel_size: int) -> MixerConf
         causal=side == "decoder",
         kernel_size=kernel_size,
         conv_dim=getattr(args, f"{side}_conv_dim"),
-        glu=_boolean(f"{side}_glu", getattr(args, f"{side}_glu")),
+        glu=boolean(f"{side}_glu", getattr(args, f"{side}_glu")),
         tap_norm=str(args.weight_norm),
         weight_dropout=args.weight_dropout,
         input_dropout=args.input_dropout,
         conv_bias=args.conv_bias,
         renorm_padding=args.renorm_padding,
         attention_dropout=args.attention_dropout,
-        self_attention=not (side == "decoder" and args.cross_self_attention),
+        self_attention=not (side == "decoder" and getattr(args, "cross_self_attention", False)),
         quant_noise=args.quant_noise_pq,
         quant_noise_block_size=args.quant_noise_pq_block_size,
     )
@@ -93,47 +93,49 @@ def _mixer(args: Namespace, side: str, name: str, kernel_size: int) -> MixerConf
 def _check(side: str, config: MixerConfig) -> None:
     heads, width, taps = config.num_heads, config.embed_dim, config.kernel_size
     if heads < 1 or width % heads:
-        _refuse(
+        refuse(
             f"{side}_attention_heads",
             f"{heads} heads do not divide the width {width} (--{side}-embed-dim)",
         )
     if config.mixer == "attention":
         return
     if config.conv_dim < 1:
-        _refuse(f"{side}_conv_dim", f"a width of {config.conv_dim} cannot work")
+        refuse(f"{side}_conv_dim", f"a width of {config.conv_dim} cannot work")
     if config.conv_dim % heads:
-        _refuse(
+        refuse(
             f"{side}_attention_heads",
             f"{heads} heads do not divide the width {config.conv_dim} (--{side}-conv-dim)",
         )
     if taps < 1:
-        _refuse(f"{side}_kernel_sizes", f"a kernel of {taps} taps cannot work, give at least 1")
+        refuse(f"{side}_kernel_sizes", f"a kernel of {taps} taps cannot work, give at least 1")
     if not config.causal and taps % 2 == 0:
-        _refuse(
+        refuse(
             f"{side}_kernel_sizes", f"a kernel of {taps} taps cannot be centred, give an odd number"
         )
     for option in ("weight_dropout", "input_dropout"):
         if not 0 <= getattr(config, option) <= 1:
-            _refuse(option, f"{getattr(config, option)} is no probability")
+            refuse(option, f"{getattr(config, option)} is no probability")
     if config.tap_norm not in TAP_NORMALIZATIONS:
-        _refuse("weight_norm", f"unknown {config.tap_norm!r}, choose from {_NORMS}")
+        refuse("weight_norm", f"unknown {config.tap_norm!r}, choose from {_NORMS}")
     if config.renorm_padding and config.tap_norm not in RENORMALIZABLE:
-        _refuse(
+        refuse(
             "renorm_padding",
             f"works with --weight-norm {', '.join(RENORMALIZABLE)}, not {config.tap_norm}",
         )
     if not config.self_attention:
-        _refuse(
+        refuse(
             "cross_self_attention",
             f"needs --decoder-mixers attention in every layer, not {config.mixer}",
         )
 
 
-def _boolean(option: str, text: str) -> bool:
+def boolean(option: str, text: str) -> bool:
+    """``true`` or ``false``, as text."""
     if str(text).lower() not in _TRUE + _FALSE:
-        _refuse(option, f"{text!r} is neither true nor false")
+        refuse(option, f"{text!r} is neither true nor false")
     return str(text).lower() in _TRUE
 
 
-def _refuse(option: str, reason: str) -> None:
+def refuse(option: str, reason: str) -> None:
+    """Raise ValueError, in one line that names the option."""
     raise ValueError(f"--{option.replace('_', '-')}: {reason}")

@@ -26,7 +26,8 @@ _NO_GLU = {"encoder_glu": "false", "decoder_glu": "false"}
 _CONVOLUTION_LAYERS = {"encoder_layers": 7, "decoder_layers": 6}
 _ATTENTION_LAYERS = {"encoder_layers": 6, "decoder_layers": 6}
 
-TRANSLATION_SHAPES = {
+# Translation and summarization.
+ENCODER_DECODER_SHAPES = {
     "tiny": {
         **_shape(128, 256, 4),
         **_dropouts(0.3, 0.1, inputs=0.0),
@@ -38,6 +39,52 @@ TRANSLATION_SHAPES = {
     "wmt_en_de_big": {**_BIG, **_dropouts(0.3, 0.1)},
     "wmt_en_fr_big": {**_BIG, **_dropouts(0.1, 0.1)},
     "wmt_zh_en_big": {**_BIG, **_dropouts(0.2, 0.2)},
+    # the paper gives no dropouts for this one; these are lightconv's defaults
+    "cnn_dm": {**_BASE, **_dropouts(0.1, 0.1), **_NO_GLU},
+}
+
+
+def _lm_shape(width: int, ffn: int, heads: int, layers: int) -> dict:
+    return {
+        "decoder_embed_dim": width,
+        "decoder_ffn_embed_dim": ffn,
+        "decoder_attention_heads": heads,
+        "decoder_layers": layers,
+    }
+
+
+def _adaptive(cutoffs: str) -> dict:
+    return {
+        "adaptive_input": "true",
+        "adaptive_softmax_cutoff": cutoffs,
+        "tie_adaptive_weights": "true",
+        "tie_adaptive_proj": "true",
+        "no_decoder_final_norm": "true",
+    }
+
+
+def _lm_kernels(layers: int) -> dict:
+    """15 twice, 31 four times, then 63: the paper's for Billion Word, which we give to
+    WikiText-103 too."""
+    return {"decoder_kernel_sizes": [15] * 2 + [31] * 4 + [63] * (layers - 6)}
+
+
+LANGUAGE_MODEL_SHAPES = {
+    "lm_tiny": {**_lm_shape(128, 256, 4, layers=4), **_dropouts(0.3, 0.1, inputs=0.0)},
+    "lm_wiki103": {  # shape, dropouts and adaptive input of Baevski and Auli 2019
+        **_lm_shape(1024, 4096, 8, layers=16),
+        **_dropouts(0.3, 0.1),
+        **_lm_kernels(16),
+        **_adaptive("20000,60000"),
+        "activation_dropout": 0.1,
+        "adaptive_softmax_dropout": 0.2,
+    },
+    "lm_gbw": {
+        **_lm_shape(1024, 4096, 16, layers=17),
+        **_dropouts(0.1, 0.1),
+        **_lm_kernels(17),
+        **_adaptive("60000,160000"),
+    },
 }
 
 ARCHITECTURE_NAMES = {
@@ -52,8 +99,18 @@ def _preset(mixer: str, shape: dict) -> dict:
     return {"encoder_mixers": mixer, "decoder_mixers": mixer, **layers, **shape}
 
 
-PRESETS = {
+ENCODER_DECODER_PRESETS = {
     ARCHITECTURE_NAMES[mixer].format(name): _preset(mixer, shape)
     for mixer in MIXERS
-    for name, shape in TRANSLATION_SHAPES.items()
+    for name, shape in ENCODER_DECODER_SHAPES.items()
+}
+LANGUAGE_MODEL_PRESETS = {
+    ARCHITECTURE_NAMES[mixer].format(name): {"decoder_mixers": mixer, **shape}
+    for mixer in MIXERS
+    for name, shape in LANGUAGE_MODEL_SHAPES.items()
+}
+# the 16 blocks of Baevski and Auli's models; it has no kernels
+LANGUAGE_MODEL_PRESETS["attention_lm_gbw"] |= {
+    "decoder_layers": 16,
+    "decoder_kernel_sizes": [1],
 }

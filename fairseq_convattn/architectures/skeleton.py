@@ -3,26 +3,50 @@
 from argparse import Namespace
 
 import torch
+from fairseq.models import BaseFairseqModel
 
+from .language_model import ConvAttnLanguageModel
 from .translation import ConvAttnModel
 
 
 class _Vocabulary(list):
     """As much of a fairseq dictionary as building a model needs."""
 
+    def __init__(self, types: int):
+        super().__init__(range(types))
+        self.nspecial = types  # none is spelled, for character inputs
+
     def pad(self) -> int:
         return 1
 
 
 def skeleton(args: Namespace, source_types: int, target_types: int) -> ConvAttnModel:
-    """The model that ``args`` describes, on the meta device.
+    """The encoder-decoder model that ``args`` describes, on the meta device.
 
     Raises:
         ValueError: an option cannot work; the message names it.
     """
+    return _on_meta(ConvAttnModel, args, source_types, target_types)
+
+
+def language_model_skeleton(
+    args: Namespace, source_types: int, target_types: int
+) -> ConvAttnLanguageModel:
+    """The language model that ``args`` describes, on the meta device.
+
+    Raises:
+        ValueError: an option cannot work; the message names it.
+    """
+    return _on_meta(ConvAttnLanguageModel, args, source_types, target_types)
+
+
+def _on_meta(
+    model: type[BaseFairseqModel], args: Namespace, source_types: int, target_types: int
+) -> BaseFairseqModel:
     task = Namespace(
-        source_dictionary=_Vocabulary(range(source_types)),
-        target_dictionary=_Vocabulary(range(target_types)),
+        source_dictionary=_Vocabulary(source_types),
+        target_dictionary=_Vocabulary(target_types),
+        args=Namespace(max_target_positions=None, tokens_per_sample=1),
     )
     with torch.device("meta"):
-        return ConvAttnModel.build_model(args, task)
+        return model.build_model(args, task)

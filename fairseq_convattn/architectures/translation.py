@@ -1,25 +1,17 @@
 """``convattn``: encoder-decoder models with any token mixer in every layer."""
 
-import logging
 from argparse import Namespace
-from contextlib import nullcontext
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import (
-    ARCH_CONFIG_REGISTRY,
-    MODEL_REGISTRY,
-    register_model,
-    register_model_architecture,
-)
+from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import OmegaConf
 
-from .config import ConvAttnConfig, complete
+from .config import ENCODER_DECODER, ConvAttnConfig, complete
 from .layer_mixers import layer_mixers
-from .presets import PRESETS
+from .presets import ENCODER_DECODER_PRESETS
+from .registration import register_family, warn_of_dropped_sentences
 from .stacks import ConvAttnDecoder, ConvAttnEncoder
-
-logger = logging.getLogger(__name__)
 
 
 @register_model("convattn", dataclass=ConvAttnConfig)
@@ -58,7 +50,7 @@ class ConvAttnModel(TransformerModelBase):
 
     def prepare_for_inference_(self, cfg):
         if not OmegaConf.select(cfg, "interactive.buffer_size"):  # fairseq-interactive drops none
-            _warn_of_dropped_sentences(
+            warn_of_dropped_sentences(
                 OmegaConf.select(cfg, "dataset.required_batch_size_multiple", default=1)
             )
         super().prepare_for_inference_(cfg)
@@ -77,43 +69,4 @@ def nested_config(args: Namespace) -> TransformerConfig:
     return cfg
 
 
-def _warn_of_dropped_sentences(required_batch_size_multiple: int) -> None:
-    if required_batch_size_multiple > 1:
-        logger.warning(
-            "fairseq silently drops the last batch of a data set unless its size is a "
-            "multiple of %d; add --required-batch-size-multiple 1 to keep every sentence",
-            required_batch_size_multiple,
-        )
-
-
-def _architecture(preset: dict):
-    """What fairseq calls for ``--arch``: with the command line's options before anything
-    is loaded, and again with a stored or hydra configuration."""
-
-    def apply(cfg: Namespace | DictConfig) -> None:
-        with open_dict(cfg) if isinstance(cfg, DictConfig) else nullcontext():
-            _fill(cfg, preset)
-            # a checkpoint keeps its model's whole description, whatever defaults become
-            _fill(cfg, vars(complete(cfg)))
-        if isinstance(cfg, Namespace):
-            try:
-                nested_config(cfg)
-            except ValueError as error:
-                raise SystemExit(f"error: {error}") from None
-            _warn_of_dropped_sentences(getattr(cfg, "required_batch_size_multiple", 1))
-
-    return apply
-
-
-def _fill(cfg: Namespace | DictConfig, values: dict) -> None:
-    for name, value in values.items():
-        if getattr(cfg, name, None) is None:
-            setattr(cfg, name, value)
-
-
-if MODEL_REGISTRY["convattn"] is not ConvAttnModel:
-    raise ImportError("another plugin has registered a fairseq model named 'convattn'")
-
-for _name, _preset in PRESETS.items():
-    register_model_architecture("convattn", _name)(_architecture(_preset))
-ARCH_CONFIG_REGISTRY["convattn"] = _architecture({})  # fairseq's own does nothing
+register_family("convattn", ConvAttnModel, ENCODER_DECODER, ENCODER_DECODER_PRESETS, nested_config)

@@ -9,10 +9,10 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
 from fairseq_convattn.__main__ import main as help_command
-from fairseq_convattn.architectures import PRESETS
 from fairseq_convattn.architectures.config import complete
 from fairseq_convattn.architectures.overview import parameters
-from fairseq_convattn.architectures.skeleton import skeleton
+from fairseq_convattn.architectures.presets import ENCODER_DECODER_PRESETS, LANGUAGE_MODEL_PRESETS
+from fairseq_convattn.architectures.skeleton import language_model_skeleton, skeleton
 from fairseq_convattn.architectures.translation import nested_config
 
 
@@ -188,9 +188,12 @@ def test_warns_of_sentences_that_fairseq_would_drop(caplog):
 
 
 def test_every_architecture_builds():
-    for arch, preset in PRESETS.items():
+    for arch, preset in ENCODER_DECODER_PRESETS.items():
         model = skeleton(Namespace(**preset), 10, 12)
         assert len(model.encoder.layers) == preset["encoder_layers"], arch
+    for arch, preset in LANGUAGE_MODEL_PRESETS.items():
+        model = language_model_skeleton(Namespace(**preset), 200_000, 200_000)
+        assert len(model.decoder.layers) == preset["decoder_layers"], arch
 
 
 @pytest.mark.parametrize(
@@ -204,3 +207,31 @@ def test_every_architecture_builds():
 def test_parameters_of_the_big_models(arch, millions):
     """With 32,768 shared types; the paper gives 213 M for the dynamic model."""
     assert round(parameters(arch) / 1e6, 1) == millions
+
+
+def count(model) -> float:
+    return round(sum(p.numel() for p in model.parameters()) / 1e6, 1)
+
+
+@pytest.mark.parametrize(
+    "arch, millions",
+    [("dynamic_conv_cnn_dm", 87.6), ("lightweight_conv_cnn_dm", 86.5), ("attention_cnn_dm", 90.2)],
+)
+def test_parameters_of_the_summarization_models(arch, millions):
+    """With 30,000 types in three tables; the paper gives 87, 86 and 90 M."""
+    preset = Namespace(**ENCODER_DECODER_PRESETS[arch])
+    assert count(skeleton(preset, 30_000, 30_000)) == millions
+
+
+@pytest.mark.parametrize(
+    "arch, types, millions",
+    [
+        ("dynamic_conv_lm_gbw", 793_471, 339.1),
+        ("attention_lm_wiki103", 267_744, 246.9),
+    ],
+)
+def test_parameters_of_the_language_models(arch, types, millions):
+    """With the words of Billion Word (the paper's "800k") and of WikiText-103. Wu et al. 2019
+    give 339 M for the first, Baevski and Auli 2019 247 M for the second."""
+    preset = Namespace(**LANGUAGE_MODEL_PRESETS[arch])
+    assert count(language_model_skeleton(preset, types, types)) == millions
