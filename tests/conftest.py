@@ -12,6 +12,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import eval_lm as eval_lm_command
 from fairseq_cli import generate as generate_command
 from fairseq_cli import interactive as interactive_command
 from fairseq_cli import preprocess as preprocess_command
@@ -66,6 +67,23 @@ def data(tmp_path_factory) -> Path:
     return preprocess(splits, tmp_path_factory.mktemp("data"), "--joined-dictionary")
 
 
+@pytest.fixture(scope="session")
+def monolingual(tmp_path_factory) -> Path:
+    """A small text for language models: letters that follow one another, mostly."""
+    generator = random.Random(2)
+    folder = tmp_path_factory.mktemp("monolingual")
+    arguments = ["--only-source", "--destdir", str(folder / "bin")]
+    for split, lines in (("train", 300), ("valid", 20), ("test", 13)):
+        with open(folder / split, "w", encoding="utf-8") as file:
+            for _ in range(lines):
+                first = generator.randrange(20)
+                letters = (first + generator.choice((i, i, 7)) for i in range(first % 9 + 1))
+                print(*("abcdefghijklmnopqrst"[letter % 20] for letter in letters), file=file)
+        arguments += [f"--{split}pref", str(folder / split)]
+    preprocess_command.main(options.get_preprocessing_parser().parse_args(arguments))
+    return folder / "bin"
+
+
 def train(data: Path, save_dir: Path, *extra: str) -> None:
     """fairseq-train in this process, a few updates unless told otherwise."""
     vars(checkpoint_utils.save_checkpoint).pop("best", None)  # fairseq keeps it between runs
@@ -91,12 +109,22 @@ def generate(data: Path, checkpoint: Path, *extra: str) -> dict[int, tuple[float
     return _hypotheses(generate_command.main, options.parse_args_and_arch(parser, arguments))
 
 
-def interactive(data: Path, checkpoint: Path) -> dict[int, tuple[float, str]]:
+def interactive(
+    data: Path, checkpoint: Path, *extra: str, source: str = "test.src"
+) -> dict[int, tuple[float, str]]:
     """fairseq-interactive in this process on the test set's source."""
     parser = options.get_interactive_generation_parser()
-    source = ("--input", str(data.parent / "test.src"))
-    arguments = options.parse_args_and_arch(parser, (*_decoding(data, checkpoint), *source))
+    arguments = (*_decoding(data, checkpoint), "--input", str(data.parent / source), *extra)
+    arguments = options.parse_args_and_arch(parser, arguments)
     return _hypotheses(interactive_command.main, convert_namespace_to_omegaconf(arguments))
+
+
+def eval_lm(data: Path, checkpoint: Path, *extra: str) -> float:
+    """fairseq-eval-lm in this process: the loss, in base 2."""
+    arguments = [str(data), "--user-dir", str(PLUGIN), "--path", str(checkpoint), "--cpu"]
+    arguments += ["--num-workers", "0", "--no-progress-bar", *extra]
+    parser = options.get_eval_lm_parser()
+    return eval_lm_command.main(options.parse_args_and_arch(parser, arguments))["loss"]
 
 
 def _decoding(data: Path, checkpoint: Path) -> tuple[str, ...]:
@@ -137,4 +165,8 @@ SHRUNK = (
     *("--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "32"),
     *("--encoder-attention-heads", "4", "--decoder-attention-heads", "4"),
     *("--encoder-layers", "2", "--decoder-layers", "2"),
+)
+SHRUNK_LM = (
+    *("--decoder-embed-dim", "16", "--decoder-ffn-embed-dim", "32"),
+    *("--decoder-attention-heads", "4", "--decoder-layers", "2"),
 )

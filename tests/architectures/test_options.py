@@ -9,7 +9,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
 from fairseq_convattn.__main__ import main as help_command
-from fairseq_convattn.architectures.config import complete
+from fairseq_convattn.architectures.config import LANGUAGE_MODEL, complete
+from fairseq_convattn.architectures.language_model import language_model_options
 from fairseq_convattn.architectures.overview import parameters
 from fairseq_convattn.architectures.presets import ENCODER_DECODER_PRESETS, LANGUAGE_MODEL_PRESETS
 from fairseq_convattn.architectures.skeleton import language_model_skeleton, skeleton
@@ -154,6 +155,93 @@ def test_what_cannot_work_is_said_in_a_line_before_anything_is_loaded(arch, flag
         parse(arch, *base.split(), *flags.split())
     assert str(error.value).startswith(f"error: {message}")
     assert "\n" not in str(error.value)
+
+
+def parse_lm(arch, *flags):
+    return parse(arch, "--task", "language_modeling", *flags)
+
+
+def test_language_model_presets_have_the_papers_shapes():
+    options = language_model_options(complete(parse_lm("dynamic_conv_lm_gbw"), LANGUAGE_MODEL))
+    sizes = options.decoder_kernel_sizes
+    assert (sizes.count(15), sizes.count(31), sizes.count(63)) == (2, 4, 11)
+    assert sizes == sorted(sizes)
+    shape = (options.decoder_embed_dim, options.decoder_ffn_embed_dim)
+    assert shape == (1024, 4096) and options.decoder_attention_heads == 16
+    cutoffs = (options.adaptive_input_cutoff, options.adaptive_softmax_cutoff)
+    assert cutoffs == ([60_000, 160_000],) * 2
+    assert options.adaptive_input and options.tie_adaptive_weights and options.tie_adaptive_proj
+
+    options = language_model_options(complete(parse_lm("attention_lm_wiki103"), LANGUAGE_MODEL))
+    assert (options.decoder_layers, options.decoder_attention_heads) == (16, 8)
+    assert options.adaptive_softmax_cutoff == [20_000, 60_000]
+
+    options = language_model_options(complete(parse_lm("dynamic_conv_lm_tiny"), LANGUAGE_MODEL))
+    assert options.decoder_kernel_sizes == [3, 7, 15, 31]
+    assert (options.decoder_embed_dim, options.decoder_output_dim) == (128, 128)
+    assert options.decoder_normalize_before and not options.adaptive_input
+
+
+def test_what_a_language_models_preset_switches_on_can_be_switched_off():
+    flags = (
+        *("--adaptive-input", "false", "--adaptive-softmax-cutoff", "none"),
+        *("--tie-adaptive-weights", "false", "--decoder-normalize-before", "false"),
+    )
+    args = parse_lm("dynamic_conv_lm_wiki103", *flags)
+    options = language_model_options(complete(args, LANGUAGE_MODEL))
+    assert not (options.adaptive_input or options.adaptive_softmax_cutoff)
+    assert not (options.tie_adaptive_weights or options.decoder_normalize_before)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ("--decoder-mixers dynamics", "--decoder-mixers: unknown mixer 'dynamics'"),
+        ("--decoder-kernel-sizes 3,7", "--decoder-kernel-sizes: 2 values for 4 layers"),
+        ("--adaptive-input", "--adaptive-input: needs --adaptive-input-cutoff"),
+        ("--adaptive-input data", "--adaptive-input: 'data' is neither true nor false"),
+        ("--adaptive-softmax-cutoff 9,x", "--adaptive-softmax-cutoff: '9,x' must be whole numbers"),
+        ("--adaptive-softmax-cutoff 9,8", "--adaptive-softmax-cutoff: '9,8' must rise"),
+        ("--adaptive-softmax-cutoff 0", "--adaptive-softmax-cutoff: '0' must rise"),
+        ("--tie-adaptive-weights", "--tie-adaptive-weights: needs --adaptive-input and"),
+        (
+            "--tie-adaptive-weights --adaptive-softmax-cutoff 8 --adaptive-input "
+            "--adaptive-input-cutoff 9",
+            "--tie-adaptive-weights: needs equal --adaptive-softmax-cutoff and --adaptive-input-cu",
+        ),
+        (
+            "--tie-adaptive-weights --adaptive-softmax-cutoff 8 --adaptive-input "
+            "--adaptive-input-factor 2",
+            "--tie-adaptive-weights: needs equal --adaptive-softmax-factor and --adaptive-input-fa",
+        ),
+        (
+            "--adaptive-input --adaptive-input-cutoff 8 --share-decoder-input-output-embed",
+            "--share-decoder-input-output-embed: works on a table, not --adaptive-input",
+        ),
+        (
+            "--character-embeddings --share-decoder-input-output-embed",
+            "--share-decoder-input-output-embed: works on a table, not --character-embeddings",
+        ),
+        (
+            "--character-embeddings --adaptive-input --adaptive-input-cutoff 8",
+            "--character-embeddings: cannot be had with --adaptive-input",
+        ),
+        ("--character-filters [(1,)]", "--character-filters: '[(1,)]' must be (width, channels)"),
+        ("--character-filters exit()", "--character-filters: 'exit()' must be (width, channels)"),
+        ("--criterion adaptive_loss", "--criterion: adaptive_loss needs --adaptive-softmax-cutoff"),
+    ],
+)
+def test_language_models_that_cannot_work(flags, message):
+    with pytest.raises(SystemExit) as error:
+        parse_lm("dynamic_conv_lm_tiny", *flags.split())
+    assert str(error.value).startswith(f"error: {message}")
+    assert "\n" not in str(error.value)
+
+
+def test_cutoffs_beyond_the_dictionary():
+    preset = Namespace(**LANGUAGE_MODEL_PRESETS["dynamic_conv_lm_wiki103"])
+    with pytest.raises(ValueError, match="60000 is beyond the dictionary's 1000 types"):
+        language_model_skeleton(preset, 1000, 1000)
 
 
 def test_unknown_norms_are_refused_by_the_parser(capsys):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_convattn.architectures import ConvAttnModel
+from fairseq_convattn.architectures import ConvAttnLanguageModel, ConvAttnModel
 
 MIXERS = ["lightweight", "dynamic", "attention", "dynamic,attention,lightweight"]
 
@@ -49,6 +49,46 @@ def test_decoding_by_token_gives_what_training_saw(mixers, time):
             previous[:, :step], encoder_out=encoder_out, incremental_state=state
         )
         torch.testing.assert_close(logits[:, -1], whole[:, step - 1], rtol=0, atol=1e-5)
+
+
+def language_model(mixers, **options):
+    torch.manual_seed(5)
+    dictionary = Dictionary()
+    for letter in "abcdefgh":
+        dictionary.add_symbol(letter)
+    args = Namespace(
+        decoder_embed_dim=16,
+        decoder_ffn_embed_dim=24,
+        decoder_attention_heads=4,
+        decoder_layers=3,
+        decoder_mixers=mixers,
+        max_target_positions=64,
+        **options,
+    )
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    return ConvAttnLanguageModel.build_model(args, task).eval(), dictionary
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixers", MIXERS)
+@pytest.mark.parametrize("time", [1, 2, 15, 40])
+def test_language_models_generate_what_training_saw(mixers, time):
+    net, dictionary = language_model(mixers)
+    previous, state = tokens(dictionary, 3, time), {}
+    whole, _ = net(previous)
+    for step in range(1, time + 1):
+        logits, _ = net.decoder(previous[:, :step], incremental_state=state)
+        torch.testing.assert_close(logits[:, -1], whole[:, step - 1], rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_what_a_convolution_remembers_does_not_grow():
+    net, dictionary = language_model("dynamic,lightweight,dynamic")
+    previous, state, sizes = tokens(dictionary, 1, 60), {}, []
+    for step in range(1, 61):
+        net.decoder(previous[:, :step], incremental_state=state)
+        sizes.append(sum(t.numel() for kept in state.values() for t in kept.values()))
+    assert sizes[-1] == sizes[20] > 0
 
 
 @torch.no_grad()

@@ -1,0 +1,230 @@
+"""Language modelling through fairseq's own entry points."""
+
+import math
+import re
+
+import pytest
+import torch
+import yaml
+from conftest import PLUGIN, SHRUNK_LM, command, eval_lm, generate, interactive, train
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+
+TASK = ("--task", "language_modeling", "--sample-break-mode", "eos")
+MIXERS = {
+    "lightweight": ("--arch", "lightweight_conv_lm_tiny"),
+    "dynamic": ("--arch", "dynamic_conv_lm_tiny"),
+    "attention": ("--arch", "attention_lm_tiny"),
+    "hybrid": (
+        *("--arch", "dynamic_conv_lm_tiny", "--decoder-mixers", "dynamic,attention"),
+        *("--decoder-kernel-sizes", "4,31"),
+    ),
+}
+ADAPTIVE = (
+    *("--adaptive-input", "--adaptive-softmax-cutoff", "8,16", "--adaptive-softmax-factor", "2"),
+    *("--adaptive-input-factor", "2", "--criterion", "adaptive_loss"),
+    *("--ddp-backend", "legacy_ddp"),
+)
+INPUTS_AND_OUTPUTS = {
+    "shared": (
+        ("--share-decoder-input-output-embed",),
+        lambda d: d.output_projection.weight is d.embed_tokens.weight,
+    ),
+    "adaptive": (ADAPTIVE, lambda d: d.adaptive_softmax.cutoff[:2] == d.embed_tokens.cutoff[:2]),
+    "adaptive, tied": (
+        (*ADAPTIVE, "--tie-adaptive-weights", "--tie-adaptive-proj"),
+        lambda d: (
+            d.adaptive_softmax.head.word_proj.weight.data_ptr()
+            == d.embed_tokens.embeddings[0][0].weight.data_ptr()
+        ),
+    ),
+    "adaptive softmax": (
+        ("--adaptive-softmax-cutoff", "8", *ADAPTIVE[-4:]),
+        lambda d: d.adaptive_softmax is not None and d.embed_tokens.weight.size(1) == 16,
+    ),
+    "characters": (
+        ("--character-embeddings", "--character-filters", "[(1, 8), (2, 4)]"),
+        lambda d: [c.out_channels for c in d.embed_tokens.convolutions] == [8, 4],
+    ),
+}
+
+
+def load(checkpoint):
+    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
+    return model.eval(), task
+
+
+def windows(task, **options) -> list[dict[str, torch.Tensor]]:
+    """What fairseq-eval-lm scores, one sample at a time."""
+    for name, value in options.items():
+        setattr(task.args, name, value)
+    task.load_dataset("test")
+    dataset = task.dataset("test")
+    return [dataset[i] for i in range(len(dataset))]
+
+
+@torch.no_grad()
+def scores_by_token(model, sample) -> list[float]:
+    """In base 2, from one call of the model for every token."""
+    state, scores = {}, []
+    for step, token in enumerate(sample["target"]):
+        output = model.decoder(sample["source"][None, : step + 1], incremental_state=state)
+        log_probabilities = model.get_normalized_probs(output, log_probs=True)
+        scores.append(log_probabilities[0, -1, token].item() / math.log(2))
+    return scores
+
+
+def loss_by_token(model, samples, first: int = 0) -> float:
+    """The mean over the tokens of all samples, each from its ``first`` on."""
+    scores = [score for s in samples for score in scores_by_token(model, s)[first:]]
+    return -sum(scores) / len(scores)
+
+
+def same_weights(first, second) -> bool:
+    a, b = (torch.load(path)["model"] for path in (first, second))
+    dummies = {name for name in a if name.endswith("_float_tensor")}  # never set
+    return a.keys() == b.keys() and all(
+        torch.equal(a[name], b[name]) for name in a.keys() - dummies
+    )
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_train_resume_score_generate(mixer, monolingual, tmp_path):
+    options = (*TASK, *MIXERS[mixer], *SHRUNK_LM, "--max-tokens", "200")
+    whole, resumed = (tmp_path / name / "checkpoint_last.pt" for name in ("whole", "resumed"))
+    train(monolingual, whole.parent, *options, "--max-update", "6")
+    train(monolingual, resumed.parent, *options, "--max-update", "3")
+    train(monolingual, resumed.parent, *options, "--max-update", "6")
+    assert same_weights(whole, resumed)
+    train(monolingual, resumed.parent, *options, "--max-update", "80")
+
+    model, task = load(resumed)
+    by_token = loss_by_token(model, windows(task))
+    for batch_size in ("1", "5"):
+        loss = eval_lm(monolingual, resumed, *TASK, "--batch-size", batch_size)
+        assert loss == pytest.approx(by_token, abs=1e-5)
+
+    lengths = ("--max-len-b", "20", "--min-len", "6")
+    hypotheses = interactive(monolingual, resumed, *TASK, *lengths, source="test")
+    prompts = (monolingual.parent / "test").read_text().splitlines()
+    assert sorted(hypotheses) == list(range(len(prompts)))
+    dictionary = Dictionary.load(str(monolingual / "dict.txt"))
+    for number, (score, text) in hypotheses.items():
+        assert text.startswith(prompts[number])
+        target = dictionary.encode_line(text, add_if_not_exist=False).long()
+        sample = {"source": target.roll(1), "target": target}
+        assert score == pytest.approx(-loss_by_token(model, [sample]), abs=1e-4)
+    others = generate(monolingual, resumed, *TASK, *lengths, "--batch-size", "1")
+    assert {text for _, text in others.values()} == {text for _, text in hypotheses.values()}
+
+
+@pytest.mark.parametrize("mode", ["none", "complete", "complete_doc", "eos"])
+def test_sample_break_modes_and_beginnings_of_sentence(mode, monolingual, tmp_path):
+    task_options = (*TASK[:2], "--sample-break-mode", mode, "--tokens-per-sample", "16")
+    task_options = (*task_options, "--add-bos-token")
+    train(monolingual, tmp_path, *task_options, *MIXERS["hybrid"], *SHRUNK_LM)
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    model, task = load(checkpoint)
+    samples = windows(task)
+    bos = task.source_dictionary.bos()
+    assert all(sample["source"][0] == bos for sample in samples)
+    loss = eval_lm(monolingual, checkpoint, *task_options, "--batch-size", "3")
+    # the first target is <s> itself, which fairseq-eval-lm leaves out
+    assert loss == pytest.approx(loss_by_token(model, samples, first=1), abs=1e-5)
+
+
+def test_a_context_window_gives_every_token_its_context(monolingual, tmp_path):
+    """With no positions, what lies before the kernels' reach cannot matter: scoring one token
+    at a time, with as much context as they see, is scoring all of the text at once."""
+    options = ("--decoder-kernel-sizes", "3,5", "--no-token-positional-embeddings")
+    task_options = (*TASK[:2], "--sample-break-mode", "none")
+    options = (*options, "--tokens-per-sample", "1024", "--max-tokens", "1024")
+    train(monolingual, tmp_path, *task_options, *MIXERS["dynamic"], *SHRUNK_LM, *options)
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    whole = eval_lm(monolingual, checkpoint, *task_options, "--tokens-per-sample", "1024")
+    single = ("--tokens-per-sample", "7", "--context-window", "6")
+    assert eval_lm(monolingual, checkpoint, *task_options, *single) == pytest.approx(whole)
+    blind = ("--tokens-per-sample", "1")
+    assert eval_lm(monolingual, checkpoint, *task_options, *blind) > whole + 1e-3
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("name", INPUTS_AND_OUTPUTS)
+def test_inputs_and_outputs(name, mixer, monolingual, tmp_path):
+    """Adaptive or from characters, tied or not, with every mixer."""
+    flags, holds = INPUTS_AND_OUTPUTS[name]
+    train(monolingual, tmp_path, *TASK, *MIXERS[mixer], *SHRUNK_LM, *flags, "--max-update", "2")
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    model, task = load(checkpoint)
+    assert holds(model.decoder)
+    loss = eval_lm(monolingual, checkpoint, *TASK)
+    assert loss == pytest.approx(loss_by_token(model, windows(task)), abs=1e-5)
+
+
+def test_learns_what_the_text_is_like(monolingual, tmp_path):
+    """Far below the log2(20) = 4.3 bits of letters that are all alike."""
+    shape = ("--decoder-embed-dim", "32", "--decoder-layers", "2", "--dropout", "0")
+    schedule = ("--max-update", "120", "--lr", "0.01", "--no-epoch-checkpoints")
+    train(monolingual, tmp_path, *TASK, *MIXERS["dynamic"], *shape, *schedule)
+    assert eval_lm(monolingual, tmp_path / "checkpoint_last.pt", *TASK) < 2.6
+
+
+def test_command_lines(monolingual, tmp_path):
+    plugin = ("--user-dir", "fairseq_convattn")
+    run = command(
+        *("fairseq-train", monolingual, *plugin, *TASK, *MIXERS["dynamic"], *SHRUNK_LM),
+        *("--save-dir", tmp_path, "--max-update", 2, "--max-tokens", 600, "--optimizer", "adam"),
+        *("--cpu", "--num-workers", 0, "--required-batch-size-multiple", 1),
+    )
+    assert run.returncode == 0, run.stderr
+    checkpoint = (monolingual, *plugin, *TASK[:2], "--path", tmp_path / "checkpoint_last.pt")
+    run = command("fairseq-eval-lm", *checkpoint, "--tokens-per-sample", 64, "--cpu")
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"Loss \(base 2\): [\d.]+, Perplexity: [\d.]+", run.stderr)
+    assert "weights_only" not in run.stdout + run.stderr
+    run = command("fairseq-interactive", *checkpoint, "--cpu", "--beam", 2, input="a b c\nd\n")
+    assert run.returncode == 0, run.stderr
+    assert len(re.findall(r"^H-\d", run.stdout, re.MULTILINE)) == 2
+
+
+def test_hydra(monolingual, tmp_path):
+    """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
+    shape = dict(zip(SHRUNK_LM[::2], map(int, SHRUNK_LM[1::2]), strict=True))
+    config = {
+        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
+        "task": {
+            "_name": "language_modeling",
+            "data": str(monolingual),
+            "sample_break_mode": "eos",
+            "tokens_per_sample": 64,
+        },
+        "model": {
+            "_name": "dynamic_conv_lm_tiny",
+            "decoder_kernel_sizes": [3, 5],
+            "adaptive_input": True,
+            "adaptive_softmax_cutoff": [8, 16],
+            "decoder_learned_pos": True,
+            **{name[2:].replace("-", "_"): value for name, value in shape.items()},
+        },
+        "criterion": {"_name": "adaptive_loss"},
+        "optimizer": {"_name": "adam", "lr": [0.003]},
+        "lr_scheduler": {"_name": "fixed"},
+        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
+        "optimization": {"max_update": 2, "lr": [0.003]},
+        "distributed_training": {"ddp_backend": "legacy_ddp"},
+    }
+    (tmp_path / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
+    run = command(
+        *("fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "experiment"),
+        *(f"hydra.run.dir={tmp_path}", f"checkpoint.save_dir={tmp_path / 'hydra'}"),
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    train(
+        *(monolingual, tmp_path / "plain", *TASK, "--tokens-per-sample", "64"),
+        *(*MIXERS["dynamic"], *SHRUNK_LM, "--decoder-kernel-sizes", "3,5", "--adaptive-input"),
+        *("--adaptive-softmax-cutoff", "8,16", "--decoder-learned-pos", "--max-update", "2"),
+        *("--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"),
+    )
+    hydra, plain = (tmp_path / name / "checkpoint_last.pt" for name in ("hydra", "plain"))
+    assert same_weights(hydra, plain)
+    assert eval_lm(monolingual, hydra, *TASK) == eval_lm(monolingual, plain, *TASK)
