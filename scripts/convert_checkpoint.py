@@ -1,10 +1,12 @@
 #!/usr/bin/env python
-"""Turn a LightConv or DynamicConv checkpoint of 2019 into a convattn checkpoint.
+"""Turn a LightConv or DynamicConv checkpoint of 2019 into one of this plugin.
 
-The result decodes with
+A translation model then decodes with
   fairseq-generate DATA --user-dir fairseq_convattn --path NEW \\
     --required-batch-size-multiple 1 --beam 5 --remove-bpe
-and is fine-tuned with fairseq-train, --finetune-from-model NEW and the model options that
+and a language model scores with
+  fairseq-eval-lm DATA --user-dir fairseq_convattn --path NEW
+Both are fine-tuned with fairseq-train, --finetune-from-model NEW and the model options that
 this command prints.
 """
 
@@ -12,17 +14,21 @@ import argparse
 import shlex
 import sys
 
-from fairseq_convattn.architectures.config import complete
+from fairseq_convattn.architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, complete
 from fairseq_convattn.checkpoint_files import CheckpointError
 from fairseq_convattn.legacy_checkpoint import convert_checkpoint
 
 
 def model_options(args: argparse.Namespace) -> str:
     """The fairseq-train options of a configuration: whatever is not the default."""
-    default = vars(complete(argparse.Namespace()))
     options = ["--arch", "convattn"]
+    schema = ENCODER_DECODER
+    if not hasattr(args, "encoder_layers"):
+        options = ["--task", "language_modeling", "--arch", "convattn_lm"]
+        schema = LANGUAGE_MODEL
+    default = vars(complete(argparse.Namespace(), schema))
     for name, value in sorted(vars(args).items()):
-        if value == default.get(name) or name == "_name":
+        if value == default.get(name) or value is False or name == "_name":
             continue
         options.append(f"--{name.replace('_', '-')}")
         if isinstance(value, list):

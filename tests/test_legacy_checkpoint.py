@@ -3,17 +3,19 @@ made here from fairseq's own lightconv models, whose names of then are put back.
 
 import json
 import math
+import shlex
 import subprocess
 import sys
 from argparse import Namespace
 
 import pytest
 import torch
-from conftest import ROOT, SHRUNK, command, generate, train
+from conftest import ROOT, SHRUNK, command, eval_lm, generate, train
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
 from fairseq.models.lightconv import LightConvModel
+from fairseq.models.lightconv_lm import LightConvLanguageModel
 
 from fairseq_convattn.checkpoint_files import CheckpointError
 from fairseq_convattn.legacy_checkpoint import convert_checkpoint
@@ -82,6 +84,43 @@ def test_recorded_hypotheses(recorded):
     for number, (score, text) in expected.items():
         assert hypotheses[number][1] == text
         assert hypotheses[number][0] * math.log(2) == pytest.approx(score, abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def recorded_lm(shared, tmp_path_factory):
+    new = tmp_path_factory.mktemp("lm") / "converted.pt"
+    convert_checkpoint(shared / "legacy" / "lm" / "checkpoint_last.pt", new)
+    return shared / "legacy" / "lm", new
+
+
+@torch.no_grad()
+def test_recorded_log_probabilities_of_the_language_model(recorded_lm):
+    folder, checkpoint = recorded_lm
+    model = load(checkpoint, data=str(folder / "data"))
+    sentences = json.loads((folder / "tf_logprobs.json").read_text())["sentences"]
+    assert len(sentences) == 100
+    for sentence in sentences:
+        previous = torch.tensor([sentence["prev_output_ids"]])
+        target = torch.tensor(sentence["tgt_ids"]).unsqueeze(1)
+        for incremental, name in ((False, "logprobs"), (True, "logprobs_incremental")):
+            ends = range(1, previous.size(1) + 1) if incremental else [previous.size(1)]
+            state = {} if incremental else None
+            outputs = [model.decoder(previous[:, :n], incremental_state=state)[0] for n in ends]
+            scores = model.get_normalized_probs((torch.cat(outputs, dim=1), None), log_probs=True)
+            actual, expected = scores[0].gather(1, target)[:, 0], torch.tensor(sentence[name])
+            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch_size", ["1", "7", "100"])
+def test_recorded_perplexity_of_the_language_model(recorded_lm, batch_size):
+    """1,452 tokens: 3.6296 nats by sentence, 4.0535 in blocks of 64."""
+    folder, checkpoint = recorded_lm
+    for nats, options in (
+        (3.6296, ("--sample-break-mode", "eos")),
+        (4.0535, ("--tokens-per-sample", "64")),
+    ):
+        loss = eval_lm(folder / "data", checkpoint, *options, "--batch-size", batch_size)
+        assert loss * math.log(2) == pytest.approx(nats, abs=5e-5)
 
 
 def vocabulary(types=30) -> Dictionary:
@@ -212,6 +251,94 @@ def test_converted_models_give_what_fairseqs_give(name, tmp_path):
     torch.testing.assert_close(actual, expected)
 
 
+def lightconv_lm(arch="lightconv_lm", later=False, **options):
+    """A random language model of fairseq's and its checkpoint under the names of 2019."""
+    torch.manual_seed(4)
+    args = Namespace(
+        arch=arch,
+        **{
+            "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 24, "decoder_attention_heads": 4,
+            "decoder_layers": 2, "decoder_kernel_size_list": [3, 5],
+            "decoder_conv_type": "dynamic", "weight_softmax": True, "dropout": 0.1,
+            "attention_dropout": 0.1, "relu_dropout": 0.0, "tokens_per_sample": 20,
+            "share_decoder_input_output_embed": False, "no_token_positional_embeddings": False,
+            "character_filters": "[(1, 8), (2, 4)]", "character_embedding_dim": 4,
+            "char_embedder_highway_layers": 1, "data": "data", "sample_break_mode": "eos",
+        },
+    )  # fmt: skip
+    for name, value in options.items():
+        setattr(args, name, value)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    dictionary = vocabulary()
+    task = Namespace(dictionary=dictionary, output_dictionary=dictionary)
+    model = LightConvLanguageModel.build_model(args, task).eval()
+    for name, parameter in model.named_parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+        if name.endswith("conv_bias"):
+            parameter.data.fill_(float("nan"))
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    if not later:
+        state = {names_of_2019(k): v for k, v in state.items() if not k.endswith("conv_bias")}
+    return model, {"args": args, "model": state, "optimizer_history": [{"num_updates": 7}]}
+
+
+_ADAPTIVE = {
+    "adaptive_input": True, "adaptive_input_cutoff": "10,20", "adaptive_softmax_cutoff": "10,20",
+    "adaptive_input_factor": 2.0, "adaptive_softmax_factor": 2.0,
+}  # fmt: skip
+LANGUAGE_MODELS = {
+    "dynamic": {},
+    "lightweight": {"decoder_conv_type": "lightweight", "decoder_glu": False},
+    "shared": {"share_decoder_input_output_embed": True},
+    "other widths": {"decoder_input_dim": 8, "decoder_output_dim": 12, "decoder_conv_dim": 32},
+    "adaptive": _ADAPTIVE,
+    "adaptive, tied": {**_ADAPTIVE, "tie_adaptive_weights": True, "tie_adaptive_proj": True},
+    "adaptive softmax": {"adaptive_softmax_cutoff": "10"},
+    "characters": {"character_embeddings": True},
+    "learned positions": {"decoder_learned_pos": True},
+    "big": {"arch": "lightconv_lm_gbw"},
+    "later names": {"later": True},
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+def test_converted_language_models_give_what_fairseqs_give(name, tmp_path):
+    old, state = lightconv_lm(**LANGUAGE_MODELS[name])
+    torch.save(state, tmp_path / "old.pt")
+    convert_checkpoint(tmp_path / "old.pt", tmp_path / "new.pt")
+    dictionary = vocabulary()
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    task.build_model = lambda cfg: build_model(cfg, task)
+    (new,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(tmp_path / "new.pt")], task=task
+    )
+    previous = torch.randint(4, len(dictionary), (2, 8))
+    expected, actual = old(previous)[0], new.eval()(previous)[0]
+    torch.testing.assert_close(actual, expected)
+
+
+def test_a_converted_language_model_trains_on(monolingual, tmp_path):
+    types = len(Dictionary.load(str(monolingual / "dict.txt")))
+    _, state = lightconv_lm(decoder_glu=False)
+    for name in ("decoder.embed_tokens.weight", "decoder.embed_out"):
+        state["model"][name] = torch.zeros(types, 16)
+    torch.save(state, tmp_path / "old.pt")
+    script = (sys.executable, ROOT / "scripts" / "convert_checkpoint.py")
+    run = subprocess.run(
+        [*script, tmp_path / "old.pt", tmp_path / "new.pt"],
+        capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    options = shlex.split(run.stdout.partition("to fine-tune it: ")[2])
+    assert options[:4] == ["--task", "language_modeling", "--arch", "convattn_lm"]
+    assert "--tokens-per-sample 20" in " ".join(options)
+    finetune = ("--finetune-from-model", str(tmp_path / "new.pt"), "--lr", "0", "--max-update", "1")
+    train(monolingual, tmp_path / "tuned", *options, *finetune)
+    converted = torch.load(tmp_path / "new.pt")["model"]
+    tuned = torch.load(tmp_path / "tuned" / "checkpoint_last.pt")["model"]
+    assert all(torch.equal(tuned[key], converted[key]) for key in converted)
+
+
 def test_kernels_of_the_cuda_layer(tmp_path):
     """It keeps lightweight kernels as [heads, taps], the others as [heads, 1, taps]."""
     _, state = lightconv()
@@ -237,7 +364,7 @@ def test_the_command_converts_and_its_advice_fine_tunes(data, tmp_path):
         [*script, tmp_path / "old.pt", tmp_path / "new.pt"],
         capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    options = run.stdout.partition("to fine-tune it: ")[2].split()
+    options = shlex.split(run.stdout.partition("to fine-tune it: ")[2])
     assert options[:2] == ["--arch", "convattn"]
     converted = torch.load(tmp_path / "new.pt")["model"]
     finetune = ("--finetune-from-model", str(tmp_path / "new.pt"), "--lr", "0", "--max-update", "1")
