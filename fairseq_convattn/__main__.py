@@ -2,23 +2,44 @@
 
 import argparse
 
-from .architectures import ConvAttnModel
-from .architectures.overview import VOCABULARY, architecture_table
+from .architectures import ConvAttnLanguageModel, ConvAttnModel
+from .architectures.overview import (
+    VOCABULARY,
+    architecture_table,
+    language_model_table,
+)
 from .architectures.presets import ARCHITECTURE_NAMES
 
 
 def main() -> None:
     names = ", ".join(name.format("X") for name in ARCHITECTURE_NAMES.values())
-    parser = argparse.ArgumentParser(
-        usage="fairseq-train DATA --user-dir fairseq_convattn --arch ARCH [options]",
+    command = argparse.ArgumentParser(
+        prog="python -m fairseq_convattn",
         description="Options that the architectures of fairseq_convattn add to fairseq-train, "
         "which prints only its own with --help.",
-        epilog=f"Architectures: convattn, whose defaults are given above, and {names} (sizes "
-        f"with {VOCABULARY:,} shared types):\n\n{architecture_table()}",
+    )
+    command.add_argument(
+        "--task",
+        choices=("translation", "summarization", "language_modeling"),
+        default="translation",
+        help="whose architectures and options to print (default: translation)",
+    )
+    task = command.parse_args().task
+    parser = argparse.ArgumentParser(
+        usage=f"fairseq-train DATA --task {task} --user-dir fairseq_convattn --arch ARCH [options]",
+        description=command.description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
     )
-    ConvAttnModel.add_args(parser)
+    if task == "language_modeling":
+        model, base, table = ConvAttnLanguageModel, "convattn_lm", language_model_table()
+    else:
+        model, base, table = ConvAttnModel, "convattn", architecture_table()
+        names += f" (sizes with {VOCABULARY:,} shared types)"
+    parser.epilog = (
+        f"Architectures: {base}, whose defaults are given above, and {names}:\n\n{table}"
+    )
+    model.add_args(parser)
     parser.print_help()
 
 

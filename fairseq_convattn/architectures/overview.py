@@ -1,31 +1,41 @@
-"""The architectures in a table, for README and ``python -m fairseq_convattn``."""
+"""The architectures in tables, for README and ``python -m fairseq_convattn``."""
 
 from argparse import Namespace
 
-from .config import complete
-from .presets import ARCHITECTURE_NAMES, ENCODER_DECODER_PRESETS, ENCODER_DECODER_SHAPES
-from .skeleton import skeleton
+from .config import LANGUAGE_MODEL, complete
+from .presets import (
+    ARCHITECTURE_NAMES,
+    ENCODER_DECODER_PRESETS,
+    ENCODER_DECODER_SHAPES,
+    LANGUAGE_MODEL_PRESETS,
+    LANGUAGE_MODEL_SHAPES,
+)
+from .skeleton import language_model_skeleton, skeleton
 
 VOCABULARY = 32_768
+WORDS = {"lm_tiny": VOCABULARY, "lm_wiki103": 267_744, "lm_gbw": 793_471}
 
 
-def parameters(arch: str) -> int:
-    """Parameters of an architecture with one embedding table of ``VOCABULARY`` types."""
-    args = Namespace(share_all_embeddings=True, **ENCODER_DECODER_PRESETS[arch])
-    return sum(p.numel() for p in skeleton(args, VOCABULARY, VOCABULARY).parameters())
+def parameters(arch: str, types: int = VOCABULARY) -> int:
+    """Parameters of an architecture for ``types`` types, an encoder-decoder's with one
+    embedding table."""
+    if arch in LANGUAGE_MODEL_PRESETS:
+        model = language_model_skeleton(Namespace(**LANGUAGE_MODEL_PRESETS[arch]), types, types)
+    else:
+        args = Namespace(share_all_embeddings=True, **ENCODER_DECODER_PRESETS[arch])
+        model = skeleton(args, types, types)
+    return sum(p.numel() for p in model.parameters())
 
 
 def architecture_table() -> str:
-    """All architectures as a Markdown table."""
-    mixers = list(ARCHITECTURE_NAMES)
+    """The encoder-decoder architectures as a Markdown table."""
     rows = [
         "| X | width / ffn / heads | layers (attention) | GLU | dropout / attention, weight "
-        "/ input | million parameters: " + " / ".join(mixers) + " |",
+        f"/ input | million parameters: {' / '.join(ARCHITECTURE_NAMES)} |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for shape in ENCODER_DECODER_SHAPES:
-        names = [ARCHITECTURE_NAMES[mixer].format(shape) for mixer in mixers]
-        sizes = " / ".join(f"{parameters(name) / 1e6:.1f}" for name in names)
+        names, sizes = _names_and_sizes(shape, VOCABULARY)
         args, attention = (
             complete(Namespace(**ENCODER_DECODER_PRESETS[name])) for name in (names[0], names[-1])
         )
@@ -37,3 +47,38 @@ def architecture_table() -> str:
             f"{args.attention_dropout} / {args.input_dropout} | {sizes} |"
         )
     return "\n".join(rows)
+
+
+def language_model_table() -> str:
+    """The language models as a Markdown table."""
+    rows = [
+        "| X | width / ffn / heads | layers (attention) | kernel sizes | dropout / attention, "
+        "weight / input | adaptive input and softmax | types | million parameters: "
+        f"{' / '.join(ARCHITECTURE_NAMES)} |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for shape in LANGUAGE_MODEL_SHAPES:
+        names, sizes = _names_and_sizes(shape, WORDS[shape])
+        args, attention = (
+            complete(Namespace(**LANGUAGE_MODEL_PRESETS[name]), LANGUAGE_MODEL)
+            for name in (names[0], names[-1])
+        )
+        rows.append(
+            f"| `{shape}` | {args.decoder_embed_dim} / {args.decoder_ffn_embed_dim} / "
+            f"{args.decoder_attention_heads} | {args.decoder_layers} ({attention.decoder_layers}) "
+            f"| {_runs(args.decoder_kernel_sizes)} | {args.dropout} / {args.attention_dropout} / "
+            f"{args.input_dropout} | {args.adaptive_softmax_cutoff or 'no'} | "
+            f"{WORDS[shape]:,} | {sizes} |"
+        )
+    return "\n".join(rows)
+
+
+def _names_and_sizes(shape: str, types: int) -> tuple[list[str], str]:
+    names = [name.format(shape) for name in ARCHITECTURE_NAMES.values()]
+    return names, " / ".join(f"{parameters(name, types) / 1e6:.1f}" for name in names)
+
+
+def _runs(sizes: list[int]) -> str:
+    """Kernel sizes with repetitions counted, as 15 x 2."""
+    counts = {size: sizes.count(size) for size in sizes}
+    return ", ".join(str(k) if n == 1 else f"{k} x {n}" for k, n in counts.items())

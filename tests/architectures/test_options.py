@@ -255,8 +255,9 @@ def test_a_model_built_from_python_gets_the_same_error():
         skeleton(Namespace(encoder_kernel_sizes=[2]), 10, 10)
 
 
-def test_help_explains_every_option(capsys):
+def test_help_explains_every_option(capsys, monkeypatch):
     """fairseq-train's own --help stops before the options of a model."""
+    monkeypatch.setattr("sys.argv", ["fairseq_convattn"])
     help_command()
     text = " ".join(capsys.readouterr().out.split())
     for explained in (
@@ -265,6 +266,23 @@ def test_help_explains_every_option(capsys):
         *("lightweight, dynamic, attention", "dynamic_conv_X", "`wmt_en_de_big`"),
     ):
         assert explained in text
+
+
+def test_help_explains_language_models(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fairseq_convattn", "--task", "language_modeling"])
+    help_command()
+    text = " ".join(capsys.readouterr().out.split())
+    for explained in (
+        *("--decoder-mixers", "--adaptive-input", "--tie-adaptive-proj", "--character-filters"),
+        *(
+            "convattn_lm",
+            "dynamic_conv_X",
+            "`lm_gbw`",
+            "true or false: if set, uses adaptive input",
+        ),
+    ):
+        assert explained in text
+    assert "--encoder" not in text
 
 
 def test_warns_of_sentences_that_fairseq_would_drop(caplog):

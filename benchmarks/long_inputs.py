@@ -1,0 +1,244 @@
+#!/usr/bin/env python
+"""Language models on long inputs: memory and time against the number of tokens.
+
+Trains (one update), scores and generates with this package's language models and fairseq's
+transformer_lm and lightconv_lm of the same shape, side by side. Every measurement runs in a
+process of its own, whose memory is counted from the built model on. Linux only.
+"""
+
+import argparse
+import csv
+import multiprocessing
+import os
+import platform
+import re
+import resource
+import statistics
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+MODELS = ("dynamic", "lightweight", "attention", "transformer_lm", "lightconv_lm")
+FAIRSEQS = ("transformer_lm", "lightconv_lm")
+TASKS = ("train", "score", "generate")
+FIELDS = ("task", "model", "tokens", "memory_MiB", "milliseconds_per_token")
+GENERATED_WINDOW = 64
+SHAPE = {
+    "decoder_layers": 6,
+    "decoder_embed_dim": 512,
+    "decoder_input_dim": 512,
+    "decoder_output_dim": 512,
+    "decoder_ffn_embed_dim": 2048,
+    "decoder_attention_heads": 8,
+    "share_decoder_input_output_embed": True,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+}
+TYPES = 8_000
+
+
+def build(name: str, max_positions: int):
+    """A model of fairseq's or ours with random weights, and its dictionary."""
+    from fairseq.data import Dictionary
+    from fairseq.models import lightconv_lm, transformer_lm
+
+    from fairseq_convattn.architectures import ConvAttnLanguageModel
+
+    dictionary = Dictionary()
+    for i in range(TYPES - len(dictionary)):
+        dictionary.add_symbol(str(i))
+    task = Namespace(dictionary=dictionary, output_dictionary=dictionary)
+    task.source_dictionary = task.target_dictionary = dictionary
+    args = Namespace(**SHAPE, max_target_positions=max_positions, tokens_per_sample=max_positions)
+    args.weight_dropout, args.input_dropout = 0.1, 0.0
+    if name == "transformer_lm":
+        transformer_lm.base_lm_architecture(args)
+        return transformer_lm.TransformerLanguageModel.build_model(args, task), dictionary
+    if name == "lightconv_lm":
+        args.decoder_conv_type, args.weight_softmax, args.relu_dropout = "dynamic", True, 0.0
+        args.no_token_positional_embeddings = False
+        return lightconv_lm.LightConvLanguageModel.build_model(args, task), dictionary
+    args.decoder_mixers = name
+    return ConvAttnLanguageModel.build_model(args, task), dictionary
+
+
+def train(model, tokens) -> None:
+    logits, _ = model(tokens)
+    loss = model.get_normalized_probs((logits, None), log_probs=True)
+    loss.gather(-1, tokens.unsqueeze(-1)).mean().backward()
+
+
+def score(model, tokens) -> None:
+    import torch
+
+    with torch.no_grad():
+        logits, _ = model(tokens)
+        model.get_normalized_probs((logits, None), log_probs=True)
+
+
+def generate(model, tokens, dictionary) -> list[float]:
+    """fairseq's generator, beam 1; the time at which each token begins, in seconds."""
+    from fairseq.sequence_generator import SequenceGenerator
+
+    begins: list[float] = []
+    forward = model.decoder.forward
+
+    def timed(*arguments, **options):  # a hook would not do: fairseq calls forward itself
+        begins.append(time.perf_counter())
+        return forward(*arguments, **options)
+
+    model.decoder.forward = timed
+    length = tokens.size(1)
+    generator = SequenceGenerator(
+        [model], dictionary, beam_size=1, max_len_a=0, max_len_b=length, min_len=length
+    )
+    generator.generate([model], {"net_input": {"src_tokens": tokens[:, :1]}})
+    return begins
+
+
+def measure(task: str, name: str, tokens: int, threads: int, limit_gib: float, results) -> None:
+    """Put (MiB, milliseconds per token) into ``results``, or None where memory ran out."""
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(1)
+    model, dictionary = build(name, tokens + 1)
+    model.train(task == "train")
+    inputs = torch.randint(dictionary.nspecial, TYPES, (1, tokens))
+    limit = int(limit_gib * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    start = time.perf_counter()
+    try:
+        if task == "generate":
+            begins = generate(model, inputs, dictionary)
+            window = [b - a for a, b in zip(begins, begins[1:], strict=False)][-GENERATED_WINDOW:]
+            per_token = statistics.median(window) * 1e3
+        else:
+            {"train": train, "score": score}[task](model, inputs)
+            per_token = (time.perf_counter() - start) * 1e3 / tokens
+    except (RuntimeError, MemoryError) as error:
+        if not re.search("memory|alloc", str(error)) and not isinstance(error, MemoryError):
+            raise
+        results.put(None)
+        return
+    results.put((_memory("VmHWM") - before, per_token))
+
+
+def _memory(field: str) -> float:
+    """A line of /proc/self/status, in MiB."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(rf"{field}:\s+(\d+) kB", status)[1]) / 1024
+
+
+def in_own_process(measure_one: Callable, *arguments) -> tuple[float, float] | None:
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    process = context.Process(target=measure_one, args=(*arguments, results))
+    process.start()
+    process.join()
+    if process.exitcode:
+        sys.exit(f"error: measuring {arguments[:3]} failed, see above")
+    return results.get()
+
+
+def plot(rows: list[dict], file: str) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    panels = (
+        ("train", "memory_MiB", "training: memory (MiB)"),
+        ("score", "memory_MiB", "scoring: memory (MiB)"),
+        ("generate", "milliseconds_per_token", "generating: ms per token"),
+    )
+    panels = [panel for panel in panels if any(row["task"] == panel[0] for row in rows)]
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.6), squeeze=False)
+    for axis, (task, field, title) in zip(axes[0], panels, strict=True):
+        for model in dict.fromkeys(row["model"] for row in rows):
+            points = [r for r in rows if (r["task"], r["model"]) == (task, model) and r[field]]
+            xs, ys = [p["tokens"] for p in points], [p[field] for p in points]
+            axis.plot(xs, ys, "--s" if model in FAIRSEQS else "-o", label=_label(model))
+        axis.set(title=title, xlabel="tokens", xscale="log", yscale="log")
+        ticks = sorted({row["tokens"] for row in rows})
+        axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0][0].legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(file)
+
+
+def _label(model: str) -> str:
+    return f"fairseq's {model}" if model in FAIRSEQS else model
+
+
+def _names(options: tuple[str, ...]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        unknown = [name for name in names if name not in options]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(options)}")
+        return names
+
+    return parse
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--tasks", type=_names(TASKS), default=list(TASKS), help="default: train,score,generate"
+    )
+    parser.add_argument(
+        "--models", type=_names(MODELS), default=list(MODELS), help=f"default: {','.join(MODELS)}"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=lambda text: [int(number) for number in text.split(",")],
+        default=[512, 1024, 2048, 4096, 8192],
+        help="lengths of the input, one sequence each (default: 512,1024,2048,4096,8192)",
+    )
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all")
+    parser.add_argument(
+        "--memory", type=float, default=24, metavar="GIB", help="address space (default: 24)"
+    )
+    parser.add_argument("--csv", metavar="FILE", help="also write the figures there")
+    parser.add_argument("--plot", metavar="FILE", help="also draw them (needs matplotlib)")
+    arguments = parser.parse_args()
+    import torch
+
+    print(
+        f"{platform.processor() or platform.machine()}, {arguments.threads} threads, Python "
+        f"{platform.python_version()}, torch {torch.__version__}; decoder of {SHAPE}, {TYPES:,} "
+        f"types, float32, batch 1; memory beyond the model, at most {arguments.memory:g} GiB of "
+        f"address space; generating: median of the last {GENERATED_WINDOW} tokens\n"
+    )
+    print(f"{'task':10}{'model':26}{'tokens':>8}{'MiB':>12}{'ms / token':>14}")
+    rows = []
+    for task in arguments.tasks:
+        for model in arguments.models:
+            for tokens in arguments.tokens:
+                result = in_own_process(
+                    measure, task, model, tokens, arguments.threads, arguments.memory
+                )
+                memory, per_token = result or (None, None)
+                rows.append(
+                    dict(zip(FIELDS, (task, model, tokens, memory, per_token), strict=True))
+                )
+                figures = f"{memory:12,.0f}{per_token:14.3f}" if result else "  out of memory"
+                print(f"{task:10}{_label(model):26}{tokens:8,}{figures}", flush=True)
+    if arguments.csv:
+        with open(arguments.csv, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, FIELDS)
+            writer.writeheader()
+            writer.writerows(rows)
+    if arguments.plot:
+        plot(rows, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
