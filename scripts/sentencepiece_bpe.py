@@ -1,6 +1,7 @@
 """Learn a SentencePiece BPE model and split text with it.
 
     python scripts/sentencepiece_bpe.py train --input FILE... --model-prefix P --vocab-size N
+        [--whole-words WORD...]
     python scripts/sentencepiece_bpe.py encode --model P.model < text > pieces
 
 ``train`` writes ``P.model`` and ``P.vocab``; all characters of the input are covered.
@@ -14,9 +15,12 @@ from typing import TextIO
 import sentencepiece
 
 LOG_ERRORS_ONLY = 2
+LONGEST_LINE = 1 << 30  # bytes; by default lines of more than 4,192 are skipped without a word
 
 
-def train(files: list[str], model_prefix: str, vocab_size: int) -> None:
+def train(
+    files: list[str], model_prefix: str, vocab_size: int, whole_words: tuple[str, ...] = ()
+) -> None:
     for ending in (".model", ".vocab"):
         if Path(model_prefix + ending).exists():
             raise FileExistsError(f"{model_prefix}{ending} is there already; not overwritten")
@@ -26,6 +30,8 @@ def train(files: list[str], model_prefix: str, vocab_size: int) -> None:
         vocab_size=vocab_size,
         model_type="bpe",
         character_coverage=1.0,
+        max_sentence_length=LONGEST_LINE,
+        user_defined_symbols=[f"\u2581{word}" for word in whole_words],
         minloglevel=LOG_ERRORS_ONLY,
     )
 
@@ -47,12 +53,19 @@ def main(arguments: list[str] | None = None) -> None:
         "--model-prefix", required=True, metavar="P", help="writes P.model and P.vocab"
     )
     command.add_argument("--vocab-size", type=int, required=True, metavar="N")
+    command.add_argument(
+        "--whole-words",
+        nargs="+",
+        default=(),
+        metavar="WORD",
+        help="words that stay one piece, such as a mark between sentences",
+    )
     command = commands.add_parser("encode", help="split standard input into pieces")
     command.add_argument("--model", required=True, metavar="P.model")
     options = parser.parse_args(arguments)
     try:
         if options.command == "train":
-            train(options.input, options.model_prefix, options.vocab_size)
+            train(options.input, options.model_prefix, options.vocab_size, options.whole_words)
         else:
             for stream in (sys.stdin, sys.stdout):
                 stream.reconfigure(encoding="utf-8", newline="\n")

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# CNN/DailyMail, not anonymised, ready for fairseq-train: 30,000 SentencePiece BPE pieces.
+set -euo pipefail
+scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/prepare_common.sh
+source "$scripts/prepare_common.sh"
+
+usage() {
+  cat <<'END'
+usage: bash scripts/prepare_cnn_dm.sh [--source DIR | --mirror URL] [--output DIR] [--sample]
+
+Downloads the CNN and Daily Mail stories of Hermann et al. (2015) and the split of See et al.
+(2017), extracts articles and summaries (scripts/extract_cnn_dm.py says how), learns one
+SentencePiece BPE of 30,000 pieces over the training articles and summaries, cuts articles to
+their first 400 pieces and runs fairseq-preprocess with one dictionary for both sides.
+
+Besides bin, the output folder has text (whole articles in .source, summaries in .target), bpe
+(model and dictionary) and pieces (what was binarised). <q> separates the sentences of a summary:
+score against text/test.target with scripts/score.py --metric rouge --rouge-split '<q>'.
+
+  --source DIR   a local copy instead of the download: cnn_stories.tgz and
+                 dailymail_stories.tgz (also at https://cs.nyu.edu/~kcho/DMQA), or the folders
+                 cnn/stories and dailymail/stories; and all_train.txt, all_val.txt and
+                 all_test.txt, in DIR or DIR/url_lists
+END
+  shared_options data/cnn_dm
+}
+
+subfolder=url_lists
+read_options data/cnn_dm "$@"
+require_tools fairseq-preprocess python
+python -c "import sentencepiece" 2>/dev/null || die "sentencepiece is not installed (pip install sentencepiece)"
+
+pieces=30000
+# Cut here, the data are small and the same for every task. What --task summarization cuts with
+# --max-source-tokens is raw text, then, or a shorter source still.
+source_pieces=400
+stories=https://huggingface.co/datasets/abisee/cnn_dailymail/resolve/11343c3752184397d56efc19a8a7cceb68089318/data
+url_lists=https://raw.githubusercontent.com/abisee/cnn-dailymail/master/url_lists
+declare -A sums=( # as in TensorFlow Datasets
+  [cnn_stories.tgz]=e8fbc0027e54e0a916abd9c969eb35f708ed1467d7ef4e3b17a56739d65cb200
+  [dailymail_stories.tgz]=ad69010002210b7c406718248ee66e65868b9f6820f163aa966369878d14147e
+  [all_train.txt]=a5cee49f3a6c862c26ce29308236d2a99625ab6c86a43be22d5206b2790d8029
+  [all_val.txt]=81887e982b045083409c6ee838aede8ff4b97291605bcfb21bffc456a16991db
+  [all_test.txt]=c4f5efb5ec2126430a5c156efbd13d0e9c4cb490169e552c38b4a51981a009bd
+)
+declare -A lists=([train]=all_train.txt [valid]=all_val.txt [test]=all_test.txt)
+declare -A listed=([train]=287227 [valid]=13368 [test]=11490)
+declare -A pairs=([train]=287113 [valid]=13368 [test]=11490) # 114 stories have no article
+
+for publisher in cnn dailymail; do
+  require_in_source "$publisher/stories" "${publisher}_stories.tgz"
+done
+for list in "${lists[@]}"; do require_in_source "$list"; done
+begin
+
+unpack() { # ARCHIVE
+  obtain "$1" "$stories" "${sums[$1]}"
+  echo "unpacking $1"
+  mkdir -p "$release"
+  tar -xzf "$obtained" -C "$release" --no-same-owner || die "$obtained cannot be unpacked"
+}
+
+write_text() {
+  local publisher folder folders=() split list
+  for publisher in cnn dailymail; do
+    if ! folder=$(in_source "$publisher/stories"); then
+      unpack "${publisher}_stories.tgz"
+      folder=$release/$publisher/stories
+    fi
+    folders+=("$folder")
+  done
+  for split in train valid test; do
+    list=${lists[$split]}
+    obtain "$list" "$url_lists" "${sums[$list]}"
+    check_text "$obtained" "${listed[$split]}"
+    python "$scripts/extract_cnn_dm.py" --stories "${folders[@]}" --urls "$obtained" \
+      --output "$part/$split" || die "the $split set cannot be extracted"
+    check_text "$part/$split.source" "${pairs[$split]}"
+  done
+}
+
+write_bpe() {
+  local text=$work/text
+  echo "learning $pieces pieces"
+  # in several pieces, <q> would fall victim to the blocking of repeated trigrams
+  python "$scripts/sentencepiece_bpe.py" train --input "$text/train.source" "$text/train.target" \
+    --model-prefix "$part/bpe" --vocab-size "$pieces" --whole-words '<q>' ||
+    die "cannot learn $pieces pieces from $text; a sample may be too small"
+  # fairseq's dictionary has its own <unk>, <s> and </s>; the numbers are counts, which nothing needs
+  tail -n +4 "$part/bpe.vocab" | cut -f 1 | sed 's/$/ 1/' >"$part/dict.txt"
+}
+
+encode() { python "$scripts/sentencepiece_bpe.py" encode --model "$work/bpe/bpe.model"; }
+
+write_pieces() {
+  local split text=$work/text
+  for split in train valid test; do
+    echo "splitting $split"
+    encode <"$text/$split.source" | cut -d ' ' -f "-$source_pieces" >"$part/$split.source"
+    encode <"$text/$split.target" >"$part/$split.target"
+  done
+}
+
+write_bin() {
+  local split side prefix=$work/pieces
+  preprocess --source-lang source --target-lang target \
+    --joined-dictionary --srcdict "$work/bpe/dict.txt" \
+    --trainpref "$prefix/train" --validpref "$prefix/valid" --testpref "$prefix/test"
+  for split in train valid test; do
+    for side in source target; do
+      check_binarised "$part/$split.source-target.$side" "$work/text/$split.$side"
+    done
+  done
+}
+
+stage text write_text
+rm -rf "$release" "$work/download"
+stage bpe write_bpe
+stage pieces write_pieces
+stage bin write_bin
+finish
+echo "ready: $output/bin ($(types "$output/bin/dict.source.txt"))"

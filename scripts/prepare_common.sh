@@ -1,0 +1,210 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Sourced by the prepare_*.sh: their options, downloads, resumption and checks.
+#
+# Such a script defines usage, sets subfolder (the folder of --source that may hold its files
+# too) and calls read_options, then begin, then stage for each folder of its output, then
+# finish. Whatever is complete appears by rename, first in $work and in the end as $output, so
+# a repeated run continues where the last one stopped.
+
+die() { echo "error: $*" >&2; exit 1; }
+
+# shared_options DEFAULT_OUTPUT: their part of the usage
+shared_options() {
+  cat <<END
+  --mirror URL   download the same files from URL/
+  --output DIR   a new folder for the data (default: $1); DIR/bin is for fairseq-train
+  --sample       take what is there for a part of the release, for a trial: checksums and
+                 numbers of lines that differ are shown, not refused
+
+A run that was interrupted continues when it is repeated, with what is in DIR.preparing.
+END
+}
+
+# read_options DEFAULT_OUTPUT ARGUMENTS...: sets source_dir, mirror and sample (empty if not
+# given), output and work; ends if the output is there
+read_options() {
+  source_dir="" mirror="" output=$1 sample=""
+  shift
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --source) source_dir=${2:?--source needs a folder}; shift 2 ;;
+      --mirror) mirror=${2:?--mirror needs an address}; shift 2 ;;
+      --output) output=${2:?--output needs a folder}; shift 2 ;;
+      --sample) sample=yes; shift ;;
+      -h | --help) usage; exit 0 ;;
+      *) usage >&2; exit 2 ;;
+    esac
+  done
+  mirror=${mirror%/} output=${output%/} work=${output%/}.preparing
+  [ -z "$source_dir" ] || [ -d "$source_dir" ] || die "--source $source_dir is no folder"
+  [ -z "$source_dir" ] || [ -z "$mirror" ] || die "give --source or --mirror, not both"
+  if [ -d "$output/bin" ]; then
+    require_same_origin "$output"
+    echo "$output is there already; remove it to prepare again"
+    exit 0
+  fi
+  [ ! -e "$output" ] || die "$output is there already; choose another folder with --output"
+  [ ! -d "$work" ] || require_same_origin "$work"
+}
+
+# what the data are: nothing to say of the whole release
+origin() { [ -z "$sample" ] || echo "a sample of ${source_dir:-${mirror:-the release}}"; }
+
+# require_same_origin FOLDER: a sample is neither continued as the release nor taken for it
+require_same_origin() {
+  local found=""
+  [ ! -f "$1/sample" ] || found=$(cat "$1/sample")
+  [ "$found" = "$(origin)" ] ||
+    die "$1 is ${found:-the whole release}; remove it or choose another folder with --output"
+}
+
+require_tools() { # TOOL...
+  local tool
+  for tool in "$@"; do
+    command -v "$tool" >/dev/null || die "$tool is not installed (activate the environment)"
+  done
+  [ -n "$source_dir" ] || command -v curl >/dev/null ||
+    die "curl is not installed; a local copy works with --source DIR"
+}
+
+# in_source NAME...: the path of the first of them that --source has
+in_source() {
+  local name folder
+  [ -n "$source_dir" ] || return 1
+  for folder in "$source_dir" "$source_dir/$subfolder"; do
+    for name in "$@"; do
+      [ -e "$folder/$name" ] || continue
+      echo "$folder/$name"
+      return
+    done
+  done
+  return 1
+}
+
+# require_in_source NAME...: one of them, unless they are downloaded
+require_in_source() {
+  local names
+  [ -n "$source_dir" ] && ! in_source "$@" >/dev/null || return 0
+  names=$(printf ', no %s' "$@")
+  die "${names#, } in $source_dir"
+}
+
+# begin: $work and, for what is unpacked only to be read, $release, which no run leaves behind
+begin() {
+  new_parent=$(dirname "$work")
+  [ ! -d "$new_parent" ] || new_parent=""
+  mkdir -p "$work"
+  exec {lock}>"$work/lock"
+  flock -n "$lock" || die "another run is preparing $output"
+  trap clean_up EXIT
+  rm -rf "$work"/*.partial
+  release=$work/release.partial
+  [ -z "$sample" ] || origin >"$work/sample"
+}
+
+clean_up() {
+  rm -rf "$work"/*.partial
+  rmdir "$work/download" 2>/dev/null || true
+  [ -z "$(find "$work" -mindepth 1 ! -name lock ! -name sample -print -quit)" ] || return 0
+  rm -rf "$work"
+  [ -z "$new_parent" ] || rmdir --ignore-fail-on-non-empty "$new_parent"
+}
+
+# stage NAME COMMAND: $work/NAME, which COMMAND fills under the name $part, unless it is there
+stage() {
+  local part=$work/$1.partial
+  [ ! -e "$work/$1" ] || return 0
+  mkdir "$part"
+  "$2"
+  mv -T "$part" "$work/$1"
+}
+
+finish() {
+  rm -f "$work/lock" "$work/preprocess.log"
+  trap - EXIT
+  mv -T "$work" "$output"
+}
+
+# obtain NAME ADDRESS [SHA256]: sets obtained to the path of a file of the release, which
+# --source or ADDRESS/ has; a download is kept for another run if it can be checked
+obtain() {
+  local address=${mirror:-$2}/$1 folder=$work/download
+  [ -n "${3:-}" ] || folder=$release
+  if [ -n "$source_dir" ]; then
+    obtained=$(in_source "$1") || die "no $1 in $source_dir"
+    has_sum "$obtained" "${3:-}" || differs "$obtained does not have the release's SHA-256 $3"
+    return
+  fi
+  obtained=$folder/$1
+  [ ! -f "$obtained" ] || return 0
+  download "$address" "$obtained.part"
+  if ! has_sum "$obtained.part" "${3:-}"; then
+    [ -n "$sample" ] || rm "$obtained.part"
+    differs "$address does not have the release's SHA-256 $3"
+  fi
+  mv "$obtained.part" "$obtained"
+}
+
+# download ADDRESS FILE: continues FILE, or begins again where a server cannot continue (33)
+download() {
+  local progress=-sS
+  [ ! -t 2 ] || progress=--progress-bar
+  local command=(curl -fL "$progress" --retry 3 -C - -o "$2" "$1")
+  mkdir -p "$(dirname "$2")"
+  echo "downloading $1"
+  "${command[@]}" || { [ $? -eq 33 ] && rm "$2" && "${command[@]}"; } ||
+    die "cannot download $1; is there a network? Run again to continue; a local copy works with --source DIR"
+}
+
+has_sum() { [ -z "$2" ] || [ "$(sha256sum <"$1")" = "$2  -" ]; } # FILE SHA256
+
+# differs HOW: the data are not the release
+differs() {
+  [ -z "$sample" ] || { echo "note: $*"; return; }
+  die "$* (for a part of the release there is --sample)"
+}
+
+# check_text FILE LINES [TOKENS]: tokens are words and one end of sentence a line
+check_text() {
+  local name lines words counts
+  name=$(basename "$1")
+  counts=$(lines_and_words "$1")
+  read -r lines words <<<"$counts"
+  [ "$lines" -gt 0 ] || die "$name is empty"
+  [ "$lines" -eq "$2" ] || differs "$name has $lines lines, not $2"
+  [ -z "${3:-}" ] || [ $((lines + words)) -eq "$3" ] ||
+    differs "$name has $((lines + words)) tokens, not $3"
+}
+
+# wc -w goes by the locale, and the words of a release are those between ASCII spaces
+lines_and_words() { # FILE
+  python - "$1" <<'END'
+import sys
+
+lines = words = 0
+with open(sys.argv[1], "rb") as file:
+    for line in file:
+        lines += 1
+        words += len(line.split())
+print(lines, words)
+END
+}
+
+preprocess() { # ARGUMENTS...: fairseq-preprocess into $part
+  echo "binarising (progress is in $work/preprocess.log)"
+  fairseq-preprocess "$@" --destdir "$part" --workers "$(nproc)" >"$work/preprocess.log" 2>&1 ||
+    { tail -n 30 "$work/preprocess.log" >&2; die "fairseq-preprocess failed"; }
+}
+
+# types DICTIONARY: with <s>, <pad>, </s> and <unk>, which fairseq does not write
+types() { echo "$(($(wc -l <"$1") + 4)) types"; }
+
+# check_binarised DATA TEXT: DATA.idx has as many sentences as TEXT lines. Their number follows
+# magic, version and type, the first 18 bytes of fairseq's index.
+check_binarised() {
+  local sentences lines
+  sentences=$(od -A n -t u8 -j 18 -N 8 "$1.idx")
+  lines=$(LC_ALL=C grep -c '' "$2")
+  [ "$sentences" -eq "$lines" ] ||
+    die "$(basename "$1") has $((sentences)) sentences for the $lines lines of $(basename "$2")"
+}
