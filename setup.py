@@ -19,9 +19,11 @@ setup(
         "numpy>=1.26,<3",
         "omegaconf>=2.3,<3",
         "sacrebleu>=2.4,<3",
+        "rouge-score>=0.1.2,<0.2",
         "sentencepiece>=0.2,<0.3",
     ],
     extras_require={
         "test": ["pytest", "ruff", "subword-nmt"],
+        "benchmark": ["matplotlib"],
     },
 )

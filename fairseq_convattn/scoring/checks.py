@@ -1,0 +1,56 @@
+"""What tends to go wrong between a model's output and its score."""
+
+from collections.abc import Sequence
+
+UNKNOWN = "<unk>"
+UNKNOWN_IN_REFERENCE = "<<unk>>"
+
+
+def without_unknowns(reference: str) -> str:
+    """A reference whose unknown words no hypothesis matches.
+
+    fairseq writes a target's word that the dictionary lacks as ``<<unk>>``, yet tokenisers
+    drop or cut off the brackets, so that it would match a hypothesis's ``<unk>``. It becomes
+    the word that fairseq's own ``--eval-bleu`` puts there.
+    """
+    return reference.replace(UNKNOWN_IN_REFERENCE, "UNKNOWNTOKENINREF")
+
+
+def suspicions(hypotheses: Sequence[str], references: Sequence[str]) -> list[str]:
+    """One line for each thing that makes the scores of these texts doubtful.
+
+    Args:
+        hypotheses: what the model wrote.
+        references: what it is compared with, as fairseq wrote it; of several sets all.
+    """
+    lines = []
+    subwords = sum(map(_has_subwords, (*hypotheses, *references)))
+    if subwords:
+        lines.append(
+            f"subwords (@@ or \u2581) seem left in {subwords} of the texts, which changes the "
+            "score; fairseq-generate joins them with --remove-bpe or --remove-bpe sentencepiece"
+        )
+    empty = sum(not text.strip() for text in hypotheses)
+    if empty:
+        lines.append(f"{empty} of {len(hypotheses)} hypotheses are empty")
+    empty = sum(not text.strip() for text in references)
+    if empty:
+        lines.append(f"{empty} of {len(references)} references are empty")
+    unknown = _count(UNKNOWN, hypotheses)
+    if unknown:
+        lines.append(f"the hypotheses have {unknown} {UNKNOWN}; they count as words")
+    unknown = _count(UNKNOWN_IN_REFERENCE, references)
+    if unknown:
+        lines.append(
+            f"the references have {unknown} {UNKNOWN_IN_REFERENCE}, words that the dictionary "
+            "lacks; they match nothing, so score against the original text instead"
+        )
+    return lines
+
+
+def _has_subwords(text: str) -> bool:
+    return "@@ " in text or text.endswith("@@") or "\u2581" in text
+
+
+def _count(word: str, texts: Sequence[str]) -> int:
+    return sum(text.count(word) for text in texts)

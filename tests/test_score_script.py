@@ -1,0 +1,366 @@
+"""scripts/score.py on plain files and on what fairseq-generate prints."""
+
+import importlib.util
+import json
+import random
+import re
+import sys
+
+import pytest
+import sacrebleu
+from conftest import ROOT, SHRUNK, command, train
+from rouge_score.rouge_scorer import RougeScorer
+
+from fairseq_convattn.scoring.rouge import ROUGE_TYPES
+
+SPEC = importlib.util.spec_from_file_location("score", ROOT / "scripts" / "score.py")
+assert SPEC is not None and SPEC.loader is not None
+score_script = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(score_script)
+
+NAMES = dict(zip(ROUGE_TYPES, ("ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum"), strict=True))
+
+
+class Scored:
+    """What the script printed; its exit status, 0 where it did not say."""
+
+    def __init__(self, status, out: str, err: str):
+        self.message = status if isinstance(status, str) else ""
+        self.status = 1 if self.message else status
+        self.out, self.err = out, err
+
+    @property
+    def json(self) -> dict:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def score(monkeypatch, capsys, tmp_path):
+    """The script in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(metric: str, *arguments: str) -> Scored:
+        monkeypatch.setattr(sys, "argv", ["score.py", "--metric", metric, *arguments])
+        status = 0
+        try:
+            score_script.main()
+        except SystemExit as exit_:
+            status = exit_.code
+        return Scored(status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_lines(name: str, lines) -> list[str]:
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return list(lines)
+
+    return write_lines
+
+
+def corpus(seed: int) -> list[str]:
+    """Texts of which any two share much."""
+    generator = random.Random(seed)
+    start = "The state-of-the-art cats ran , and a dog barks at 3.5 houses".split()
+    lines = []
+    for _ in range(12):
+        words = [word for word in start if generator.random() < 0.8]
+        sentences = generator.sample([f"{' '.join(words)}.", "It runs on."], 2)
+        lines.append(" ".join(sentences))
+    return lines
+
+
+PLAIN = ("--reference", "ref", "--hypothesis", "hyp")
+
+
+@pytest.fixture
+def texts(write) -> tuple[list[str], list[str], list[str]]:
+    return tuple(write(name, corpus(seed)) for seed, name in enumerate(("hyp", "ref", "ref2")))
+
+
+def rouge_means(hypotheses, *references, stem=True) -> dict[str, list[float]]:
+    """Precision, recall and F1 in percent, by rouge-score itself."""
+    direct = RougeScorer(list(ROUGE_TYPES), use_stemmer=stem)
+    scores = [
+        direct.score_multi(targets, text)
+        for text, *targets in zip(hypotheses, *references, strict=True)
+    ]
+    return {
+        name: [
+            100 * sum(values) / len(scores)
+            for values in zip(*(s[name] for s in scores), strict=True)
+        ]
+        for name in ROUGE_TYPES
+    }
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("stem", [False, True])
+def test_rouge_is_rouge_score(score, texts, several, stem):
+    hyp, *refs = texts[: 3 if several else 2]
+    files = ("--reference", *(("ref", "ref2") if several else ("ref",)), "--hypothesis", "hyp")
+    extra = () if stem else ("--rouge-no-stem",)
+    result = score("rouge", *files, *extra, "--format", "json").json
+    expected = rouge_means(hyp, *refs, stem=stem)
+    for name in ROUGE_TYPES:
+        found = result["scores"][name]
+        assert [found[key] for key in ("precision", "recall", "score")] == pytest.approx(
+            expected[name], rel=1e-13
+        )
+        low, high = found["confidence"]
+        assert low < found["score"] < high
+    assert f"|nrefs:{len(refs)}|stem:{'yes' if stem else 'no'}|" in result["signature"]
+    printed = score("rouge", *files, *extra)
+    for name, label in NAMES.items():
+        assert f"{label} F1 = {expected[name][2]:.2f} [" in printed.out
+    assert printed.out.endswith(result["signature"] + "\n")
+
+
+def test_rouge_splits_sentences(score, texts, write):
+    hyp, ref, _ = texts
+    result = score("rouge", *PLAIN)
+    assert "ROUGE-Lsum is ROUGE-L here" in result.err
+    result = score("rouge", *PLAIN, "--rouge-split", "punctuation", "--format", "json")
+    expected = rouge_means(*([text.replace(". ", ".\n") for text in side] for side in (hyp, ref)))
+    assert result.json["scores"]["rougeLsum"]["score"] == pytest.approx(expected["rougeLsum"][2])
+    assert expected["rougeLsum"] != pytest.approx(expected["rougeL"])
+    assert "|split:punctuation|" in result.json["signature"] and "ROUGE-Lsum" not in result.err
+    assert score("rouge", *PLAIN, "--rouge-split", "dots").message == (
+        "error: --rouge-split: sentences are split at newline, punctuation or a marker such as "
+        "<q>, not at 'dots'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "options", "direct"),
+    [
+        ("bleu", (), sacrebleu.BLEU()),
+        ("bleu", ("--tokenize", "none"), sacrebleu.BLEU(tokenize="none")),
+        ("bleu", ("--tokenize", "intl", "--lowercase"), sacrebleu.BLEU(True, tokenize="intl")),
+        ("chrf", (), sacrebleu.CHRF()),
+        ("chrf", ("--lowercase",), sacrebleu.CHRF(lowercase=True)),
+    ],
+)
+def test_bleu_and_chrf_are_sacrebleu(score, texts, metric, options, direct):
+    hyp, *refs = texts
+    files = ("--reference", "ref", "ref2", "--hypothesis", "hyp")
+    expected = direct.corpus_score(hyp, refs)
+    result = score(metric, *files, *options, "--format", "json").json
+    ((name, found),) = result["scores"].items()
+    assert (name, found["score"]) == (expected.name, expected.score)
+    fields = str(direct.get_signature()).split("|")
+    assert set(fields) < set(result["signature"].split("|"))
+    printed = score(metric, *files, *options).out.splitlines()
+    assert printed[0].startswith(expected.format())
+    assert printed[1] == result["signature"]
+
+
+def test_compounds_are_split_as_in_the_papers(score, write):
+    """A hyphen between spaces is no compound and matches none."""
+    write("hyp", ["a state-of-the-art x-y-z model - it"])
+    write("ref", ["a state - of-the-art x-y-z model - all"])
+    result = score("bleu", *PLAIN, "--compound-split", "--format", "json").json
+    joint, end = " ##AT##-##AT## ", "x ##AT##-##AT## y-z model -"
+    hyp = f"a {joint.join(('state', 'of', 'the', 'art'))} {end} it"
+    ref = f"a state - {joint.join(('of', 'the', 'art'))} {end} all"
+    expected = sacrebleu.BLEU(tokenize="none", force=True).corpus_score([hyp], [[ref]])
+    assert result["scores"]["BLEU"]["score"] == expected.score
+    assert "|tok:none|" in result["signature"]
+    assert result["signature"].endswith("|compounds:split")
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf", "rouge"])
+def test_paired_bootstrap(score, texts, write, metric):
+    """Against itself, a system that is clearly worse, and the other way about."""
+    write("same", texts[0])
+    write("worse", [" ".join(text.split()[::3]) for text in texts[0]])
+    alone = score(metric, *PLAIN, "--format", "json").json
+    found = score(metric, *PLAIN, "--baseline", "worse", "--format", "json").json
+    assert found["scores"] == alone["scores"]
+    for name, p_value in found["p_values"].items():
+        assert found["baseline"][name]["score"] < found["scores"][name]["score"]
+        assert p_value < 0.01
+    turned = ("--reference", "ref", "--hypothesis", "worse", "--baseline", "hyp")
+    result = score(metric, *turned, "--format", "json").json
+    assert result["baseline"] == found["scores"] and result["scores"] == found["baseline"]
+    result = score(metric, *PLAIN, "--baseline", "same", "--format", "json").json
+    assert set(result["p_values"].values()) == {1.0}
+    lines = score(metric, *PLAIN, "--baseline", "worse").out.splitlines()
+    assert lines[0] == "hypothesis hyp" and "baseline worse" in lines
+    assert any(re.fullmatch(r"p-value of .+: 0\.00\d\d", line) for line in lines)
+
+
+def generated(hypotheses, detokenised=None, targets=None, numbers=None) -> list[str]:
+    """fairseq-generate's output with two hypotheses a sentence, in another order."""
+    lines = ["2026-01-01 00:00:00 | INFO | fairseq_cli.generate | {'path': 'D-1'}"]
+    for i in reversed(numbers or range(len(hypotheses))):
+        lines.append(f"S-{i}\tx\ty")
+        if targets:
+            lines.append(f"T-{i}\t{targets[i]}")
+        for score, text in (("-0.5", hypotheses[i]), ("-inf", "second best")):
+            lines.append(f"H-{i}\t{score}\t{text}")
+            if detokenised:
+                lines.append(f"D-{i}\t{score}\t{detokenised[i] if text[:6] != 'second' else text}")
+            lines.append(f"P-{i}\t-0.5000")
+    return [*lines, "Generate test with beam=5: BLEU4 = 1.00"]
+
+
+def test_output_of_fairseq_generate(score, write):
+    tokenised = ["don 't b , c .", "", "d\u2028 e , f ."]
+    detokenised = ["don't b, c.", "", "d\u2028 e, f."]
+    targets = ["don't b, d.", "x y", "d e, f."]
+    write("hyp", detokenised)
+    write("tok", tokenised)
+    write("ref", targets)
+    write("gen", generated(tokenised, detokenised, targets))
+    plain = score("bleu", *PLAIN).out
+    assert score("bleu", "--reference", "ref", "--hypothesis", "gen").out == plain
+    assert score("bleu", "--hypothesis", "gen").out == plain
+    assert score("bleu", "--hypothesis", "gen", "--baseline", "gen").status == 0
+    none = ("--tokenize", "none", "--reference", "ref", "--hypothesis")
+    assert score("bleu", *none, "gen").out == score("bleu", *none, "tok").out
+    result = score("bleu", "--tokenize", "none", "--hypothesis", "gen")
+    assert result.message == (
+        "error: the T- lines of gen are detokenised; add a tokenised --reference"
+    )
+    write("no D", generated(tokenised))
+    assert score("bleu", *none, "no D").out == score("bleu", *none, "tok").out
+
+
+def test_unknown_words_do_not_match(score, write):
+    """Tokenisers make of fairseq's <<unk>> in targets what they make of a hypothesis's <unk>."""
+    hyp, ref = ["<unk> <unk> <unk> b c d e"] * 3, ["<<unk>> <<unk>> <<unk>> b c x y"] * 3
+    write("gen", generated(hyp, hyp, ref))
+    result = score("rouge", "--hypothesis", "gen", "--format", "json")
+    assert result.json["scores"]["rouge1"]["score"] == pytest.approx(100 * 2 / 7)
+    assert "the hypotheses have 9 <unk>" in result.err
+    assert "the references have 9 <<unk>>" in result.err
+    result = score("bleu", "--hypothesis", "gen", "--format", "json").json
+    masked = [text.replace("<<unk>>", "nothing") for text in ref]
+    assert result["scores"]["BLEU"]["score"] == sacrebleu.corpus_bleu(hyp, [masked]).score
+    assert result["scores"]["BLEU"]["score"] < sacrebleu.corpus_bleu(hyp, [ref]).score / 2
+
+
+def test_subwords_left_in_are_reported(score, write):
+    write("ref", ["low er"])
+    for text in ("lo@@ w er", "\u2581lo w \u2581er"):
+        write("hyp", [text])
+        for metric in ("bleu", "rouge"):
+            result = score(metric, *PLAIN)
+            assert result.status == 0
+            assert "warning: hyp: subwords (@@ or \u2581) seem left in 1 of the texts" in result.err
+
+
+def test_empty_hypotheses_count(score, write):
+    write("hyp", ["a b c d e", ""])
+    write("ref", ["a b c d e", "x"])
+    result = score("rouge", *PLAIN, "--format", "json")
+    assert result.json["scores"]["rouge1"]["score"] == 50
+    assert "1 of 2 hypotheses are empty" in result.err
+    write("hyp", ["", ""])
+    for metric in ("bleu", "chrf", "rouge"):
+        result = score(metric, *PLAIN, "--format", "json").json
+        assert [entry["score"] for entry in result["scores"].values()][0] == 0
+
+
+def refused(result: Scored, message: str) -> bool:
+    return (result.status, result.out, result.message) == (1, "", f"error: {message}")
+
+
+def test_texts_that_cannot_be_scored(score, write, tmp_path):
+    hyp = write("hyp", ["a", "b", "c"])
+    write("ref", ["a", "b"])
+    write("gen", generated(hyp, hyp, hyp))
+    write("no T", generated(hyp, hyp))
+    write("other T", generated(hyp, hyp, ["x", "y", "z"]))
+    write("gap", generated(hyp, hyp, hyp, numbers=[0, 2]))
+    write("cut", [*generated(hyp, hyp, hyp), "T-3\td"])
+    write("two", generated(hyp, hyp, hyp) * 2)
+    (tmp_path / "empty").touch()
+    (tmp_path / "latin").write_bytes("\u00fc\n".encode("latin-1"))
+
+    def rouge(reference, *rest):
+        return score("rouge", *(("--reference", reference) if reference else ()), *rest)
+
+    mismatch = "they must correspond line by line"
+    for metric in ("bleu", "rouge"):
+        assert refused(score(metric, *PLAIN), f"ref has 2 texts and hyp 3: {mismatch}")
+    several = ("--reference", "hyp", "ref", "--hypothesis", "gen")
+    assert refused(score("bleu", *several), f"hyp has 3 texts and ref 2: {mismatch}")
+    result = rouge("hyp", "--hypothesis", "gen", "--baseline", "ref")
+    assert refused(result, f"hyp has 3 texts and ref 2: {mismatch}")
+    result = rouge(None, "--hypothesis", "gen", "--baseline", "ref")
+    assert refused(result, f"T- lines of gen has 3 texts and ref 2: {mismatch}")
+
+    missing = "has no T- lines to score against; add --reference"
+    assert refused(rouge(None, "--hypothesis", "hyp"), f"hyp {missing}")
+    assert refused(rouge(None, "--hypothesis", "no T"), f"no T {missing}")
+    result = rouge(None, "--hypothesis", "gen", "--baseline", "other T")
+    assert refused(result, "--hypothesis and --baseline have other T- lines; add --reference")
+    result = rouge("gen", "--hypothesis", "hyp")
+    assert refused(result, "gen is fairseq-generate's output, no reference")
+
+    assert "gap lacks sentence 1; " in rouge("ref", "--hypothesis", "gap").message
+    assert "cut lacks sentence 3; " in rouge("ref", "--hypothesis", "cut").message
+    assert "two has S-2 twice" in rouge("ref", "--hypothesis", "two").message
+    assert refused(rouge("ref", "--hypothesis", "empty"), "empty is empty")
+    assert "latin is no UTF-8 text" in rouge("ref", "--hypothesis", "latin").message
+    assert "No such file" in rouge("ref", "--hypothesis", "nowhere").message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("meteor", *PLAIN), "invalid choice: 'meteor'"),
+        (("rouge", *PLAIN, "--tokenize", "13a"), "--tokenize does not go with --metric rouge"),
+        (("rouge", *PLAIN, "--lowercase"), "--lowercase does not go with --metric rouge"),
+        (("chrf", *PLAIN, "--compound-split"), "--compound-split does not go with --metric chrf"),
+        (("bleu", *PLAIN, "--rouge-no-stem"), "--rouge-no-stem does not go with --metric bleu"),
+        (("bleu", *PLAIN, "--rouge-split", ""), "--rouge-split does not go with --metric bleu"),
+        (
+            ("bleu", *PLAIN, "--compound-split", "--tokenize", "13a"),
+            "--compound-split is for tokenised text",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together(score, texts, arguments, message):
+    result = score(*arguments)
+    assert result.status == 2 and message in result.err.splitlines()[-1]
+
+
+def test_fairseq_generate_and_the_script_as_typed(data, tmp_path):
+    """A trained model, scored by fairseq-generate: the figures of rouge-score on the T- and
+    D- lines that it printed, and of the script on its output."""
+    once = ("--max-update", "40", "--disable-validation", "--no-epoch-checkpoints")
+    train(data, tmp_path, "--arch", "dynamic_conv_tiny", *SHRUNK, *once)
+    run = command(
+        *("fairseq-generate", data, "--user-dir", "fairseq_convattn", "--scoring", "rouge"),
+        *("--path", tmp_path / "checkpoint_last.pt", "--rouge-no-stem", "--cpu", "--beam", 2),
+        *("--num-workers", 0, "--no-progress-bar", "--required-batch-size-multiple", 1),
+    )
+    assert run.returncode == 0, run.stderr
+    lines = {mark: dict(re.findall(rf"^{mark}-(\d+)\t(.*)$", run.stdout, re.M)) for mark in "TD"}
+    assert len(lines["D"]) == len(lines["T"]) == 13
+    hyp = [text.partition("\t")[2] for text in lines["D"].values()]
+    expected = rouge_means(hyp, [lines["T"][number] for number in lines["D"]], stem=False)
+    last = run.stdout.splitlines()[-1]
+    assert last.startswith("Generate test with beam=2: ROUGE-1 F1 = ")
+    assert "; ROUGE|nrefs:1|stem:no|tok:rouge-score|split:newline|n:1000|seed:12345|" in last
+    for name, label in NAMES.items():
+        precision, recall, fmeasure = expected[name]
+        assert re.search(
+            rf"{label} F1 = {fmeasure:.2f} \[\d+\.\d\d, \d+\.\d\d\], "
+            rf"precision {precision:.2f}, recall {recall:.2f};",
+            last,
+        )
+    assert 0 < expected["rouge2"][2] < expected["rouge1"][2] < 100
+
+    (tmp_path / "generated").write_text(run.stdout, encoding="utf-8")
+    run = command(
+        *("python", "scripts/score.py", "--metric", "rouge", "--rouge-no-stem"),
+        *("--hypothesis", tmp_path / "generated"),
+    )
+    assert run.returncode == 0, run.stderr
+    assert "; ".join(run.stdout.splitlines()) == last.partition(": ")[2]
