@@ -81,6 +81,35 @@ def test_language_models_generate_what_training_saw(mixers, time):
         torch.testing.assert_close(logits[:, -1], whole[:, step - 1], rtol=0, atol=1e-5)
 
 
+def test_pruned_language_models_keep_the_mixers_of_the_layers_they_keep():
+    net, _ = language_model("dynamic,attention,lightweight", decoder_layers_to_keep="0,2")
+    kept = [(layer.mixer_config.mixer, layer.encoder_attn) for layer in net.decoder.layers]
+    assert kept == [("dynamic", None), ("lightweight", None)]
+
+
+@pytest.mark.parametrize("mixer", ["lightweight", "dynamic"])
+def test_what_training_keeps_grows_no_faster_than_the_input(mixer):
+    net, dictionary = language_model(mixer, weight_dropout=0.1)
+    net.train()
+
+    def kept(time: int) -> int:
+        sizes = {}
+
+        def pack(tensor):
+            storage = tensor.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        previous = tokens(dictionary, 1, time)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            logits, _ = net(previous)
+        assert logits.requires_grad
+        return sum(sizes.values())
+
+    constant = sum(p.numel() * p.element_size() for p in net.parameters())
+    assert kept(2000) < 2.1 * kept(1000) + constant
+
+
 @torch.no_grad()
 def test_what_a_convolution_remembers_does_not_grow():
     net, dictionary = language_model("dynamic,lightweight,dynamic")
