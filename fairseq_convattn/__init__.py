@@ -19,6 +19,8 @@ if _fairseq is None or _fairseq.origin is None:  # a folder of that name is no p
     )
 else:
     from . import architectures as architectures
+    from . import summarization as summarization
     from .compatibility import apply
+    from .scoring import fairseq_scorer as fairseq_scorer
 
     apply()

@@ -1,0 +1,500 @@
+"""``--task summarization``: fairseq's translation task for long sources and short targets."""
+# ruff: noqa: UP045  (fairseq's option parser knows typing.Optional, not X | None)
+
+import json
+import logging
+import math
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq import utils
+from fairseq.data import BaseWrapperDataset, Dictionary, LanguagePairDataset, data_utils, encoders
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.logging import metrics
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import TASK_REGISTRY, register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import II
+from torch import Tensor, nn
+
+from .scoring.checks import without_unknowns
+from .scoring.rouge import ROUGE_TYPES, sentence_scores
+
+logger = logging.getLogger(__name__)
+
+DECODING_DEFAULTS = {
+    "min_len": 10,
+    "max_len_a": 0,
+    "max_len_b": 200,
+    "no_repeat_ngram_size": 3,
+    "lenpen": 1.0,
+}
+"""How summaries are decoded where neither the command line nor ``--eval-rouge-args`` says.
+
+Minimum, blocked trigrams (Paulus et al. 2018, section 2.5) and length penalty are those with
+which fairseq's BART decodes XSum (``examples/bart/summarize.py``), whose summaries are one
+sentence; the maximum is fairseq's own, longer than that of any setting published there."""
+
+
+@dataclass
+class SummarizationConfig(TranslationConfig):
+    max_source_tokens: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "cut sources to their first N tokens, end-of-sentence and --source-prefix not "
+            "counted (default: to what --max-source-positions holds)"
+        },
+    )
+    max_target_tokens: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "train and compute the loss on the first N tokens of a summary, "
+            "end-of-sentence not counted; scores compare with the whole summary "
+            "(default: what --max-target-positions holds)"
+        },
+    )
+    source_prefix: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "words to put before every source, as the data has them: tokens (subwords) "
+            "with blanks between"
+        },
+    )
+    eval_rouge: bool = field(
+        default=False, metadata={"help": "summarize the validation set and compute ROUGE"}
+    )
+    eval_rouge_args: Optional[str] = field(
+        default="{}",
+        metadata={
+            "help": "options of fairseq-generate for --eval-rouge where they differ from this "
+            'task\'s defaults, as JSON: \'{"beam": 4, "lenpen": 2.0}\''
+        },
+    )
+    eval_rouge_detok: str = field(
+        default="space",
+        metadata={"help": "detokenize with this tokenizer before computing ROUGE, e.g. moses"},
+    )
+    eval_rouge_detok_args: Optional[str] = field(
+        default="{}", metadata={"help": "options of the tokenizer, as JSON"}
+    )
+    eval_rouge_remove_bpe: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "join subwords before computing ROUGE; like --remove-bpe of fairseq-generate",
+            "argparse_const": "@@ ",
+        },
+    )
+    eval_rouge_print_samples: bool = field(
+        default=False, metadata={"help": "print a summary of each validation batch"}
+    )
+    valid_subset: str = II("dataset.valid_subset")
+    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
+    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
+
+
+if "summarization" in TASK_REGISTRY:
+    raise ImportError("another plugin has registered a fairseq task named 'summarization'")
+
+
+@register_task("summarization", dataclass=SummarizationConfig)
+class SummarizationTask(TranslationTask):
+    """Summarize texts: fairseq's translation task, with texts cut to length.
+
+    A source becomes ``--source-prefix``, its first ``--max-source-tokens`` tokens and
+    end-of-sentence, in fairseq-interactive too. Training and the validation loss see the first
+    ``--max-target-tokens`` tokens of a target and end-of-sentence; what is scored is compared
+    with the whole target. No batch is dropped, whatever ``--required-batch-size-multiple``.
+
+    ``--eval-rouge`` logs ``ROUGE_TYPES``: mean F1 in percent over the validation set, so
+    ``--best-checkpoint-metric rougeL --maximize-best-checkpoint-metric`` keeps the best model.
+
+    Raises:
+        ImportError: ``--eval-rouge`` without rouge-score.
+        ValueError: an option cannot work; the message names it.
+    """
+
+    cfg: SummarizationConfig
+
+    def __init__(self, cfg: SummarizationConfig, src_dict: Dictionary, tgt_dict: Dictionary):
+        super().__init__(cfg, src_dict, tgt_dict)
+        self.source_prefix = encode_prefix(cfg.source_prefix, src_dict)
+        self._positions = (cfg.max_source_positions, cfg.max_target_positions)
+        self._check_lengths()
+
+    @classmethod
+    def add_args(cls, parser):
+        """Options, and new defaults for those of other groups: explicit ones win over them."""
+        super().add_args(parser)
+        parser.set_defaults(**DECODING_DEFAULTS, required_batch_size_multiple=1)
+
+    @classmethod
+    def setup_task(cls, cfg, **kwargs):
+        _check_options(cfg)
+        return super().setup_task(cfg, **kwargs)
+
+    def max_positions(self) -> tuple[int, int]:
+        """Longest source and target, within what the models built so far can hold."""
+        return self._positions
+
+    @property
+    def max_source_tokens(self) -> int:
+        """Tokens kept of a source, end-of-sentence and prefix not counted."""
+        room = self._positions[0] - 1 - len(self.source_prefix)
+        return room if self.cfg.max_source_tokens is None else self.cfg.max_source_tokens
+
+    @property
+    def max_target_tokens(self) -> int:
+        """Tokens kept of a target in training, end-of-sentence not counted."""
+        room = self._positions[1] - 1
+        return room if self.cfg.max_target_tokens is None else self.cfg.max_target_tokens
+
+    def _check_lengths(self) -> None:
+        kept = {
+            "source": len(self.source_prefix) + self.max_source_tokens,
+            "target": self.max_target_tokens,
+        }
+        for (side, tokens), positions in zip(kept.items(), self._positions, strict=True):
+            if tokens + 1 > positions:
+                prefix = " with those of --source-prefix" if side == "source" else ""
+                raise ValueError(
+                    f"--max-{side}-tokens: {tokens} tokens{prefix} and end-of-sentence do not "
+                    f"fit into {positions} --max-{side}-positions"
+                )
+        if self.max_source_tokens < 1:
+            raise ValueError(
+                f"--source-prefix: its {len(self.source_prefix)} tokens leave no room for a "
+                f"source in {self._positions[0]} --max-source-positions"
+            )
+
+    def build_model(self, cfg, from_checkpoint=False):
+        if self.cfg.eval_rouge and not from_checkpoint:
+            sentence_scores("", [""])  # needs rouge-score: better now than after an epoch
+        model = super().build_model(cfg, from_checkpoint)
+        self._positions = utils.resolve_max_positions(self._positions, model.max_positions())
+        self._check_lengths()
+        if self.cfg.eval_rouge:
+            self._rouge_detokenizer = encoders.build_tokenizer(
+                Namespace(
+                    tokenizer=self.cfg.eval_rouge_detok,
+                    **_json_options("--eval-rouge-detok-args", self.cfg.eval_rouge_detok_args),
+                )
+            )
+            self._rouge_generator = self.build_generator([model], _eval_rouge_args(self.cfg))
+        return model
+
+    def build_generator(self, models, args, *further, **options):
+        """fairseq's generator, with n-gram blocking that works on every device.
+
+        Raises:
+            ValueError: minimum and maximum length or the n-gram size cannot work.
+        """
+        _check_decoding(args, self._positions)
+        generator = super().build_generator(models, args, *further, **options)
+        size = getattr(args, "no_repeat_ngram_size", 0)
+        if size and isinstance(generator, SequenceGenerator):
+            generator.repeat_ngram_blocker = NGramBlocker(size)
+        return generator
+
+    def load_dataset(self, split, epoch=1, combine=False, task_cfg=None, **kwargs):
+        """Load a split; its texts are cut as the class describes.
+
+        Args:
+            task_cfg: the checkpoint's task, given by commands that evaluate: they get whole
+                targets, and may lack them.
+
+        Raises:
+            ValueError: there are no targets to train on or to validate with.
+        """
+        super().load_dataset(split, epoch, combine, **kwargs)
+        pair = self.datasets[split]
+        evaluates = task_cfg is not None
+        training_subsets = (self.cfg.train_subset, *self.cfg.valid_subset.split(","))
+        if pair.tgt is None and split in training_subsets and not evaluates:
+            raise ValueError(
+                f"{split} has no targets ({self.cfg.target_lang}) in {self.cfg.data}, and "
+                "training and validation need them; run fairseq-preprocess with both sides"
+            )
+        source = ClippedDataset(pair.src, self.max_source_tokens, self.source_prefix)
+        target, target_sizes = pair.tgt, pair.tgt_sizes
+        if target is not None:
+            clipped = ClippedDataset(target, self.max_target_tokens)
+            target_sizes = clipped.sizes  # a whole target is no input, so no limit on batches
+            if split == self.cfg.train_subset and not evaluates:
+                target = clipped
+        cut = int((pair.src_sizes > self.max_source_tokens + 1).sum())
+        logger.info(
+            "%s: %d of %d sources cut to %d tokens", split, cut, len(pair), self.max_source_tokens
+        )
+        self.datasets[split] = LanguagePairDataset(
+            source,
+            source.sizes,
+            self.src_dict,
+            target,
+            target_sizes,
+            self.tgt_dict,
+            left_pad_source=self.cfg.left_pad_source,
+            left_pad_target=self.cfg.left_pad_target,
+            shuffle=pair.shuffle,
+            pad_to_multiple=pair.pad_to_multiple,
+        )
+
+    def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
+        """Sources of any length [tokens], cut and with the prefix; ``src_lengths`` is unused."""
+        clipped = [clip(text, self.max_source_tokens, self.source_prefix) for text in src_tokens]
+        return super().build_dataset_for_inference(clipped, list(map(len, clipped)), constraints)
+
+    def get_batch_iterator(
+        self,
+        dataset,
+        max_tokens=None,
+        max_sentences=None,
+        max_positions=None,
+        ignore_invalid_inputs=False,
+        required_batch_size_multiple=1,
+        **kwargs,
+    ):
+        """fairseq's, but ``required_batch_size_multiple`` is 1, for fairseq drops a last batch
+        whose size is no multiple of it."""
+        return super().get_batch_iterator(
+            dataset, max_tokens, max_sentences, max_positions, ignore_invalid_inputs, 1, **kwargs
+        )
+
+    def valid_step(self, sample, model, criterion):
+        if sample["target"] is None:
+            raise ValueError("validation needs targets; fairseq-generate works without them")
+        cut = self._with_clipped_targets(sample)
+        loss, sample_size, logging_output = super().valid_step(cut, model, criterion)
+        if self.cfg.eval_rouge:
+            logging_output.update(self._rouge_sums(sample, model))
+        return loss, sample_size, logging_output
+
+    def _with_clipped_targets(self, sample: dict) -> dict:
+        if sample["target"].size(1) <= self.max_target_tokens + 1:
+            return sample
+        pad = self.tgt_dict.pad()
+        targets = [
+            clip(utils.strip_pad(target, pad), self.max_target_tokens)
+            for target in sample["target"]
+        ]
+        batch = partial(
+            data_utils.collate_tokens,
+            targets,
+            pad,
+            left_pad=self.cfg.left_pad_target,
+            pad_to_multiple=self.cfg.required_seq_len_multiple,
+        )
+        net_input = {**sample["net_input"], "prev_output_tokens": batch(move_eos_to_beginning=True)}
+        ntokens = sum(map(len, targets))
+        return {**sample, "target": batch(), "net_input": net_input, "ntokens": ntokens}
+
+    def _rouge_sums(self, sample: dict, model: nn.Module) -> dict[str, float]:
+        """Sums over a batch, so that any split into batches and workers gives one mean."""
+        hypotheses = self.inference_step(self._rouge_generator, [model], sample)
+        pairs = [
+            (
+                self._text(best["tokens"]),
+                without_unknowns(
+                    self._text(utils.strip_pad(target, self.tgt_dict.pad()), escape_unk=True)
+                ),
+            )
+            for (best, *_), target in zip(hypotheses, sample["target"], strict=True)
+        ]
+        if self.cfg.eval_rouge_print_samples:
+            logger.info("example hypothesis: %s", pairs[0][0])
+            logger.info("example reference: %s", pairs[0][1])
+        scores = [sentence_scores(hypothesis, [reference]) for hypothesis, reference in pairs]
+        sums = {
+            _sum_of(name): sum(score[name].fmeasure for score in scores) for name in ROUGE_TYPES
+        }
+        return {**sums, _COUNT: len(scores)}
+
+    def _text(self, tokens: Tensor, escape_unk: bool = False) -> str:
+        text = self.tgt_dict.string(
+            tokens.int().cpu(), self.cfg.eval_rouge_remove_bpe, escape_unk=escape_unk
+        )
+        return self._rouge_detokenizer.decode(text) if self._rouge_detokenizer else text
+
+    def reduce_metrics(self, logging_outputs, criterion):
+        super().reduce_metrics(logging_outputs, criterion)
+        sums = {
+            key: float(sum(log.get(key, 0) for log in logging_outputs))
+            for key in (_COUNT, *map(_sum_of, ROUGE_TYPES))
+        }
+        if sums[_COUNT]:
+            for key, value in sums.items():
+                metrics.log_scalar_sum(key, value)
+            for name in ROUGE_TYPES:
+                metrics.log_derived(name, partial(_mean_percent, name))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), _STATE: self._source_options()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Warn where the checkpoint was trained on sources that were prepared otherwise."""
+        trained = state_dict.get(_STATE, self._source_options())
+        for name, value in self._source_options().items():
+            if trained.get(name, value) != value:
+                logger.warning(
+                    "the checkpoint was trained with --%s %s, but here it is %s",
+                    name.replace("_", "-"),
+                    *("unset" if x is None else repr(x) for x in (trained[name], value)),
+                )
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != _STATE})
+
+    def _source_options(self) -> dict[str, Any]:
+        return {name: getattr(self.cfg, name) for name in ("source_prefix", "max_source_tokens")}
+
+
+def clip(tokens: Tensor, max_tokens: int, prefix: Optional[Tensor] = None) -> Tensor:
+    """A text cut to its first ``max_tokens`` tokens and its last one, end-of-sentence.
+
+    Args:
+        tokens: [length].
+        prefix: tokens that come before those [prefix length].
+    """
+    if len(tokens) > max_tokens + 1:
+        tokens = torch.cat([tokens[:max_tokens], tokens[-1:]])
+    return tokens if prefix is None else torch.cat([prefix.to(tokens), tokens])
+
+
+class ClippedDataset(BaseWrapperDataset):
+    """Texts cut by :func:`clip`, with exact sizes."""
+
+    def __init__(self, dataset, max_tokens: int, prefix: Optional[Tensor] = None):
+        super().__init__(dataset)
+        self.max_tokens = max_tokens
+        self.prefix = prefix
+        added = 0 if prefix is None else len(prefix)
+        self._sizes = np.minimum(dataset.sizes, max_tokens + 1) + added
+
+    def __getitem__(self, index):
+        return clip(self.dataset[index], self.max_tokens, self.prefix)
+
+    @property
+    def sizes(self):
+        return self._sizes
+
+    def size(self, index):
+        return self._sizes[index]
+
+    num_tokens = size
+
+
+def encode_prefix(prefix: Optional[str], dictionary: Dictionary) -> Tensor:
+    """The tokens of ``--source-prefix`` [length], none where there is no prefix.
+
+    Raises:
+        ValueError: the dictionary lacks one of them.
+    """
+    words = (prefix or "").split()
+    numbers = [dictionary.index(word) for word in words]
+    unknown = [word for word, n in zip(words, numbers, strict=True) if n == dictionary.unk()]
+    if unknown:
+        raise ValueError(
+            f"--source-prefix: the source dictionary lacks {' '.join(unknown)}; write the prefix "
+            "as the data is, in tokens (subwords) with blanks between"
+        )
+    return torch.tensor(numbers, dtype=torch.long)
+
+
+class NGramBlocker(nn.Module):
+    """Forbids every token that would repeat an n-gram of the same hypothesis.
+
+    fairseq's own blocks nothing unless its CUDA extension is built (fairseq issue 5206).
+    """
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.size = size
+
+    def forward(
+        self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
+    ) -> Tensor:
+        """``lprobs`` with minus infinity where a token is forbidden, in place.
+
+        Args:
+            tokens: begin-of-sentence, ``step`` generated tokens, padding [hypotheses, length].
+            lprobs: log-probabilities of the next token [hypotheses, types].
+        """
+        if step >= self.size:
+            generated = tokens[:, 1 : step + 1]
+            ngrams = generated.unfold(1, self.size, 1)  # [hypotheses, places, size]
+            context = generated[:, step - self.size + 1 :]  # [hypotheses, size - 1]
+            repeats = (ngrams[..., :-1] == context.unsqueeze(1)).all(-1)
+            hypotheses, places = repeats.nonzero(as_tuple=True)
+            lprobs[hypotheses, ngrams[hypotheses, places, -1]] = -math.inf
+        return lprobs
+
+
+_COUNT = "_rouge_count"
+_STATE = "summarization"
+
+
+def _sum_of(name: str) -> str:
+    return f"_{name}_sum"
+
+
+def _mean_percent(name: str, meters) -> float:
+    return round(100 * meters[_sum_of(name)].sum / meters[_COUNT].sum, 2)
+
+
+def _check_options(cfg: SummarizationConfig) -> None:
+    for name in ("max_source_tokens", "max_target_tokens"):
+        value = getattr(cfg, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')}: {value} is less than 1")
+    for name in ("load_alignments", "num_batch_buckets"):
+        if getattr(cfg, name):
+            raise ValueError(
+                f"--{name.replace('_', '-')}: summarization cuts texts and does not support it"
+            )
+    metric = cfg.best_checkpoint_metric
+    if metric in ROUGE_TYPES and not cfg.eval_rouge:
+        raise ValueError(f"--best-checkpoint-metric {metric} needs --eval-rouge")
+    if metric in ROUGE_TYPES and not cfg.maximize_best_checkpoint_metric:
+        raise ValueError(
+            f"--best-checkpoint-metric {metric} needs --maximize-best-checkpoint-metric, or "
+            "fairseq keeps the model with the lowest"
+        )
+    if cfg.eval_rouge:
+        positions = (cfg.max_source_positions, cfg.max_target_positions)
+        _check_decoding(_eval_rouge_args(cfg), positions)
+
+
+def _eval_rouge_args(cfg: SummarizationConfig) -> Namespace:
+    given = _json_options("--eval-rouge-args", cfg.eval_rouge_args)
+    unknown = given.keys() - {option.name for option in fields(GenerationConfig)}
+    if unknown:
+        raise ValueError(
+            f"--eval-rouge-args: {', '.join(sorted(unknown))} is no option of fairseq-generate; "
+            "names have underscores, as no_repeat_ngram_size"
+        )
+    return Namespace(**{**DECODING_DEFAULTS, **given})
+
+
+def _json_options(option: str, text: Optional[str]) -> dict[str, Any]:
+    try:
+        options = json.loads(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"{option}: {text} is not JSON ({error})") from None
+    if not isinstance(options, dict):
+        raise ValueError(f'{option}: {text} is no JSON object, as {{"beam": 4}} is')
+    return options
+
+
+def _check_decoding(args: Any, positions: Sequence[int]) -> None:
+    size = getattr(args, "no_repeat_ngram_size", 0)
+    if size < 0:
+        raise ValueError(f"--no-repeat-ngram-size: {size} is negative; 0 blocks nothing")
+    shortest = getattr(args, "min_len", 1)
+    longest = int(getattr(args, "max_len_a", 0) * positions[0] + getattr(args, "max_len_b", 200))
+    if shortest > min(longest, positions[1] - 1):
+        raise ValueError(
+            f"--min-len: no summary has {shortest} tokens or more with at most {longest} "
+            f"(--max-len-a, --max-len-b) and {positions[1]} --max-target-positions"
+        )

@@ -1,0 +1,464 @@
+"""``--task summarization`` through fairseq's own entry points."""
+
+import gzip
+import itertools
+import random
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from conftest import PLUGIN, SHRUNK, command, generate, preprocess, train
+from fairseq import options, tasks
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.logging import metrics
+from fairseq_cli import interactive as interactive_command
+from fairseq_cli import validate as validate_command
+from rouge_score.rouge_scorer import RougeScorer
+
+from fairseq_convattn import summarization
+from fairseq_convattn.summarization import DECODING_DEFAULTS, NGramBlocker
+
+TASK = ("--task", "summarization")
+DYNAMIC = ("--arch", "dynamic_conv_tiny", *SHRUNK)
+ARCHITECTURES = {
+    "dynamic": DYNAMIC,
+    "fairseq's transformer": ("--arch", "transformer", *SHRUNK),
+    "fairseq's lstm": (
+        *("--arch", "lstm", "--encoder-embed-dim", "16", "--encoder-hidden-size", "16"),
+        *("--decoder-embed-dim", "16", "--decoder-hidden-size", "16"),
+        *("--decoder-out-embed-dim", "16"),
+    ),
+}
+SHORT = ("--beam", "2", "--max-len-b", "12")
+SHORT_ROUGE = ("--eval-rouge", "--eval-rouge-args", '{"beam": 2, "max_len_b": 12}')
+CUT = 10
+LENGTHS = (CUT - 1, CUT, CUT + 1, CUT + 2, 3 * CUT, 60, 1, 14, 22, 5, 9, 11, 33)
+
+
+@pytest.fixture(scope="module")
+def articles(tmp_path_factory):
+    """Letters, of which the first third in capitals is the summary; LENGTHS tokens long in
+    each split but train, where they come several times."""
+    generator = random.Random(2)
+
+    def pair(length):
+        words = [generator.choice("abcdefghij") for _ in range(length)]
+        return " ".join(words), " ".join(word.upper() for word in words[: 1 + length // 3])
+
+    splits = {"train": LENGTHS * 20, "valid": LENGTHS, "test": LENGTHS}
+    pairs = {name: [pair(length) for length in lengths] for name, lengths in splits.items()}
+    return preprocess(pairs, tmp_path_factory.mktemp("articles"), "--joined-dictionary")
+
+
+@pytest.fixture(scope="module")
+def trained(articles, tmp_path_factory):
+    """A checkpoint that has learnt capitals and no more: it repeats itself and never ends."""
+    folder = tmp_path_factory.mktemp("trained")
+    flags = ("--max-source-tokens", str(CUT), "--max-update", "20", "--no-epoch-checkpoints")
+    train(articles, folder, *TASK, *DYNAMIC, *flags)
+    return folder / "checkpoint_last.pt"
+
+
+def lines(data, name) -> list[list[str]]:
+    return [line.split() for line in (data.parent / name).read_text().splitlines()]
+
+
+def setup(data, *flags):
+    """The task as fairseq-train sets it up."""
+    arguments = (str(data), "--user-dir", str(PLUGIN), "--arch", "transformer", *TASK, *flags)
+    namespace = options.parse_args_and_arch(options.get_training_parser(), arguments)
+    return tasks.setup_task(convert_namespace_to_omegaconf(namespace).task)
+
+
+def generation(*flags) -> GenerationConfig:
+    """What fairseq-generate decodes with."""
+    arguments = ("data", "--path", "x", "--user-dir", str(PLUGIN), *flags)
+    namespace = options.parse_args_and_arch(options.get_generation_parser(), arguments)
+    return convert_namespace_to_omegaconf(namespace).generation
+
+
+def run(main, monkeypatch, *arguments) -> None:
+    """A command in this process."""
+    plugin = ("--user-dir", str(PLUGIN), "--cpu", "--no-progress-bar", "--num-workers", "0")
+    monkeypatch.setattr(sys, "argv", ["fairseq", *map(str, (*arguments, *TASK, *plugin))])
+    main()
+
+
+def texts(hypotheses) -> list[list[str]]:
+    return [hypotheses[number][1].split() for number in sorted(hypotheses)]
+
+
+def repeated(words, size) -> bool:
+    ngrams = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
+    return len(set(ngrams)) < len(ngrams)
+
+
+@pytest.mark.parametrize("prefix", ["", "j a j"])
+def test_sources_are_cut_at_the_boundary(articles, prefix):
+    task = setup(articles, "--max-source-tokens", str(CUT), "--source-prefix", prefix)
+    task.load_dataset("test")
+    dataset, dictionary = task.dataset("test"), task.source_dictionary
+    texts = lines(articles, "test.src")
+    assert {CUT, CUT + 1} <= set(map(len, texts))
+    for index, words in enumerate(texts):
+        expected = [dictionary.index(word) for word in prefix.split() + words[:CUT]]
+        assert dataset[index]["source"].tolist() == [*expected, dictionary.eos()]
+        assert dataset.src_sizes[index] == dataset.size(index)[0] == len(expected) + 1
+    tokens = [dictionary.encode_line(" ".join(w), add_if_not_exist=False).long() for w in texts]
+    inference = task.build_dataset_for_inference(tokens, list(map(len, tokens)))
+    for index in range(len(texts)):
+        assert torch.equal(inference[index]["source"], dataset[index]["source"])
+        assert inference.src_sizes[index] == dataset.src_sizes[index]
+
+
+def test_without_a_limit_sources_fill_the_positions(articles):
+    task = setup(articles, "--max-source-positions", "20", "--source-prefix", "a b")
+    task.load_dataset("test")
+    longest = max(task.dataset("test"), key=lambda example: len(example["source"]))["source"]
+    assert len(longest) == 20 and longest[-1] == task.source_dictionary.eos()
+    assert not task.dataset("test").filter_indices_by_size(np.arange(13), task.max_positions())[1]
+
+
+def test_training_targets_are_cut_and_references_are_whole(articles):
+    task = setup(articles, "--max-target-tokens", "4")
+    words, dictionary = lines(articles, "train.tgt"), task.target_dictionary
+    task.load_dataset("train", task_cfg=task.cfg)  # as fairseq-generate does
+    assert [len(x["target"]) - 1 for x in task.dataset("train")] == list(map(len, words))
+    task.load_dataset("train")
+    dataset = task.dataset("train")
+    for index in range(len(LENGTHS)):
+        expected = [dictionary.index(word) for word in words[index][:4]]
+        assert dataset[index]["target"].tolist() == [*expected, dictionary.eos()]
+        assert dataset.tgt_sizes[index] == len(expected) + 1
+    batch = dataset.collater([dataset[index] for index in range(len(LENGTHS))])
+    before, target = batch["net_input"]["prev_output_tokens"], batch["target"]
+    assert before.shape == target.shape == (13, 5)
+    assert before[:, 0].eq(dictionary.eos()).all()
+    kept = before[:, 1:].ne(dictionary.pad())
+    assert torch.equal(before[:, 1:][kept], target[:, :-1][kept])
+
+
+def test_validation_loss_sees_what_training_sees(articles):
+    flags = ("--max-target-tokens", "4")
+    task = setup(articles, *flags, "--train-subset", "valid")
+    task.load_dataset("valid")
+    dataset = task.dataset("valid")
+    trains = dataset.collater([dataset[index] for index in range(13)])
+    task = setup(articles, *flags)
+    task.load_dataset("valid")
+    dataset = task.dataset("valid")
+    whole = dataset.collater([dataset[index] for index in range(13)])
+    assert whole["target"].size(1) == 22
+
+    def criterion(model, sample):
+        return 0.0, 1, {"sample": sample}
+
+    seen = task.valid_step(whole, torch.nn.Module(), criterion)[2]["sample"]
+    for name in ("src_tokens", "prev_output_tokens"):
+        assert torch.equal(seen["net_input"][name], trains["net_input"][name])
+    assert torch.equal(seen["target"], trains["target"])
+    assert seen["ntokens"] == trains["ntokens"]
+
+
+def test_decoding_defaults_yield_to_explicit_options():
+    ours, translation = generation(*TASK), generation()
+    for name, value in DECODING_DEFAULTS.items():
+        assert getattr(ours, name) == value
+        assert getattr(translation, name) == GenerationConfig.__dataclass_fields__[name].default
+    flags = "--min-len 1 --no-repeat-ngram-size 0 --max-len-b 77 --lenpen 2 --max-len-a 0.5"
+    explicit = generation(*TASK, *flags.split())
+    assert (explicit.min_len, explicit.no_repeat_ngram_size) == (1, 0)  # fairseq's own defaults
+    assert (explicit.max_len_b, explicit.lenpen, explicit.max_len_a) == (77, 2, 0.5)
+
+
+def test_blocking_and_lengths_in_the_output(articles, trained):
+    flags = (*TASK, "--max-source-tokens", str(CUT), "--beam", "2")
+    free = texts(generate(articles, trained, *flags, "--no-repeat-ngram-size", "0"))
+    assert any(repeated(words, 3) for words in free)
+    assert max(map(len, free)) == 200
+    blocked = texts(generate(articles, trained, *flags, "--max-len-b", "100"))
+    assert not any(repeated(words, 3) for words in blocked)
+    assert any(repeated(words, 2) for words in blocked)
+    assert {10 <= len(words) <= 100 for words in blocked} == {True}
+    short = texts(generate(articles, trained, *flags, "--min-len", "6", "--max-len-b", "7"))
+    assert {len(words) for words in short} <= {6, 7}
+    single = ("--no-repeat-ngram-size", "1", "--min-len", "2", "--max-len-b", "8")
+    assert not any(repeated(w, 1) for w in texts(generate(articles, trained, *flags, *single)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_blocker_is_the_definition(size):
+    """Against every n-gram looked up one by one; the padding and the first token are no part."""
+    generator = torch.Generator().manual_seed(size)
+    eos, pad, types = 2, 1, 7
+    for step in range(9):
+        tokens = torch.full((6, 12), pad)
+        tokens[:, 0] = eos
+        tokens[:, 1 : step + 1] = torch.randint(3, types, (6, step), generator=generator)
+        lprobs = torch.randn(6, types, generator=generator)
+        blocked = NGramBlocker(size)(tokens, lprobs.clone(), 2, 3, step)
+        for row in range(6):
+            words = tokens[row, 1 : step + 1].tolist()
+            for token in range(types):
+                new = (*words, token)[step + 1 - size :] if step + 1 >= size else None
+                old = [tuple(words[i : i + size]) for i in range(step - size + 1)]
+                expected = -float("inf") if new in old else lprobs[row, token]
+                assert blocked[row, token] == expected
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_encoder_decoder_loses_no_sentence(name, articles, tmp_path, monkeypatch, capsys):
+    """Sources and summaries beyond the model's positions, and a batch size multiple with which
+    fairseq would drop five of 13."""
+    flags = (*TASK, "--source-prefix", "a b", "--required-batch-size-multiple", "8")
+    positions = ("--max-source-positions", "24", "--max-target-positions", "16")
+    if name == "fairseq's lstm":
+        positions = ("--max-source-positions", "24")
+    train(articles, tmp_path, *flags, *ARCHITECTURES[name], *positions, *SHORT_ROUGE)
+    assert metrics.get_meter("valid", "_rouge_count").sum == 13
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    generated = generate(articles, checkpoint, *flags, *positions, *SHORT)
+    assert sorted(generated) == list(range(13))
+
+    capsys.readouterr()
+    source = ("--input", articles.parent / "test.src", "--path", checkpoint)
+    decoding = (*flags, *positions, *SHORT, "--buffer-size", "4")
+    run(interactive_command.cli_main, monkeypatch, articles, *source, *decoding)
+    output = capsys.readouterr().out
+    sources = re.findall(r"^S-\d+\t(.*)$", output, re.MULTILINE)
+    room = 24 - 1 - 2
+    assert sources == [" ".join(["a", "b", *words[:room]]) for words in lines(articles, "test.src")]
+    found = re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", output, re.MULTILINE)
+    assert len(found) == 13
+    for number, score, text in found:
+        assert generated[int(number)] == (pytest.approx(float(score), abs=1e-4), text)
+
+
+def test_every_sentence_is_trained_on(articles):
+    task = setup(articles)
+    task.load_dataset("train")
+    itr = task.get_batch_iterator(
+        task.dataset("train"), max_sentences=16, required_batch_size_multiple=8
+    ).next_epoch_itr()
+    assert sum(batch["nsentences"] for batch in itr) == 260
+
+
+def test_eval_rouge_is_what_generation_scores(articles, tmp_path, monkeypatch, capsys):
+    """Training's figures over several batches, fairseq-validate's, and rouge-score's own."""
+    decoding = ("--beam", "3", "--max-len-b", "15", "--no-repeat-ngram-size", "2")
+    args = '{"beam": 3, "max_len_b": 15, "no_repeat_ngram_size": 2}'
+    rouge = ("--eval-rouge", "--eval-rouge-args", args, "--max-target-tokens", "3")
+    best = ("--best-checkpoint-metric", "rougeL", "--maximize-best-checkpoint-metric")
+    train(articles, tmp_path, *TASK, *DYNAMIC, *rouge, *best, "--batch-size-valid", "4")
+    logged = metrics.get_smoothed_values("valid")
+    checkpoint = tmp_path / "checkpoint_best.pt"
+    assert torch.load(checkpoint)["extra_state"]["val_loss"] == logged["rougeL"]
+
+    hypotheses = generate(articles, checkpoint, *TASK, *decoding, "--gen-subset", "valid")
+    pairs = zip(texts(hypotheses), lines(articles, "valid.tgt"), strict=True)
+    names = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
+    scorer = RougeScorer(names, use_stemmer=True)
+    scores = [scorer.score(" ".join(reference), " ".join(words)) for words, reference in pairs]
+    for name in names:
+        mean = sum(score[name].fmeasure for score in scores) / 13
+        assert mean > 0
+        assert logged[name] == pytest.approx(100 * mean, abs=0.005)
+
+    capsys.readouterr()
+    subset = ("--path", checkpoint, "--max-tokens", "600", "--valid-subset", "valid")
+    with metrics.aggregate(new_root=True) as validated:
+        run(validate_command.cli_main, monkeypatch, articles, *subset)
+    for name in names:
+        assert validated.get_smoothed_value(name) == logged[name]
+
+
+def test_rouge_over_workers_is_one_mean(articles):
+    """However the sums are spread, also where a worker had nothing to score."""
+    task = setup(articles, "--eval-rouge")
+    criterion = CrossEntropyCriterion(task, sentence_avg=False)
+    sums = {f"_{name}_sum": 1.5 for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")}
+    counted = {"loss": 1, "sample_size": 1, "ntokens": 1, "nsentences": 1}
+    workers = [
+        {**counted, "_rouge_count": 2, **sums},
+        counted,
+        {**counted, "_rouge_count": torch.tensor(4.0), **sums},
+    ]
+    for outputs in itertools.permutations(workers):
+        with metrics.aggregate(new_root=True) as together:
+            task.reduce_metrics(outputs, criterion)
+        with metrics.aggregate(new_root=True) as apart:
+            for output in outputs:
+                task.reduce_metrics([output], criterion)
+        for name in ("rouge1", "rougeLsum"):
+            assert together.get_smoothed_value(name) == 50.0
+            assert apart.get_smoothed_value(name) == 50.0
+
+
+def test_unknown_words_of_a_reference_match_nothing(articles):
+    task = setup(articles, "--eval-rouge")
+    dictionary = task.target_dictionary
+    unknown = torch.full((1, 12), dictionary.unk())
+    unknown[0, -1] = dictionary.eos()
+    task.inference_step = lambda *_: [[{"tokens": unknown[0]}]]
+    task._rouge_generator = task._rouge_detokenizer = None
+
+    def criterion(model, sample):
+        return 0.0, 1, {}
+
+    sums = task.valid_step({"target": unknown}, torch.nn.Module(), criterion)[2]
+    assert sums["_rouge1_sum"] == 0 and sums["_rouge_count"] == 1
+
+
+def test_resume(articles, tmp_path):
+    flags = (*TASK, *DYNAMIC, "--max-source-tokens", "12", *SHORT_ROUGE)
+    train(articles, tmp_path / "whole", *flags, "--max-update", "6")
+    train(articles, tmp_path / "resumed", *flags, "--max-update", "3")
+    train(articles, tmp_path / "resumed", *flags, "--max-update", "6")
+    whole, resumed = (
+        torch.load(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "resumed")
+    )
+    for name, weight in whole["model"].items():
+        assert torch.equal(weight, resumed["model"][name])
+    assert whole["extra_state"]["val_loss"] == resumed["extra_state"]["val_loss"]
+
+
+def test_warns_of_sources_prepared_otherwise(articles, trained, caplog):
+    generate(articles, trained, *TASK, *SHORT, "--max-source-tokens", str(CUT))
+    assert "was trained with" not in caplog.text
+    generate(articles, trained, *TASK, *SHORT, "--source-prefix", "a b")
+    assert "trained with --max-source-tokens 10, but here it is unset" in caplog.text
+    assert "trained with --source-prefix unset, but here it is 'a b'" in caplog.text
+    generate(articles, trained, *SHORT)  # as a translation model
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--max-source-tokens", "0"], "--max-source-tokens: 0 is less than 1"),
+        (["--max-target-tokens", "-3"], "--max-target-tokens: -3 is less than 1"),
+        (
+            ["--max-source-tokens", "22", "--source-prefix", "a b", "--max-source-positions", "24"],
+            "--max-source-tokens: 24 tokens with those of --source-prefix and end-of-sentence do "
+            "not fit into 24",
+        ),
+        (
+            ["--max-target-tokens", "24", "--max-target-positions", "24"],
+            "--max-target-tokens: 24 tokens",
+        ),
+        (["--source-prefix", "a b c", "--max-source-positions", "4"], "leave no room"),
+        (["--source-prefix", "a summarize: b zz"], "lacks summarize: zz; write the prefix as"),
+        (["--load-alignments"], "--load-alignments: summarization cuts texts"),
+        (["--num-batch-buckets", "4"], "--num-batch-buckets: summarization cuts texts"),
+        (["--best-checkpoint-metric", "rougeL"], "rougeL needs --eval-rouge"),
+        (
+            ["--best-checkpoint-metric", "rouge2", "--eval-rouge"],
+            "rouge2 needs --maximize-best-checkpoint-metric",
+        ),
+        (["--eval-rouge", "--eval-rouge-args", "{beam: 4}"], "is not JSON"),
+        (["--eval-rouge", "--eval-rouge-args", "4"], "is no JSON object"),
+        (["--eval-rouge", "--eval-rouge-args", '{"lenpn": 2}'], "lenpn is no option of"),
+        (
+            ["--eval-rouge", "--eval-rouge-args", '{"max_len_b": 9}'],
+            "--min-len: no summary has 10 tokens or more with at most 9",
+        ),
+        (
+            ["--eval-rouge", "--max-target-positions", "10"],
+            "--min-len: no summary has 10 tokens or more with at most 200",
+        ),
+        (
+            ["--eval-rouge", "--eval-rouge-args", '{"no_repeat_ngram_size": -1}'],
+            "--no-repeat-ngram-size: -1 is negative",
+        ),
+    ],
+)
+def test_errors_before_any_work(flags, message, articles):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        setup(articles, *flags)
+
+
+def test_errors_of_generation(articles, trained):
+    for flags, message in (
+        (("--max-source-positions", "2000", "--max-source-tokens", "1024"), "do not fit into 1024"),
+        (("--max-len-b", "5"), "--min-len: no summary has 10 tokens or more with at most 5"),
+        (("--no-repeat-ngram-size", "-2"), "--no-repeat-ngram-size: -2 is negative"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            generate(articles, trained, *TASK, *flags)
+
+
+def test_rouge_score_is_asked_for_before_training(articles, tmp_path, monkeypatch):
+    def missing(hypothesis, references):
+        raise ImportError("ROUGE needs rouge-score")
+
+    monkeypatch.setattr(summarization, "sentence_scores", missing)
+    with pytest.raises(ImportError, match="needs rouge-score"):
+        train(articles, tmp_path, *TASK, *DYNAMIC, "--eval-rouge", "--disable-validation")
+    assert not list(tmp_path.glob("*.pt"))
+    train(articles, tmp_path, *TASK, *DYNAMIC, "--max-update", "1")
+
+
+def test_missing_targets(articles, trained, tmp_path, monkeypatch):
+    """Generation does without; training and validation say what is missing, at once."""
+    flags = (*TASK, "--max-source-tokens", str(CUT), *SHORT)
+    data = tmp_path / "bin"
+    data.mkdir()
+    for file in articles.iterdir():
+        (data / file.name).symlink_to(file)
+    for split in ("valid", "test"):
+        for ending in ("bin", "idx"):
+            (data / f"{split}.src-tgt.tgt.{ending}").unlink()
+    assert generate(data, trained, *flags) == generate(articles, trained, *flags)
+    with pytest.raises(ValueError, match=r"valid has no targets \(tgt\) in "):
+        train(data, tmp_path / "checkpoints", *TASK, *DYNAMIC)
+    assert not list(tmp_path.glob("checkpoints/*.pt"))
+    subset = ("--path", trained, "--max-tokens", "600", "--valid-subset", "test")
+    with pytest.raises(ValueError, match="validation needs targets"):
+        run(validate_command.cli_main, monkeypatch, data, *subset)
+
+
+def test_command_lines(articles, tmp_path):
+    plugin = ("--user-dir", "fairseq_convattn", *TASK, "--cpu", "--num-workers", 0)
+    trained = command(
+        *("fairseq-train", articles, *plugin, *DYNAMIC, "--save-dir", tmp_path, "--lr", "0.003"),
+        *("--max-update", 2, "--max-tokens", 600, "--optimizer", "adam", *SHORT_ROUGE),
+        *("--best-checkpoint-metric", "rougeL", "--maximize-best-checkpoint-metric"),
+    )
+    assert trained.returncode == 0, trained.stderr
+    assert re.search(r"valid on 'valid' subset .* rouge1 [\d.]+ \| rouge2 ", trained.stdout)
+    assert "required-batch-size-multiple" not in trained.stdout + trained.stderr
+    best = ("--path", tmp_path / "checkpoint_best.pt", "--scoring", "rouge")
+    generated = command("fairseq-generate", articles, *plugin, *best)
+    assert generated.returncode == 0, generated.stderr
+    assert len(re.findall(r"^H-\d", generated.stdout, re.MULTILINE)) == 13
+    assert re.search(r"ROUGE-1 F1 = .*ROUGE-Lsum F1 = .*\|version:", generated.stdout)
+    assert "required-batch-size-multiple" not in generated.stderr
+
+
+@pytest.mark.slow
+def test_news_articles(shared, tmp_path):
+    """Real lengths: articles of up to 1,001 words, summaries of up to 479."""
+
+    def read(name):
+        with gzip.open(shared / "data" / "bbc" / f"{name}.gz", "rt", encoding="utf-8") as file:
+            return file.read().splitlines()
+
+    pairs = {
+        split: list(zip(read(f"{split}.source"), read(f"{split}.target"), strict=True))
+        for split in ("train", "valid", "test")
+    }
+    pairs["train"] = pairs["train"][:200]
+    threshold = ("--joined-dictionary", "--thresholdsrc", "3")
+    data = preprocess(pairs, tmp_path / "bbc", *threshold)
+    cut = (*TASK, "--max-source-tokens", "300", "--source-prefix", "News the")
+    batches = ("--max-tokens", "4000", "--max-update", "10", "--no-epoch-checkpoints")
+    positions = ("--max-target-positions", "256")
+    train(data, tmp_path, *cut, *DYNAMIC, *batches, *positions, *SHORT_ROUGE)
+    assert metrics.get_meter("valid", "_rouge_count").sum == 100
+    summaries = texts(generate(data, tmp_path / "checkpoint_last.pt", *cut, "--beam", "2"))
+    assert len(summaries) == 150
+    assert not any(repeated(words, 3) for words in summaries)
+    assert all(10 <= len(words) <= 200 for words in summaries)
