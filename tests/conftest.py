@@ -12,11 +12,13 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.logging import metrics
 from fairseq_cli import eval_lm as eval_lm_command
 from fairseq_cli import generate as generate_command
 from fairseq_cli import interactive as interactive_command
 from fairseq_cli import preprocess as preprocess_command
 from fairseq_cli import train as train_command
+from fairseq_cli import validate as validate_command
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN = ROOT / "fairseq_convattn"
@@ -100,6 +102,20 @@ def train(data: Path, save_dir: Path, *extra: str) -> None:
     train_command.main(
         convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments))
     )
+
+
+def validate(data: Path, checkpoint: Path, *extra: str) -> float:
+    """fairseq-validate in this process: the loss, in base 2."""
+    arguments = [str(data), "--user-dir", str(PLUGIN), "--path", str(checkpoint), "--cpu"]
+    arguments += ["--num-workers", "0", "--no-progress-bar", "--max-tokens", "600"]
+    arguments += ["--required-batch-size-multiple", "1", *extra]
+    parse, parser = options.parse_args_and_arch, options.get_validation_parser
+    overrides = parse(parser(), arguments, suppress_defaults=True)
+    with metrics.aggregate(new_root=True) as validated:
+        validate_command.main(
+            convert_namespace_to_omegaconf(parse(parser(), arguments)), override_args=overrides
+        )
+    return validated.get_smoothed_value("loss")
 
 
 def generate(data: Path, checkpoint: Path, *extra: str) -> dict[int, tuple[float, str]]:

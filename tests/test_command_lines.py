@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 import yaml
-from conftest import PLUGIN, SHRUNK, command, generate, interactive, train
+from conftest import PLUGIN, SHRUNK, command, generate, interactive, train, validate
 from fairseq import checkpoint_utils
 
 MIXERS = {
@@ -117,13 +117,15 @@ def same_weights(first, second) -> bool:
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
-def test_train_resume_generate(mixer, data, tmp_path):
+def test_train_resume_validate_generate(mixer, data, tmp_path):
     options = (*MIXERS[mixer], *SHRUNK, "--share-all-embeddings")
     train(data, tmp_path / "whole", *options, "--max-update", "6")
     train(data, tmp_path / "resumed", *options, "--max-update", "3")
     train(data, tmp_path / "resumed", *options, "--max-update", "6")
     whole = tmp_path / "whole" / "checkpoint_last.pt"
     assert same_weights(whole, tmp_path / "resumed" / "checkpoint_last.pt")
+    logged = torch.load(whole)["extra_state"]["val_loss"]
+    assert validate(data, whole, "--task", "translation") == logged
     hypotheses = generate(data, whole)
     assert sorted(hypotheses) == list(range(13))  # none dropped, though 13 % 8 != 0
     for others in (generate(data, whole, "--batch-size", "1"), interactive(data, whole)):

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 import yaml
-from conftest import PLUGIN, SHRUNK_LM, command, eval_lm, generate, interactive, train
+from conftest import PLUGIN, SHRUNK_LM, command, eval_lm, generate, interactive, train, validate
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
@@ -89,7 +89,7 @@ def same_weights(first, second) -> bool:
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
-def test_train_resume_score_generate(mixer, monolingual, tmp_path):
+def test_train_resume_validate_score_generate(mixer, monolingual, tmp_path):
     options = (*TASK, *MIXERS[mixer], *SHRUNK_LM, "--max-tokens", "200")
     whole, resumed = (tmp_path / name / "checkpoint_last.pt" for name in ("whole", "resumed"))
     train(monolingual, whole.parent, *options, "--max-update", "6")
@@ -97,6 +97,8 @@ def test_train_resume_score_generate(mixer, monolingual, tmp_path):
     train(monolingual, resumed.parent, *options, "--max-update", "6")
     assert same_weights(whole, resumed)
     train(monolingual, resumed.parent, *options, "--max-update", "80")
+    logged = torch.load(resumed)["extra_state"]["val_loss"]
+    assert validate(monolingual, resumed, *TASK) == logged
 
     model, task = load(resumed)
     by_token = loss_by_token(model, windows(task))

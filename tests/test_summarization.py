@@ -20,12 +20,15 @@ from fairseq_cli import validate as validate_command
 from rouge_score.rouge_scorer import RougeScorer
 
 from fairseq_convattn import summarization
-from fairseq_convattn.summarization import DECODING_DEFAULTS, NGramBlocker
+from fairseq_convattn.summarization.ngram_blocking import NGramBlocker
+from fairseq_convattn.summarization.options import DECODING_DEFAULTS
 
 TASK = ("--task", "summarization")
 DYNAMIC = ("--arch", "dynamic_conv_tiny", *SHRUNK)
 ARCHITECTURES = {
+    "lightweight": ("--arch", "lightweight_conv_tiny", *SHRUNK),
     "dynamic": DYNAMIC,
+    "attention": ("--arch", "attention_tiny", *SHRUNK),
     "fairseq's transformer": ("--arch", "transformer", *SHRUNK),
     "fairseq's lstm": (
         *("--arch", "lstm", "--encoder-embed-dim", "16", "--encoder-hidden-size", "16"),
@@ -394,7 +397,7 @@ def test_rouge_score_is_asked_for_before_training(articles, tmp_path, monkeypatc
     def missing(hypothesis, references):
         raise ImportError("ROUGE needs rouge-score")
 
-    monkeypatch.setattr(summarization, "sentence_scores", missing)
+    monkeypatch.setattr(summarization.task, "sentence_scores", missing)
     with pytest.raises(ImportError, match="needs rouge-score"):
         train(articles, tmp_path, *TASK, *DYNAMIC, "--eval-rouge", "--disable-validation")
     assert not list(tmp_path.glob("*.pt"))

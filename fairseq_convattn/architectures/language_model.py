@@ -5,7 +5,6 @@ from argparse import Namespace
 from contextlib import nullcontext
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
@@ -22,7 +21,6 @@ _TRISTATE = [name for name, value in LANGUAGE_MODEL.base.items() if value in ("t
 _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
 
 
-@register_model("convattn_lm", dataclass=ConvAttnLanguageModelConfig)
 class ConvAttnLanguageModel(TransformerLanguageModel):
     """fairseq's transformer language model with lightweight convolution, dynamic
     convolution or self-attention as the token mixer of every layer (Wu et al. 2019).

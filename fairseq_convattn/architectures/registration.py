@@ -10,8 +10,10 @@ from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
     MODEL_REGISTRY,
     BaseFairseqModel,
+    register_model,
     register_model_architecture,
 )
+from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, open_dict
 
 from .config import Schema, complete
@@ -26,24 +28,27 @@ def register_family(
     presets: dict[str, dict],
     check: Callable[[Namespace], Any],
 ) -> None:
-    """Register the architectures of a model that fairseq knows as ``name`` already.
+    """Register a model and its architectures with fairseq.
 
     Args:
         presets: what each architecture sets.
         check: raises ValueError, in one line, of a complete configuration that cannot work.
 
     Raises:
-        ImportError: fairseq knows another model under that name.
+        ImportError: fairseq knows another model under that name, which it would keep.
     """
-    if MODEL_REGISTRY[name] is not model:
+    if name in MODEL_REGISTRY:
         raise ImportError(f"another plugin has registered a fairseq model named {name!r}")
+    register_model(name, dataclass=schema.config)(model)
     for arch, preset in presets.items():
         register_model_architecture(name, arch)(_architecture(preset, schema, check))
     ARCH_CONFIG_REGISTRY[name] = _architecture({}, schema, check)  # fairseq's own does nothing
 
 
-def warn_of_dropped_sentences(required_batch_size_multiple: int) -> None:
-    if required_batch_size_multiple > 1:
+def warn_of_dropped_sentences(task: str | None, required_batch_size_multiple: int) -> None:
+    """Warn unless the task, by its name, sees to it that no sentence is dropped."""
+    keeps_all = getattr(TASK_REGISTRY.get(task), "keeps_every_sentence", False)
+    if required_batch_size_multiple > 1 and not keeps_all:
         logger.warning(
             "fairseq silently drops the last batch of a data set unless its size is a "
             "multiple of %d; add --required-batch-size-multiple 1 to keep every sentence",
@@ -65,7 +70,8 @@ def _architecture(preset: dict, schema: Schema, check: Callable[[Namespace], Any
                 check(complete(cfg, schema))
             except ValueError as error:
                 raise SystemExit(f"error: {error}") from None
-            warn_of_dropped_sentences(getattr(cfg, "required_batch_size_multiple", 1))
+            multiple = getattr(cfg, "required_batch_size_multiple", 1)
+            warn_of_dropped_sentences(getattr(cfg, "task", None), multiple)
 
     return apply
 

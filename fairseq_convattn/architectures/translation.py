@@ -3,7 +3,6 @@
 from argparse import Namespace
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from omegaconf import OmegaConf
 
@@ -14,7 +13,6 @@ from .registration import register_family, warn_of_dropped_sentences
 from .stacks import ConvAttnDecoder, ConvAttnEncoder
 
 
-@register_model("convattn", dataclass=ConvAttnConfig)
 class ConvAttnModel(TransformerModelBase):
     """fairseq's transformer with lightweight convolution, dynamic convolution or
     self-attention as the token mixer of every layer (Wu et al. 2019).
@@ -51,7 +49,8 @@ class ConvAttnModel(TransformerModelBase):
     def prepare_for_inference_(self, cfg):
         if not OmegaConf.select(cfg, "interactive.buffer_size"):  # fairseq-interactive drops none
             warn_of_dropped_sentences(
-                OmegaConf.select(cfg, "dataset.required_batch_size_multiple", default=1)
+                OmegaConf.select(cfg, "task._name"),
+                OmegaConf.select(cfg, "dataset.required_batch_size_multiple", default=1),
             )
         super().prepare_for_inference_(cfg)
 

@@ -1,101 +1,35 @@
-"""``--task summarization``: fairseq's translation task for long sources and short targets."""
-# ruff: noqa: UP045  (fairseq's option parser knows typing.Optional, not X | None)
+"""fairseq's translation task for long sources and short targets."""
 
-import json
 import logging
-import math
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Optional
+from typing import Any
 
-import numpy as np
-import torch
 from fairseq import utils
-from fairseq.data import BaseWrapperDataset, Dictionary, LanguagePairDataset, data_utils, encoders
-from fairseq.dataclass.configs import GenerationConfig
+from fairseq.data import Dictionary, LanguagePairDataset, data_utils, encoders
 from fairseq.logging import metrics
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import TASK_REGISTRY, register_task
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from omegaconf import II
+from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 
-from .scoring.checks import without_unknowns
-from .scoring.rouge import ROUGE_TYPES, sentence_scores
+from ..scoring.checks import without_unknowns
+from ..scoring.rouge import ROUGE_TYPES, sentence_scores
+from .clipping import ClippedDataset, clip, encode_prefix
+from .ngram_blocking import NGramBlocker
+from .options import (
+    DECODING_DEFAULTS,
+    SummarizationConfig,
+    check_decoding,
+    check_options,
+    eval_rouge_args,
+    json_options,
+)
 
 logger = logging.getLogger(__name__)
 
-DECODING_DEFAULTS = {
-    "min_len": 10,
-    "max_len_a": 0,
-    "max_len_b": 200,
-    "no_repeat_ngram_size": 3,
-    "lenpen": 1.0,
-}
-"""How summaries are decoded where neither the command line nor ``--eval-rouge-args`` says.
-
-Minimum, blocked trigrams (Paulus et al. 2018, section 2.5) and length penalty are those with
-which fairseq's BART decodes XSum (``examples/bart/summarize.py``), whose summaries are one
-sentence; the maximum is fairseq's own, longer than that of any setting published there."""
-
-
-@dataclass
-class SummarizationConfig(TranslationConfig):
-    max_source_tokens: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "cut sources to their first N tokens, end-of-sentence and --source-prefix not "
-            "counted (default: to what --max-source-positions holds)"
-        },
-    )
-    max_target_tokens: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "train and compute the loss on the first N tokens of a summary, "
-            "end-of-sentence not counted; scores compare with the whole summary "
-            "(default: what --max-target-positions holds)"
-        },
-    )
-    source_prefix: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "words to put before every source, as the data has them: tokens (subwords) "
-            "with blanks between"
-        },
-    )
-    eval_rouge: bool = field(
-        default=False, metadata={"help": "summarize the validation set and compute ROUGE"}
-    )
-    eval_rouge_args: Optional[str] = field(
-        default="{}",
-        metadata={
-            "help": "options of fairseq-generate for --eval-rouge where they differ from this "
-            'task\'s defaults, as JSON: \'{"beam": 4, "lenpen": 2.0}\''
-        },
-    )
-    eval_rouge_detok: str = field(
-        default="space",
-        metadata={"help": "detokenize with this tokenizer before computing ROUGE, e.g. moses"},
-    )
-    eval_rouge_detok_args: Optional[str] = field(
-        default="{}", metadata={"help": "options of the tokenizer, as JSON"}
-    )
-    eval_rouge_remove_bpe: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "join subwords before computing ROUGE; like --remove-bpe of fairseq-generate",
-            "argparse_const": "@@ ",
-        },
-    )
-    eval_rouge_print_samples: bool = field(
-        default=False, metadata={"help": "print a summary of each validation batch"}
-    )
-    valid_subset: str = II("dataset.valid_subset")
-    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
-    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
-
+_COUNT = "_rouge_count"
+_STATE = "summarization"
 
 if "summarization" in TASK_REGISTRY:
     raise ImportError("another plugin has registered a fairseq task named 'summarization'")
@@ -119,6 +53,7 @@ class SummarizationTask(TranslationTask):
     """
 
     cfg: SummarizationConfig
+    keeps_every_sentence = True
 
     def __init__(self, cfg: SummarizationConfig, src_dict: Dictionary, tgt_dict: Dictionary):
         super().__init__(cfg, src_dict, tgt_dict)
@@ -134,7 +69,7 @@ class SummarizationTask(TranslationTask):
 
     @classmethod
     def setup_task(cls, cfg, **kwargs):
-        _check_options(cfg)
+        check_options(cfg)
         return super().setup_task(cfg, **kwargs)
 
     def max_positions(self) -> tuple[int, int]:
@@ -181,10 +116,10 @@ class SummarizationTask(TranslationTask):
             self._rouge_detokenizer = encoders.build_tokenizer(
                 Namespace(
                     tokenizer=self.cfg.eval_rouge_detok,
-                    **_json_options("--eval-rouge-detok-args", self.cfg.eval_rouge_detok_args),
+                    **json_options("--eval-rouge-detok-args", self.cfg.eval_rouge_detok_args),
                 )
             )
-            self._rouge_generator = self.build_generator([model], _eval_rouge_args(self.cfg))
+            self._rouge_generator = self.build_generator([model], eval_rouge_args(self.cfg))
         return model
 
     def build_generator(self, models, args, *further, **options):
@@ -193,7 +128,7 @@ class SummarizationTask(TranslationTask):
         Raises:
             ValueError: minimum and maximum length or the n-gram size cannot work.
         """
-        _check_decoding(args, self._positions)
+        check_decoding(args, self._positions)
         generator = super().build_generator(models, args, *further, **options)
         size = getattr(args, "no_repeat_ngram_size", 0)
         if size and isinstance(generator, SequenceGenerator):
@@ -350,151 +285,9 @@ class SummarizationTask(TranslationTask):
         return {name: getattr(self.cfg, name) for name in ("source_prefix", "max_source_tokens")}
 
 
-def clip(tokens: Tensor, max_tokens: int, prefix: Optional[Tensor] = None) -> Tensor:
-    """A text cut to its first ``max_tokens`` tokens and its last one, end-of-sentence.
-
-    Args:
-        tokens: [length].
-        prefix: tokens that come before those [prefix length].
-    """
-    if len(tokens) > max_tokens + 1:
-        tokens = torch.cat([tokens[:max_tokens], tokens[-1:]])
-    return tokens if prefix is None else torch.cat([prefix.to(tokens), tokens])
-
-
-class ClippedDataset(BaseWrapperDataset):
-    """Texts cut by :func:`clip`, with exact sizes."""
-
-    def __init__(self, dataset, max_tokens: int, prefix: Optional[Tensor] = None):
-        super().__init__(dataset)
-        self.max_tokens = max_tokens
-        self.prefix = prefix
-        added = 0 if prefix is None else len(prefix)
-        self._sizes = np.minimum(dataset.sizes, max_tokens + 1) + added
-
-    def __getitem__(self, index):
-        return clip(self.dataset[index], self.max_tokens, self.prefix)
-
-    @property
-    def sizes(self):
-        return self._sizes
-
-    def size(self, index):
-        return self._sizes[index]
-
-    num_tokens = size
-
-
-def encode_prefix(prefix: Optional[str], dictionary: Dictionary) -> Tensor:
-    """The tokens of ``--source-prefix`` [length], none where there is no prefix.
-
-    Raises:
-        ValueError: the dictionary lacks one of them.
-    """
-    words = (prefix or "").split()
-    numbers = [dictionary.index(word) for word in words]
-    unknown = [word for word, n in zip(words, numbers, strict=True) if n == dictionary.unk()]
-    if unknown:
-        raise ValueError(
-            f"--source-prefix: the source dictionary lacks {' '.join(unknown)}; write the prefix "
-            "as the data is, in tokens (subwords) with blanks between"
-        )
-    return torch.tensor(numbers, dtype=torch.long)
-
-
-class NGramBlocker(nn.Module):
-    """Forbids every token that would repeat an n-gram of the same hypothesis.
-
-    fairseq's own blocks nothing unless its CUDA extension is built (fairseq issue 5206).
-    """
-
-    def __init__(self, size: int):
-        super().__init__()
-        self.size = size
-
-    def forward(
-        self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
-    ) -> Tensor:
-        """``lprobs`` with minus infinity where a token is forbidden, in place.
-
-        Args:
-            tokens: begin-of-sentence, ``step`` generated tokens, padding [hypotheses, length].
-            lprobs: log-probabilities of the next token [hypotheses, types].
-        """
-        if step >= self.size:
-            generated = tokens[:, 1 : step + 1]
-            ngrams = generated.unfold(1, self.size, 1)  # [hypotheses, places, size]
-            context = generated[:, step - self.size + 1 :]  # [hypotheses, size - 1]
-            repeats = (ngrams[..., :-1] == context.unsqueeze(1)).all(-1)
-            hypotheses, places = repeats.nonzero(as_tuple=True)
-            lprobs[hypotheses, ngrams[hypotheses, places, -1]] = -math.inf
-        return lprobs
-
-
-_COUNT = "_rouge_count"
-_STATE = "summarization"
-
-
 def _sum_of(name: str) -> str:
     return f"_{name}_sum"
 
 
 def _mean_percent(name: str, meters) -> float:
     return round(100 * meters[_sum_of(name)].sum / meters[_COUNT].sum, 2)
-
-
-def _check_options(cfg: SummarizationConfig) -> None:
-    for name in ("max_source_tokens", "max_target_tokens"):
-        value = getattr(cfg, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')}: {value} is less than 1")
-    for name in ("load_alignments", "num_batch_buckets"):
-        if getattr(cfg, name):
-            raise ValueError(
-                f"--{name.replace('_', '-')}: summarization cuts texts and does not support it"
-            )
-    metric = cfg.best_checkpoint_metric
-    if metric in ROUGE_TYPES and not cfg.eval_rouge:
-        raise ValueError(f"--best-checkpoint-metric {metric} needs --eval-rouge")
-    if metric in ROUGE_TYPES and not cfg.maximize_best_checkpoint_metric:
-        raise ValueError(
-            f"--best-checkpoint-metric {metric} needs --maximize-best-checkpoint-metric, or "
-            "fairseq keeps the model with the lowest"
-        )
-    if cfg.eval_rouge:
-        positions = (cfg.max_source_positions, cfg.max_target_positions)
-        _check_decoding(_eval_rouge_args(cfg), positions)
-
-
-def _eval_rouge_args(cfg: SummarizationConfig) -> Namespace:
-    given = _json_options("--eval-rouge-args", cfg.eval_rouge_args)
-    unknown = given.keys() - {option.name for option in fields(GenerationConfig)}
-    if unknown:
-        raise ValueError(
-            f"--eval-rouge-args: {', '.join(sorted(unknown))} is no option of fairseq-generate; "
-            "names have underscores, as no_repeat_ngram_size"
-        )
-    return Namespace(**{**DECODING_DEFAULTS, **given})
-
-
-def _json_options(option: str, text: Optional[str]) -> dict[str, Any]:
-    try:
-        options = json.loads(text or "{}")
-    except ValueError as error:
-        raise ValueError(f"{option}: {text} is not JSON ({error})") from None
-    if not isinstance(options, dict):
-        raise ValueError(f'{option}: {text} is no JSON object, as {{"beam": 4}} is')
-    return options
-
-
-def _check_decoding(args: Any, positions: Sequence[int]) -> None:
-    size = getattr(args, "no_repeat_ngram_size", 0)
-    if size < 0:
-        raise ValueError(f"--no-repeat-ngram-size: {size} is negative; 0 blocks nothing")
-    shortest = getattr(args, "min_len", 1)
-    longest = int(getattr(args, "max_len_a", 0) * positions[0] + getattr(args, "max_len_b", 200))
-    if shortest > min(longest, positions[1] - 1):
-        raise ValueError(
-            f"--min-len: no summary has {shortest} tokens or more with at most {longest} "
-            f"(--max-len-a, --max-len-b) and {positions[1]} --max-target-positions"
-        )

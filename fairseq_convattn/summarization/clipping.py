@@ -1,0 +1,58 @@
+"""Texts cut to a number of tokens, with a prefix."""
+
+import numpy as np
+import torch
+from fairseq.data import BaseWrapperDataset, Dictionary
+from torch import Tensor
+
+
+def clip(tokens: Tensor, max_tokens: int, prefix: Tensor | None = None) -> Tensor:
+    """A text cut to its first ``max_tokens`` tokens and its last one, end-of-sentence.
+
+    Args:
+        tokens: [length].
+        prefix: tokens that come before those [prefix length].
+    """
+    if len(tokens) > max_tokens + 1:
+        tokens = torch.cat([tokens[:max_tokens], tokens[-1:]])
+    return tokens if prefix is None else torch.cat([prefix.to(tokens), tokens])
+
+
+class ClippedDataset(BaseWrapperDataset):
+    """Texts cut by :func:`clip`, with exact sizes."""
+
+    def __init__(self, dataset, max_tokens: int, prefix: Tensor | None = None):
+        super().__init__(dataset)
+        self.max_tokens = max_tokens
+        self.prefix = prefix
+        added = 0 if prefix is None else len(prefix)
+        self._sizes = np.minimum(dataset.sizes, max_tokens + 1) + added
+
+    def __getitem__(self, index):
+        return clip(self.dataset[index], self.max_tokens, self.prefix)
+
+    @property
+    def sizes(self):
+        return self._sizes
+
+    def size(self, index):
+        return self._sizes[index]
+
+    num_tokens = size
+
+
+def encode_prefix(prefix: str | None, dictionary: Dictionary) -> Tensor:
+    """The tokens of ``--source-prefix`` [length], none where there is no prefix.
+
+    Raises:
+        ValueError: the dictionary lacks one of them.
+    """
+    words = (prefix or "").split()
+    numbers = [dictionary.index(word) for word in words]
+    unknown = [word for word, n in zip(words, numbers, strict=True) if n == dictionary.unk()]
+    if unknown:
+        raise ValueError(
+            f"--source-prefix: the source dictionary lacks {' '.join(unknown)}; write the prefix "
+            "as the data is, in tokens (subwords) with blanks between"
+        )
+    return torch.tensor(numbers, dtype=torch.long)

@@ -1,0 +1,139 @@
+"""The options of the task, their defaults and what cannot work."""
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Optional
+
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.tasks.translation import TranslationConfig
+from omegaconf import II
+
+from ..scoring.rouge import ROUGE_TYPES
+
+DECODING_DEFAULTS = {
+    "min_len": 10,
+    "max_len_a": 0,
+    "max_len_b": 200,
+    "no_repeat_ngram_size": 3,
+    "lenpen": 1.0,
+}
+"""How summaries are decoded where neither the command line nor ``--eval-rouge-args`` says.
+
+Minimum, blocked trigrams (Paulus et al. 2018, section 2.5) and length penalty are those with
+which fairseq's BART decodes XSum (``examples/bart/summarize.py``), whose summaries are one
+sentence; the maximum is fairseq's own, longer than that of any setting published there."""
+
+
+@dataclass
+class SummarizationConfig(TranslationConfig):
+    max_source_tokens: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "cut sources to their first N tokens, end-of-sentence and --source-prefix not "
+            "counted (default: to what --max-source-positions holds)"
+        },
+    )
+    max_target_tokens: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "train and compute the loss on the first N tokens of a summary, "
+            "end-of-sentence not counted; scores compare with the whole summary "
+            "(default: what --max-target-positions holds)"
+        },
+    )
+    source_prefix: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "words to put before every source, as the data has them: tokens (subwords) "
+            "with blanks between"
+        },
+    )
+    eval_rouge: bool = field(
+        default=False, metadata={"help": "summarize the validation set and compute ROUGE"}
+    )
+    eval_rouge_args: Optional[str] = field(
+        default="{}",
+        metadata={
+            "help": "options of fairseq-generate for --eval-rouge where they differ from this "
+            'task\'s defaults, as JSON: \'{"beam": 4, "lenpen": 2.0}\''
+        },
+    )
+    eval_rouge_detok: str = field(
+        default="space",
+        metadata={"help": "detokenize with this tokenizer before computing ROUGE, e.g. moses"},
+    )
+    eval_rouge_detok_args: Optional[str] = field(
+        default="{}", metadata={"help": "options of the tokenizer, as JSON"}
+    )
+    eval_rouge_remove_bpe: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "join subwords before computing ROUGE; like --remove-bpe of fairseq-generate",
+            "argparse_const": "@@ ",
+        },
+    )
+    eval_rouge_print_samples: bool = field(
+        default=False, metadata={"help": "print a summary of each validation batch"}
+    )
+    valid_subset: str = II("dataset.valid_subset")
+    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
+    maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
+
+
+def check_options(cfg: SummarizationConfig) -> None:
+    for name in ("max_source_tokens", "max_target_tokens"):
+        value = getattr(cfg, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')}: {value} is less than 1")
+    for name in ("load_alignments", "num_batch_buckets"):
+        if getattr(cfg, name):
+            raise ValueError(
+                f"--{name.replace('_', '-')}: summarization cuts texts and does not support it"
+            )
+    metric = cfg.best_checkpoint_metric
+    if metric in ROUGE_TYPES and not cfg.eval_rouge:
+        raise ValueError(f"--best-checkpoint-metric {metric} needs --eval-rouge")
+    if metric in ROUGE_TYPES and not cfg.maximize_best_checkpoint_metric:
+        raise ValueError(
+            f"--best-checkpoint-metric {metric} needs --maximize-best-checkpoint-metric, or "
+            "fairseq keeps the model with the lowest"
+        )
+    if cfg.eval_rouge:
+        positions = (cfg.max_source_positions, cfg.max_target_positions)
+        check_decoding(eval_rouge_args(cfg), positions)
+
+
+def eval_rouge_args(cfg: SummarizationConfig) -> Namespace:
+    given = json_options("--eval-rouge-args", cfg.eval_rouge_args)
+    unknown = given.keys() - {option.name for option in fields(GenerationConfig)}
+    if unknown:
+        raise ValueError(
+            f"--eval-rouge-args: {', '.join(sorted(unknown))} is no option of fairseq-generate; "
+            "names have underscores, as no_repeat_ngram_size"
+        )
+    return Namespace(**{**DECODING_DEFAULTS, **given})
+
+
+def json_options(option: str, text: Optional[str]) -> dict[str, Any]:
+    try:
+        options = json.loads(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"{option}: {text} is not JSON ({error})") from None
+    if not isinstance(options, dict):
+        raise ValueError(f'{option}: {text} is no JSON object, as {{"beam": 4}} is')
+    return options
+
+
+def check_decoding(args: Any, positions: Sequence[int]) -> None:
+    size = getattr(args, "no_repeat_ngram_size", 0)
+    if size < 0:
+        raise ValueError(f"--no-repeat-ngram-size: {size} is negative; 0 blocks nothing")
+    shortest = getattr(args, "min_len", 1)
+    longest = int(getattr(args, "max_len_a", 0) * positions[0] + getattr(args, "max_len_b", 200))
+    if shortest > min(longest, positions[1] - 1):
+        raise ValueError(
+            f"--min-len: no summary has {shortest} tokens or more with at most {longest} "
+            f"(--max-len-a, --max-len-b) and {positions[1]} --max-target-positions"
+        )
