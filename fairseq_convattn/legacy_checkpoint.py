@@ -8,6 +8,7 @@ outputs.
 import ast
 import dataclasses
 import re
+import textwrap
 import warnings
 from argparse import Namespace
 from pathlib import Path
@@ -83,8 +84,8 @@ _DROPPED_KEYS = re.compile(
 )
 
 
-def convert_checkpoint(old: str | Path, new: str | Path) -> Namespace:
-    """Write the ``convattn`` checkpoint of a ``lightconv`` checkpoint.
+def convert_checkpoint(old: str | Path, new: str | Path) -> dict[str, Any]:
+    """Write the ``convattn`` or ``convattn_lm`` checkpoint of a ``lightconv`` checkpoint.
 
     Nothing that the old file brings is executed, and ``new`` appears complete or not at
     all.
@@ -94,7 +95,7 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> Namespace:
         new: the file to write; it must not exist.
 
     Returns:
-        The model's configuration, complete.
+        fairseq's configuration as the new checkpoint has it, ``model`` and ``task`` complete.
 
     Raises:
         CheckpointError: ``old`` is not such a checkpoint, or asks for code to run.
@@ -104,26 +105,25 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> Namespace:
     require_new(new)
     state = read_checkpoint(old, also_allow=_HARMLESS)
     try:
-        state, args = _converted(state)
+        state = _converted(state)
     except CheckpointError as error:
         raise CheckpointError(f"{old}: {error}") from error
     write_checkpoint(state, new)
-    return args
+    return state["cfg"]
 
 
-def _converted(state: dict) -> tuple[dict, Namespace]:
+def _converted(state: dict) -> dict:
     options = _options(state)
     kind = _LANGUAGE_MODEL if options["arch"].startswith("lightconv_lm") else _TRANSLATION
     args = _model_options(options, kind)
     model = _model_state(state["model"], args, kind)
-    converted = {
+    return {
         "args": None,
         "cfg": _configuration(options, args, kind),
         "model": model,
         "optimizer_history": _optimizer_history(state),
         "extra_state": {"train_iterator": {"epoch": 1}},
     }
-    return converted, args
 
 
 def _options(state: dict) -> dict[str, Any]:
@@ -153,20 +153,23 @@ def _model_options(options: dict[str, Any], kind: _Kind) -> Namespace:
     fields = {f.name for f in dataclasses.fields(kind.schema.config)} - {"_name"}
     known = {_RENAMED_OPTIONS.get(name, name): value for name, value in vars(args).items()}
     known = {name: value for name, value in known.items() if name in fields}
-    filters = known.pop("character_filters", None)
+    filters = known.get("character_filters")
+    if isinstance(filters, list):  # of literals
+        del known["character_filters"]
     if kind is _LANGUAGE_MODEL:
         known["no_decoder_final_norm"] = True
     for side in kind.schema.stacks:
         known[f"{side}_embed_path"] = None
     _refuse_code(known)
-    if isinstance(filters, list):  # of literals
+    if isinstance(filters, list):
         known["character_filters"] = str(filters)
     for name, value in kind.schema.base.items():
         if value in ("true", "false") and known.get(name) is not None:
             known[name] = "true" if known[name] else "false"
     known["weight_norm"] = "softmax" if getattr(args, "weight_softmax", True) else "none"
-    cutoff = known.get("adaptive_softmax_cutoff")
-    known["adaptive_softmax_cutoff"] = [cutoff] if isinstance(cutoff, int) else cutoff
+    for name in ("adaptive_softmax_cutoff", "adaptive_input_cutoff"):
+        cutoff = known.get(name)
+        known[name] = [cutoff] if isinstance(cutoff, int) else cutoff
     known = {name: value for name, value in known.items() if name in fields}
     return complete(Namespace(**known), kind.schema)
 
@@ -212,7 +215,7 @@ def _model_state(old: dict[str, Tensor], args: Namespace, kind: _Kind) -> dict[s
         model.upgrade_state_dict(state)
         nn.Module.load_state_dict(model, state, strict=True, assign=True)
     except Exception as error:  # fairseq raises this very class too
-        reason = " ".join(str(error).split())
+        reason = textwrap.shorten(str(error), 400, placeholder=" ...")
         raise CheckpointError(f"its weights do not fit its options: {reason}") from error
     return state
 
@@ -226,8 +229,8 @@ def _skeleton(state: dict[str, Tensor], args: Namespace, kind: _Kind) -> BaseFai
         r"decoder\.output_projection\.weight"
         r"|decoder\.adaptive_softmax\.(head\.word_proj|head|tail\.\d+\.2)\.weight",
     )
-    if "decoder.adaptive_softmax.head.weight" in state:  # its rows beyond the first band's
-        outputs -= len(args.adaptive_softmax_cutoff)
+    if "decoder.adaptive_softmax.head.weight" in state:  # which has a row for each tail too
+        outputs -= sum(re.fullmatch(r".*\.tail\.\d+\.2\.weight", key) is not None for key in state)
     table = r"decoder\.embed_tokens\.(weight|embeddings\.\d+\.0\.weight)"
     inputs = outputs if args.character_embeddings else _rows(state, table)
     return language_model_skeleton(args, inputs, outputs or inputs)

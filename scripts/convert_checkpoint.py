@@ -13,22 +13,28 @@ this command prints.
 import argparse
 import shlex
 import sys
+from typing import Any
 
 from fairseq_convattn.architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, complete
 from fairseq_convattn.checkpoint_files import CheckpointError
 from fairseq_convattn.legacy_checkpoint import convert_checkpoint
 
+SCHEMAS = {"convattn": ENCODER_DECODER, "convattn_lm": LANGUAGE_MODEL}
+LANGUAGE_MODELING = {"sample_break_mode": "none", "output_dictionary_size": -1}  # fairseq's
 
-def model_options(args: argparse.Namespace) -> str:
+
+def training_options(cfg: dict[str, Any]) -> str:
     """The fairseq-train options of a configuration: whatever is not the default."""
-    options = ["--arch", "convattn"]
-    schema = ENCODER_DECODER
-    if not hasattr(args, "encoder_layers"):
-        options = ["--task", "language_modeling", "--arch", "convattn_lm"]
-        schema = LANGUAGE_MODEL
+    model, task = cfg["model"], cfg["task"]
+    schema = SCHEMAS[model["_name"]]
     default = vars(complete(argparse.Namespace(), schema))
-    for name, value in sorted(vars(args).items()):
-        if value == default.get(name) or value is False or name == "_name":
+    default |= {name: model[source] for name, source in schema.follows.items()}
+    given = {name: value for name, value in model.items() if value != default.get(name)}
+    if task["_name"] == "language_modeling":
+        given |= {name: task[name] for name, x in LANGUAGE_MODELING.items() if task[name] != x}
+    options = ["--task", task["_name"], "--arch", given.pop("_name")]
+    for name, value in sorted(given.items()):
+        if value is False:
             continue
         options.append(f"--{name.replace('_', '-')}")
         if isinstance(value, list):
@@ -46,10 +52,10 @@ def main() -> None:
     parser.add_argument("new", metavar="NEW", help="file to write; it must not exist")
     arguments = parser.parse_args()
     try:
-        args = convert_checkpoint(arguments.old, arguments.new)
+        cfg = convert_checkpoint(arguments.old, arguments.new)
     except (CheckpointError, OSError) as error:
         sys.exit(f"error: {error}")
-    print(f"wrote {arguments.new}\nto fine-tune it: {model_options(args)}")
+    print(f"wrote {arguments.new}\nto fine-tune it: {training_options(cfg)}")
 
 
 if __name__ == "__main__":

@@ -294,6 +294,7 @@ LANGUAGE_MODELS = {
     "adaptive": _ADAPTIVE,
     "adaptive, tied": {**_ADAPTIVE, "tie_adaptive_weights": True, "tie_adaptive_proj": True},
     "adaptive softmax": {"adaptive_softmax_cutoff": "10"},
+    "adaptive softmax with a cut-off at the end": {"adaptive_softmax_cutoff": "10,30"},
     "characters": {"character_embeddings": True},
     "learned positions": {"decoder_learned_pos": True},
     "big": {"arch": "lightconv_lm_gbw"},
@@ -306,7 +307,10 @@ LANGUAGE_MODELS = {
 def test_converted_language_models_give_what_fairseqs_give(name, tmp_path):
     old, state = lightconv_lm(**LANGUAGE_MODELS[name])
     torch.save(state, tmp_path / "old.pt")
-    convert_checkpoint(tmp_path / "old.pt", tmp_path / "new.pt")
+    cfg = convert_checkpoint(tmp_path / "old.pt", tmp_path / "new.pt")
+    adaptive = cfg["model"]["adaptive_softmax_cutoff"] is not None
+    assert cfg["criterion"]["_name"] == ("adaptive_loss" if adaptive else "cross_entropy")
+    assert (cfg["task"]["sample_break_mode"], cfg["task"]["tokens_per_sample"]) == ("eos", 20)
     dictionary = vocabulary()
     task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
     task.build_model = lambda cfg: build_model(cfg, task)
@@ -320,9 +324,9 @@ def test_converted_language_models_give_what_fairseqs_give(name, tmp_path):
 
 def test_a_converted_language_model_trains_on(monolingual, tmp_path):
     types = len(Dictionary.load(str(monolingual / "dict.txt")))
-    _, state = lightconv_lm(decoder_glu=False)
-    for name in ("decoder.embed_tokens.weight", "decoder.embed_out"):
-        state["model"][name] = torch.zeros(types, 16)
+    _, state = lightconv_lm(decoder_glu=False, output_dictionary_size=9)
+    state["model"]["decoder.embed_tokens.weight"] = torch.zeros(types, 16)
+    state["model"]["decoder.embed_out"] = torch.zeros(9, 16)
     torch.save(state, tmp_path / "old.pt")
     script = (sys.executable, ROOT / "scripts" / "convert_checkpoint.py")
     run = subprocess.run(
@@ -331,12 +335,23 @@ def test_a_converted_language_model_trains_on(monolingual, tmp_path):
     )  # fmt: skip
     options = shlex.split(run.stdout.partition("to fine-tune it: ")[2])
     assert options[:4] == ["--task", "language_modeling", "--arch", "convattn_lm"]
-    assert "--tokens-per-sample 20" in " ".join(options)
+    for option in ("tokens-per-sample 20", "sample-break-mode eos", "output-dictionary-size 9"):
+        assert f"--{option}" in " ".join(options)
     finetune = ("--finetune-from-model", str(tmp_path / "new.pt"), "--lr", "0", "--max-update", "1")
     train(monolingual, tmp_path / "tuned", *options, *finetune)
     converted = torch.load(tmp_path / "new.pt")["model"]
     tuned = torch.load(tmp_path / "tuned" / "checkpoint_last.pt")["model"]
     assert all(torch.equal(tuned[key], converted[key]) for key in converted)
+
+
+def test_a_language_model_that_does_not_say_how_long_its_samples_are(tmp_path):
+    _, state = lightconv_lm()
+    for name in ("tokens_per_sample", "max_source_positions", "max_target_positions"):
+        delattr(state["args"], name) if hasattr(state["args"], name) else None
+    torch.save(state, tmp_path / "old.pt")
+    cfg = convert_checkpoint(tmp_path / "old.pt", tmp_path / "new.pt")
+    assert cfg["model"]["tokens_per_sample"] == cfg["task"]["tokens_per_sample"] == 1024
+    assert cfg["model"]["max_target_positions"] is None
 
 
 def test_kernels_of_the_cuda_layer(tmp_path):
@@ -365,7 +380,7 @@ def test_the_command_converts_and_its_advice_fine_tunes(data, tmp_path):
         capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     options = shlex.split(run.stdout.partition("to fine-tune it: ")[2])
-    assert options[:2] == ["--arch", "convattn"]
+    assert options[:4] == ["--task", "translation", "--arch", "convattn"]
     converted = torch.load(tmp_path / "new.pt")["model"]
     finetune = ("--finetune-from-model", str(tmp_path / "new.pt"), "--lr", "0", "--max-update", "1")
     train(data, tmp_path / "tuned", *options, *finetune)
@@ -413,10 +428,13 @@ def test_refuses_what_is_no_such_checkpoint(data, tmp_path):
 
 
 def test_evaluates_no_text(tmp_path):
-    """fairseq itself evaluates this option of its models as Python."""
+    """fairseq itself evaluates these options of its models as Python."""
     _, state = lightconv()
     state["args"].adaptive_softmax_cutoff = f"[open({str(tmp_path / 'run')!r}, 'w').close() or 5]"
     assert "adaptive_softmax_cutoff is" in refusal(state, tmp_path)
+    _, state = lightconv_lm()
+    state["args"].character_filters = f"[open({str(tmp_path / 'run')!r}, 'w').close()]"
+    assert "character_filters is" in refusal(state, tmp_path)
     assert not (tmp_path / "run").exists()
 
 

@@ -184,7 +184,10 @@ def _fairseqs(
         if base.get(name) in ("true", "false"):  # a flag could not switch a preset off
             type_, metadata["argparse_const"] = Optional[str], "true"
             metadata["help"] = f"true or false: {metadata['help']}"
-    if name.endswith("_cutoff") and type_ == Optional[str]:  # also a list, as in YAML
+    if name in ("adaptive_softmax_cutoff", "adaptive_input_cutoff") and type_ == Optional[str]:
+        type_ = Any  # also a list, as in YAML
+        metadata["help"] = f"{metadata['help']}; none for none"
+    if name == "character_filters":
         type_ = Any
     return name, type_, field(default=default, metadata=metadata)
 
@@ -204,19 +207,28 @@ ConvAttnLanguageModelConfig = _config(
     "The options of fairseq's transformer language model and those of the token mixers.",
     [*_DECODER_FIELDS, *_MIXER_FIELDS, *_language_model_fields()],
 )
+DEFAULT_KERNEL_SIZES = (3, 7, 15, 31)  # Wu et al. 2019, section 5.1
 ENCODER_DECODER = Schema(ConvAttnConfig, _BASE, _FOLLOWS, ("encoder", "decoder"))
 LANGUAGE_MODEL = Schema(ConvAttnLanguageModelConfig, _LM_BASE, _LM_FOLLOWS, ("decoder",))
 
 
-def complete(cfg: Namespace | DictConfig, schema: Schema = ENCODER_DECODER) -> Namespace:
+def complete(
+    cfg: Namespace | DictConfig, schema: Schema = ENCODER_DECODER, preset: dict | None = None
+) -> Namespace:
     """A copy of ``cfg`` in which every field has its value; None, where another part of
-    fairseq's configuration has it."""
+    fairseq's configuration has it.
+
+    Args:
+        preset: what applies before the base, where ``cfg`` says nothing. Kernel sizes in a
+            tuple are as many as there are layers, the last one repeated.
+    """
     given = (
         OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
         if isinstance(cfg, DictConfig)
         else vars(cfg)
     )
     values = {f.name: f.default for f in dataclasses.fields(schema.config)}
+    values.update(preset or {})
     values.update((name, value) for name, value in given.items() if value is not None)
     for name, value in values.items():
         if str(value).startswith("${"):
@@ -228,11 +240,9 @@ def complete(cfg: Namespace | DictConfig, schema: Schema = ENCODER_DECODER) -> N
         if values[name] is None:
             values[name] = values[source]
     for side in schema.stacks:
-        if values[f"{side}_kernel_sizes"] is None:
-            values[f"{side}_kernel_sizes"] = default_kernel_sizes(values[f"{side}_layers"])
+        sizes, layers = values[f"{side}_kernel_sizes"], values[f"{side}_layers"]
+        if sizes is None or isinstance(sizes, tuple):
+            pattern = sizes or DEFAULT_KERNEL_SIZES
+            repeated = [*pattern, *pattern[-1:] * layers]
+            values[f"{side}_kernel_sizes"] = repeated[: max(0, layers)]
     return Namespace(**values)
-
-
-def default_kernel_sizes(layers: int) -> list[int]:
-    """3, 7, 15 and then 31 (Wu et al. 2019, section 5.1), for any number of layers."""
-    return ([3, 7, 15] + [31] * layers)[: max(0, layers)]

@@ -17,8 +17,13 @@ from .presets import LANGUAGE_MODEL_PRESETS
 from .registration import register_family
 from .stacks import ConvAttnDecoder
 
-_TRISTATE = [name for name, value in LANGUAGE_MODEL.base.items() if value in ("true", "false")]
+_TRISTATE = [
+    name
+    for name, value in LANGUAGE_MODEL.base.items()
+    if value in ("true", "false") and name != "decoder_glu"  # which layer_mixers reads
+]
 _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
+_DIMENSIONS = ("decoder_output_dim", "decoder_input_dim")
 
 
 class ConvAttnLanguageModel(TransformerLanguageModel):
@@ -46,9 +51,9 @@ class ConvAttnLanguageModel(TransformerLanguageModel):
             with open_dict(args) if isinstance(args, DictConfig) else nullcontext():
                 args.max_target_positions = _positions(args, task)
         options = language_model_options(complete(args, LANGUAGE_MODEL))
-        _check_cutoffs(options, len(task.source_dictionary), len(task.target_dictionary))
+        _check_sizes(options, len(task.source_dictionary), len(task.target_dictionary))
         embed_tokens = cls._embedding(options, task.source_dictionary)
-        mixers = layer_mixers(options, "decoder")
+        mixers = options.decoder_mixers
         cfg = TransformerConfig.from_namespace(options)
         cfg.decoder.layers = len(mixers)
         decoder = ConvAttnDecoder(
@@ -81,16 +86,16 @@ class ConvAttnLanguageModel(TransformerLanguageModel):
 
 
 def language_model_options(args: Namespace) -> Namespace:
-    """The options of a complete configuration with their values in place of text.
+    """The options of a complete configuration with their values in place of text;
+    ``decoder_mixers`` has one entry per layer.
 
     Raises:
         ValueError: an option cannot work; the message is one line and names it.
     """
-    layer_mixers(args, "decoder")
     options = Namespace(**vars(args))
+    options.decoder_mixers = layer_mixers(args, "decoder")
     for name in _TRISTATE:
-        if name != "decoder_glu":
-            setattr(options, name, boolean(name, getattr(args, name)))
+        setattr(options, name, boolean(name, getattr(args, name)))
     for name in _CUTOFFS:
         setattr(options, name, _cutoffs(name, getattr(args, name)))
     options.character_filters = _filters(args.character_filters)
@@ -107,19 +112,21 @@ def _positions(args: Namespace | DictConfig, task) -> int:
 def _cutoffs(option: str, given) -> list[int] | None:
     if given is None or given == "none":
         return None
-    cutoffs = whole_numbers(option, given)
+    cutoffs = whole_numbers(option, given, "20000,60000, or none")
     if sorted(set(cutoffs)) != cutoffs or cutoffs[0] < 1:
         refuse(option, f"{given!r} must rise from word to word of the dictionary, as 20000,60000")
     return cutoffs
 
 
-def _filters(text: str) -> list[tuple[int, int]]:
+def _filters(given: str | list) -> list[tuple[int, int]]:
+    """Text on the command line, a list from Python and from YAML."""
     try:
-        filters = [(int(width), int(channels)) for width, channels in ast.literal_eval(text)]
+        pairs = ast.literal_eval(given) if isinstance(given, str) else given
+        filters = [(int(width), int(channels)) for width, channels in pairs]
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         filters = []
     if not filters or min(min(pair) for pair in filters) < 1:
-        refuse("character_filters", f"{text!r} must be (width, channels) pairs, as [(1, 64)]")
+        refuse("character_filters", f"{given!r} must be (width, channels) pairs, as [(1, 64)]")
     return filters
 
 
@@ -127,33 +134,54 @@ def _check(options: Namespace) -> None:
     if options.character_embeddings and options.adaptive_input:
         refuse("character_embeddings", "cannot be had with --adaptive-input; turn that off")
     if options.adaptive_input and options.adaptive_input_cutoff is None:
-        refuse("adaptive_input", "needs --adaptive-input-cutoff, as 20000,60000")
-    tied = options.tie_adaptive_weights
+        refuse(
+            "adaptive_input", "needs --adaptive-input-cutoff, as 20000,60000, or to be set false"
+        )
+    for option in ("adaptive_softmax_factor", "adaptive_input_factor"):
+        if getattr(options, option) < 1:
+            refuse(option, f"{getattr(options, option)} is less than 1")
     if options.share_decoder_input_output_embed:
-        for option in ("character_embeddings", "adaptive_input"):
-            if getattr(options, option):
-                refuse("share_decoder_input_output_embed", f"works on a table, not {_flag(option)}")
-    if tied and not (options.adaptive_input and options.adaptive_softmax_cutoff):
-        refuse("tie_adaptive_weights", "needs --adaptive-input and --adaptive-softmax-cutoff")
-    if tied:
-        for a, b in (
-            _CUTOFFS,
-            ("adaptive_softmax_factor", "adaptive_input_factor"),
-            ("decoder_output_dim", "decoder_input_dim"),
-        ):
-            if getattr(options, a) != getattr(options, b):
-                refuse("tie_adaptive_weights", f"needs equal {_flag(a)} and {_flag(b)}")
+        _check_sharing(options)
+    if options.tie_adaptive_weights:
+        _check_tying(options)
     if getattr(options, "criterion", None) == "adaptive_loss" and not (
         options.adaptive_softmax_cutoff
     ):
         refuse("criterion", "adaptive_loss needs --adaptive-softmax-cutoff")
 
 
+def _check_sharing(options: Namespace) -> None:
+    for option in ("character_embeddings", "adaptive_input"):
+        if getattr(options, option):
+            refuse("share_decoder_input_output_embed", f"works on a table, not {_flag(option)}")
+    if options.decoder_input_dim != options.decoder_output_dim:
+        refuse("share_decoder_input_output_embed", _equal(*_DIMENSIONS))
+
+
+def _check_tying(options: Namespace) -> None:
+    if not (options.adaptive_input and options.adaptive_softmax_cutoff):
+        refuse(
+            "tie_adaptive_weights",
+            "needs --adaptive-input and --adaptive-softmax-cutoff, or to be set false",
+        )
+    for pair in (_CUTOFFS, ("adaptive_softmax_factor", "adaptive_input_factor"), _DIMENSIONS):
+        if getattr(options, pair[0]) != getattr(options, pair[1]):
+            refuse("tie_adaptive_weights", _equal(*pair))
+
+
+def _equal(first: str, second: str) -> str:
+    return f"needs equal {_flag(first)} and {_flag(second)}"
+
+
 def _flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
 
 
-def _check_cutoffs(options: Namespace, source_types: int, target_types: int) -> None:
+def _check_sizes(options: Namespace, source_types: int, target_types: int) -> None:
+    if source_types != target_types:
+        for option in ("tie_adaptive_weights", "share_decoder_input_output_embed"):
+            if getattr(options, option):
+                refuse(option, "needs the whole dictionary as output, not --output-dictionary-size")
     sizes = {"adaptive_softmax_cutoff": target_types}
     if options.adaptive_input:
         sizes["adaptive_input_cutoff"] = source_types

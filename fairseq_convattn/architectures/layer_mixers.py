@@ -23,7 +23,8 @@ def layer_mixers(args: Namespace, side: str) -> list[MixerConfig]:
     layers = getattr(args, f"{side}_layers")
     if layers < 0:
         refuse(f"{side}_layers", f"{layers} layers cannot be built")
-    sizes = whole_numbers(f"{side}_kernel_sizes", getattr(args, f"{side}_kernel_sizes"))
+    option = f"{side}_kernel_sizes"
+    sizes = whole_numbers(option, getattr(args, option), "3,7,15,31")
     names = _mixer_names(f"{side}_mixers", getattr(args, f"{side}_mixers"))
     names = _one_per_layer(f"{side}_mixers", names, layers)
     sizes = _one_per_layer(f"{side}_kernel_sizes", sizes, layers)
@@ -32,12 +33,12 @@ def layer_mixers(args: Namespace, side: str) -> list[MixerConfig]:
     return [mixers[i] for i in _kept(f"{side}_layers_to_keep", kept, layers)] if kept else mixers
 
 
-def whole_numbers(option: str, given: str | int | list[int]) -> list[int]:
+def whole_numbers(option: str, given: str | int | list[int], example: str) -> list[int]:
     """``3,7,15`` on the command line; a number or a list from Python and from YAML."""
     numbers = given.strip("[] ").split(",") if isinstance(given, str) else given
     numbers = numbers if isinstance(numbers, list) else [numbers]
     if not all(re.fullmatch(r"\s*[+-]?\d+\s*", str(number)) for number in numbers):
-        refuse(option, f"{given!r} must be whole numbers with commas between them, as 3,7,15,31")
+        refuse(option, f"{given!r} must be whole numbers with commas between them, as {example}")
     return [int(number) for number in numbers]
 
 

@@ -63,18 +63,15 @@ def _adaptive(cutoffs: str) -> dict:
     }
 
 
-def _lm_kernels(layers: int) -> dict:
-    """15 twice, 31 four times, then 63: the paper's for Billion Word, which we give to
-    WikiText-103 too."""
-    return {"decoder_kernel_sizes": [15] * 2 + [31] * 4 + [63] * (layers - 6)}
-
+# the paper's for Billion Word, which we give to WikiText-103 too
+_LM_KERNELS = {"decoder_kernel_sizes": (15, 15, 31, 31, 31, 31, 63)}
 
 LANGUAGE_MODEL_SHAPES = {
     "lm_tiny": {**_lm_shape(128, 256, 4, layers=4), **_dropouts(0.3, 0.1, inputs=0.0)},
     "lm_wiki103": {  # shape, dropouts and adaptive input of Baevski and Auli 2019
         **_lm_shape(1024, 4096, 8, layers=16),
         **_dropouts(0.3, 0.1),
-        **_lm_kernels(16),
+        **_LM_KERNELS,
         **_adaptive("20000,60000"),
         "activation_dropout": 0.1,
         "adaptive_softmax_dropout": 0.2,
@@ -82,7 +79,7 @@ LANGUAGE_MODEL_SHAPES = {
     "lm_gbw": {
         **_lm_shape(1024, 4096, 16, layers=17),
         **_dropouts(0.1, 0.1),
-        **_lm_kernels(17),
+        **_LM_KERNELS,
         **_adaptive("60000,160000"),
     },
 }
@@ -109,8 +106,5 @@ LANGUAGE_MODEL_PRESETS = {
     for mixer in MIXERS
     for name, shape in LANGUAGE_MODEL_SHAPES.items()
 }
-# the 16 blocks of Baevski and Auli's models; it has no kernels
-LANGUAGE_MODEL_PRESETS["attention_lm_gbw"] |= {
-    "decoder_layers": 16,
-    "decoder_kernel_sizes": [1],
-}
+# the 16 blocks of Baevski and Auli's models
+LANGUAGE_MODEL_PRESETS["attention_lm_gbw"] |= {"decoder_layers": 16}

@@ -62,9 +62,8 @@ def _architecture(preset: dict, schema: Schema, check: Callable[[Namespace], Any
 
     def apply(cfg: Namespace | DictConfig) -> None:
         with open_dict(cfg) if isinstance(cfg, DictConfig) else nullcontext():
-            _fill(cfg, preset)
             # a checkpoint keeps its model's whole description, whatever defaults become
-            _fill(cfg, vars(complete(cfg, schema)))
+            _fill(cfg, vars(complete(cfg, schema, preset)))
         if isinstance(cfg, Namespace):
             try:
                 check(complete(cfg, schema))

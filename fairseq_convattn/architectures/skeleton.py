@@ -49,4 +49,4 @@ def _on_meta(
         args=Namespace(max_target_positions=None, tokens_per_sample=1),
     )
     with torch.device("meta"):
-        return model.build_model(args, task)
+        return model.build_model(Namespace(**vars(args)), task)

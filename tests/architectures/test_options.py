@@ -7,6 +7,10 @@ from conftest import PLUGIN
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.models.transformer_lm import (
+    transformer_lm_baevski_gbw,
+    transformer_lm_baevski_wiki103,
+)
 
 from fairseq_convattn.__main__ import main as help_command
 from fairseq_convattn.architectures.config import LANGUAGE_MODEL, complete
@@ -15,6 +19,17 @@ from fairseq_convattn.architectures.overview import parameters
 from fairseq_convattn.architectures.presets import ENCODER_DECODER_PRESETS, LANGUAGE_MODEL_PRESETS
 from fairseq_convattn.architectures.skeleton import language_model_skeleton, skeleton
 from fairseq_convattn.architectures.translation import nested_config
+
+ADAPTIVE = (
+    *("adaptive_input", "adaptive_softmax_cutoff", "adaptive_input_cutoff"),
+    *("adaptive_softmax_dropout", "tie_adaptive_weights", "tie_adaptive_proj"),
+)
+BAEVSKI = (
+    *("decoder_layers", "decoder_ffn_embed_dim", "decoder_attention_heads"),
+    *("decoder_normalize_before", "no_decoder_final_norm", "dropout", "attention_dropout"),
+    "activation_dropout",
+    *("adaptive_softmax_factor", "adaptive_input_factor", "share_decoder_input_output_embed"),
+)
 
 
 def parse(arch, *flags):
@@ -29,6 +44,18 @@ def configuration(arch, *flags):
     cfg = convert_namespace_to_omegaconf(parse(arch, *flags)).model
     ARCH_CONFIG_REGISTRY[arch](cfg)
     return nested_config(complete(cfg))
+
+
+def parse_lm(arch, *flags):
+    return parse(arch, "--task", "language_modeling", *flags)
+
+
+def lm_options(arch, *flags):
+    return language_model_options(complete(parse_lm(arch, *flags), LANGUAGE_MODEL))
+
+
+def count(model) -> float:
+    return round(sum(p.numel() for p in model.parameters()) / 1e6, 1)
 
 
 def test_presets_have_the_papers_shapes():
@@ -157,29 +184,53 @@ def test_what_cannot_work_is_said_in_a_line_before_anything_is_loaded(arch, flag
     assert "\n" not in str(error.value)
 
 
-def parse_lm(arch, *flags):
-    return parse(arch, "--task", "language_modeling", *flags)
-
-
 def test_language_model_presets_have_the_papers_shapes():
-    options = language_model_options(complete(parse_lm("dynamic_conv_lm_gbw"), LANGUAGE_MODEL))
-    sizes = options.decoder_kernel_sizes
-    assert (sizes.count(15), sizes.count(31), sizes.count(63)) == (2, 4, 11)
-    assert sizes == sorted(sizes)
-    shape = (options.decoder_embed_dim, options.decoder_ffn_embed_dim)
-    assert shape == (1024, 4096) and options.decoder_attention_heads == 16
-    cutoffs = (options.adaptive_input_cutoff, options.adaptive_softmax_cutoff)
-    assert cutoffs == ([60_000, 160_000],) * 2
-    assert options.adaptive_input and options.tie_adaptive_weights and options.tie_adaptive_proj
+    for arch, kernels in (
+        ("dynamic_conv_lm_gbw", [15] * 2 + [31] * 4 + [63] * 11),
+        ("lightweight_conv_lm_wiki103", [15] * 2 + [31] * 4 + [63] * 10),
+        ("dynamic_conv_lm_tiny", [3, 7, 15, 31]),
+    ):
+        assert [m.kernel_size for m in lm_options(arch).decoder_mixers] == kernels
+    options = lm_options("dynamic_conv_lm_gbw")
+    mixer = options.decoder_mixers[0]
+    assert (options.dropout, mixer.attention_dropout) == (0.1, 0.1)
+    assert (mixer.glu, mixer.num_heads, mixer.weight_dropout, mixer.input_dropout) == (
+        *(True, 16, 0.1, 0.1),
+    )
+    options = lm_options("dynamic_conv_lm_tiny")
+    mixer = options.decoder_mixers[0]
+    assert (options.decoder_embed_dim, options.decoder_ffn_embed_dim) == (128, 256)
+    assert (options.decoder_output_dim, mixer.num_heads) == (128, 4)
+    assert (options.dropout, mixer.weight_dropout, mixer.input_dropout) == (0.3, 0.1, 0)
+    assert options.decoder_normalize_before and not options.no_decoder_final_norm
+    assert not options.adaptive_input
 
-    options = language_model_options(complete(parse_lm("attention_lm_wiki103"), LANGUAGE_MODEL))
-    assert (options.decoder_layers, options.decoder_attention_heads) == (16, 8)
-    assert options.adaptive_softmax_cutoff == [20_000, 60_000]
 
-    options = language_model_options(complete(parse_lm("dynamic_conv_lm_tiny"), LANGUAGE_MODEL))
-    assert options.decoder_kernel_sizes == [3, 7, 15, 31]
-    assert (options.decoder_embed_dim, options.decoder_output_dim) == (128, 128)
-    assert options.decoder_normalize_before and not options.adaptive_input
+@pytest.mark.parametrize(
+    "ours, fairseqs, ours_alone",
+    [
+        ("attention_lm_wiki103", transformer_lm_baevski_wiki103, ()),
+        # fairseq's preset has 12 blocks without adaptive input, which its users ask for
+        ("attention_lm_gbw", transformer_lm_baevski_gbw, ("decoder_layers", *ADAPTIVE)),
+    ],
+)
+def test_attention_language_models_are_those_of_baevski_and_auli(ours, fairseqs, ours_alone):
+    expected, options = Namespace(), lm_options(ours)
+    fairseqs(expected)
+    for name in {*BAEVSKI, *ADAPTIVE} - {*ours_alone}:
+        value = getattr(expected, name)
+        if name.endswith("_cutoff"):
+            value = [int(cutoff) for cutoff in value.split(",")]
+        assert getattr(options, name) == value, name
+    assert options.decoder_layers == 16 and options.decoder_embed_dim == 1024
+
+
+@pytest.mark.parametrize("arch", LANGUAGE_MODEL_PRESETS)
+@pytest.mark.parametrize("layers", [2, 20])
+def test_any_number_of_layers_of_a_language_model(arch, layers):
+    mixers = lm_options(arch, "--decoder-layers", str(layers)).decoder_mixers
+    assert len(mixers) == layers and mixers[1].kernel_size in (7, 15)
+    assert layers == 2 or mixers[-1].kernel_size in (31, 63)
 
 
 def test_what_a_language_models_preset_switches_on_can_be_switched_off():
@@ -187,8 +238,7 @@ def test_what_a_language_models_preset_switches_on_can_be_switched_off():
         *("--adaptive-input", "false", "--adaptive-softmax-cutoff", "none"),
         *("--tie-adaptive-weights", "false", "--decoder-normalize-before", "false"),
     )
-    args = parse_lm("dynamic_conv_lm_wiki103", *flags)
-    options = language_model_options(complete(args, LANGUAGE_MODEL))
+    options = lm_options("dynamic_conv_lm_wiki103", *flags)
     assert not (options.adaptive_input or options.adaptive_softmax_cutoff)
     assert not (options.tie_adaptive_weights or options.decoder_normalize_before)
 
@@ -199,6 +249,11 @@ def test_what_a_language_models_preset_switches_on_can_be_switched_off():
         ("--decoder-mixers dynamics", "--decoder-mixers: unknown mixer 'dynamics'"),
         ("--decoder-kernel-sizes 3,7", "--decoder-kernel-sizes: 2 values for 4 layers"),
         ("--adaptive-input", "--adaptive-input: needs --adaptive-input-cutoff"),
+        ("--adaptive-softmax-factor 0", "--adaptive-softmax-factor: 0.0 is less than 1"),
+        (
+            "--share-decoder-input-output-embed --decoder-input-dim 8",
+            "--share-decoder-input-output-embed: needs equal --decoder-output-dim and --decoder-in",
+        ),
         ("--adaptive-input data", "--adaptive-input: 'data' is neither true nor false"),
         ("--adaptive-softmax-cutoff 9,x", "--adaptive-softmax-cutoff: '9,x' must be whole numbers"),
         ("--adaptive-softmax-cutoff 9,8", "--adaptive-softmax-cutoff: '9,8' must rise"),
@@ -242,6 +297,25 @@ def test_cutoffs_beyond_the_dictionary():
     preset = Namespace(**LANGUAGE_MODEL_PRESETS["dynamic_conv_lm_wiki103"])
     with pytest.raises(ValueError, match="60000 is beyond the dictionary's 1000 types"):
         language_model_skeleton(preset, 1000, 1000)
+    options = Namespace(adaptive_input=True, adaptive_input_cutoff=[50], decoder_layers=1)
+    with pytest.raises(ValueError, match="--adaptive-input-cutoff: 50 is beyond"):
+        language_model_skeleton(options, 49, 99)
+
+
+@pytest.mark.parametrize("option", ["tie_adaptive_weights", "share_decoder_input_output_embed"])
+def test_nothing_is_shared_with_a_smaller_output_dictionary(option):
+    options = Namespace(**{option: True}, decoder_layers=1)
+    if option == "tie_adaptive_weights":
+        options.adaptive_input, options.adaptive_softmax_cutoff = True, [8]
+    language_model_skeleton(options, 20, 20)
+    with pytest.raises(ValueError, match="needs the whole dictionary as output"):
+        language_model_skeleton(options, 20, 15)
+
+
+def test_character_filters_from_yaml_and_python():
+    options = Namespace(character_embeddings=True, character_filters=[[1, 8]], decoder_layers=1)
+    model = language_model_skeleton(options, 20, 20)
+    assert [c.out_channels for c in model.decoder.embed_tokens.convolutions] == [8]
 
 
 def test_unknown_norms_are_refused_by_the_parser(capsys):
@@ -299,6 +373,7 @@ def test_every_architecture_builds():
         assert len(model.encoder.layers) == preset["encoder_layers"], arch
     for arch, preset in LANGUAGE_MODEL_PRESETS.items():
         model = language_model_skeleton(Namespace(**preset), 200_000, 200_000)
+        assert arch in ARCH_CONFIG_REGISTRY
         assert len(model.decoder.layers) == preset["decoder_layers"], arch
 
 
@@ -313,10 +388,6 @@ def test_every_architecture_builds():
 def test_parameters_of_the_big_models(arch, millions):
     """With 32,768 shared types; the paper gives 213 M for the dynamic model."""
     assert round(parameters(arch) / 1e6, 1) == millions
-
-
-def count(model) -> float:
-    return round(sum(p.numel() for p in model.parameters()) / 1e6, 1)
 
 
 @pytest.mark.parametrize(
