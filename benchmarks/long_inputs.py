@@ -1,13 +1,15 @@
 #!/usr/bin/env python
 """Language models on long inputs: memory and time against the number of tokens.
 
-Trains (one update), scores and generates with this package's language models and fairseq's
-transformer_lm and lightconv_lm of the same shape, side by side. Every measurement runs in a
-process of its own, whose memory is counted from the built model on. Linux only.
+Trains (forward and backward), scores (forward) and generates with this package's language
+models and fairseq's transformer_lm and lightconv_lm of the same shape, side by side. Every
+measurement runs in a process of its own, whose memory is counted from the built model on, its
+gradients included. Linux only.
 """
 
 import argparse
 import csv
+import importlib.util
 import multiprocessing
 import os
 import platform
@@ -66,8 +68,8 @@ def build(name: str, max_positions: int):
 
 def train(model, tokens) -> None:
     logits, _ = model(tokens)
-    loss = model.get_normalized_probs((logits, None), log_probs=True)
-    loss.gather(-1, tokens.unsqueeze(-1)).mean().backward()
+    log_probabilities = model.get_normalized_probs((logits, None), log_probs=True)
+    (-log_probabilities.gather(-1, tokens.unsqueeze(-1)).mean()).backward()
 
 
 def score(model, tokens) -> None:
@@ -145,7 +147,7 @@ def in_own_process(measure_one: Callable, *arguments) -> tuple[float, float] | N
     return results.get()
 
 
-def plot(rows: list[dict], file: str) -> None:
+def plot(rows: list[dict], file: Path) -> None:
     import matplotlib
 
     matplotlib.use("agg")
@@ -188,6 +190,21 @@ def _names(options: tuple[str, ...]) -> Callable[[str], list[str]]:
     return parse
 
 
+def _numbers(text: str) -> list[int]:
+    numbers = [int(number) for number in text.split(",")]
+    if min(numbers) <= 2:
+        raise argparse.ArgumentTypeError(f"{min(numbers)} tokens are too few")
+    return numbers
+
+
+def _new_file(text: str) -> Path:
+    path = Path(text)
+    if path.exists() or not path.parent.is_dir():
+        why = "is there already" if path.exists() else "has no folder"
+        raise argparse.ArgumentTypeError(f"{path} {why}")
+    return path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -198,7 +215,7 @@ def main() -> None:
     )
     parser.add_argument(
         "--tokens",
-        type=lambda text: [int(number) for number in text.split(",")],
+        type=_numbers,
         default=[512, 1024, 2048, 4096, 8192],
         help="lengths of the input, one sequence each (default: 512,1024,2048,4096,8192)",
     )
@@ -206,9 +223,15 @@ def main() -> None:
     parser.add_argument(
         "--memory", type=float, default=24, metavar="GIB", help="address space (default: 24)"
     )
-    parser.add_argument("--csv", metavar="FILE", help="also write the figures there")
-    parser.add_argument("--plot", metavar="FILE", help="also draw them (needs matplotlib)")
+    parser.add_argument(
+        "--csv", type=_new_file, metavar="FILE", help="also write the figures there"
+    )
+    parser.add_argument(
+        "--plot", type=_new_file, metavar="FILE", help="also draw them (needs matplotlib)"
+    )
     arguments = parser.parse_args()
+    if arguments.plot and not importlib.util.find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
     import torch
 
     print(

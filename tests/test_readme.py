@@ -1,15 +1,27 @@
+import re
+
 from conftest import ROOT
 
-from fairseq_convattn.architectures.overview import architecture_table
+from fairseq_convattn.architectures.overview import architecture_table, language_model_table
 
 
-def test_its_table_of_architectures_is_the_codes():
-    assert architecture_table() in (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def test_the_files_it_names_are_there():
+def test_its_tables_of_architectures_are_the_codes():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name in ("quickstart.sh", "test.sh", "sentencepiece_bpe.py", "average_checkpoints.py"):
-        assert f"scripts/{name}" in readme and (ROOT / "scripts" / name).is_file()
-    for name in ("docs/family.svg", "docs/results.md", "CONTRIBUTING.md", "CHANGELOG.md"):
-        assert name in readme and (ROOT / name).is_file()
+    assert architecture_table() in readme and language_model_table() in readme
+
+
+def test_the_files_that_the_documents_name_are_there():
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    names = {
+        (document, name)
+        for document in documents
+        for text in [document.read_text(encoding="utf-8")]
+        for name in (
+            *re.findall(r"\]\((?!http)([^)#]+)\)", text),
+            *re.findall(r"\b(?:scripts|benchmarks)/\w+\.(?:sh|py)", text),
+        )
+    }
+    assert {"scripts/score.py", "docs/results.md"} <= {name for _, name in names}
+    for document, name in names:
+        folder = ROOT if name.startswith(("scripts", "benchmarks")) else document.parent
+        assert (folder / name).exists(), f"{document.name} names {name}"

@@ -211,7 +211,11 @@ def test_language_model_presets_have_the_papers_shapes():
     [
         ("attention_lm_wiki103", transformer_lm_baevski_wiki103, ()),
         # fairseq's preset has 12 blocks without adaptive input, which its users ask for
-        ("attention_lm_gbw", transformer_lm_baevski_gbw, ("decoder_layers", *ADAPTIVE)),
+        (
+            "attention_lm_gbw",
+            transformer_lm_baevski_gbw,
+            ("decoder_layers", "activation_dropout", *ADAPTIVE),
+        ),
     ],
 )
 def test_attention_language_models_are_those_of_baevski_and_auli(ours, fairseqs, ours_alone):

@@ -69,6 +69,33 @@ def language_model(mixers, **options):
     return ConvAttnLanguageModel.build_model(args, task).eval(), dictionary
 
 
+ADAPTIVE = {"adaptive_input": True, "adaptive_softmax_cutoff": [5, 9]}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixers", MIXERS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {**ADAPTIVE, "adaptive_input_cutoff": [6]},
+        {**ADAPTIVE, "tie_adaptive_weights": True, "tie_adaptive_proj": True},
+        {"character_embeddings": True, "character_filters": [(1, 8), (2, 4)]},
+    ],
+    ids=["adaptive", "adaptive, tied", "characters"],
+)
+def test_inputs_and_outputs_of_language_models(mixers, options):
+    """A token has the same probability in the whole and by token."""
+    net, dictionary = language_model(mixers, **options)
+    previous, state = tokens(dictionary, 2, 5), {}
+    previous[0, :2] = torch.tensor([dictionary.eos(), dictionary.unk()])
+    whole = net.get_normalized_probs(net(previous), log_probs=True)
+    torch.testing.assert_close(whole.exp().sum(-1), torch.ones(2, 5))
+    for step in range(1, 6):
+        output = net.decoder(previous[:, :step], incremental_state=state)
+        scores = net.get_normalized_probs(output, log_probs=True)
+        torch.testing.assert_close(scores[:, -1], whole[:, step - 1], rtol=0, atol=1e-5)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("mixers", MIXERS)
 @pytest.mark.parametrize("time", [1, 2, 15, 40])
