@@ -19,7 +19,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -115,8 +115,8 @@ SYLLABLES = tuple(consonant + vowel for consonant in "bdklmnprtv" for vowel in "
 CODE_LETTERS = "ABCDEFGHJKLMNPRSTUVWXYZ"
 
 SENTENCE_WORDS = range(4, 17)
-MOST_SENTENCES = 1_000_000
-DRAWS_PER_SENTENCE = 10
+MOST_PAIRS = 1_000_000
+DRAWS_PER_PAIR = 10
 
 
 class Phrase(NamedTuple):
@@ -207,6 +207,10 @@ def draw_name(rng: Random) -> Phrase:
     return proper_name("".join(syllables).capitalize())
 
 
+def draw_code(rng: Random) -> str:
+    return f"{rng.choice(CODE_LETTERS)}{rng.randrange(100):02}"
+
+
 def draw_noun_phrase(
     rng: Random, nouns: Iterable[str], *, adjective: float = 0.0, code: float = 0.0
 ) -> Phrase:
@@ -218,7 +222,7 @@ def draw_noun_phrase(
         pick(rng, nouns),
         plural=plural,
         adjective=pick(rng, ADJECTIVES, adjective),
-        code=f"{rng.choice(CODE_LETTERS)}{rng.randrange(100):02}" if numbered else "",
+        code=draw_code(rng) if numbered else "",
     )
 
 
@@ -263,40 +267,50 @@ def draw_sentence(rng: Random) -> tuple[str, str]:
             return source, target
 
 
-def distinct_pairs(rng: Random, count: int) -> list[tuple[str, str]]:
-    """``count`` sentence pairs, no source twice.
+def distinct_pairs(
+    rng: Random, count: int, draw: Callable[[Random], tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """``count`` pairs of source and target from ``draw``, no source twice.
 
     Raises:
-        ValueError: the grammar does not yield so many.
+        ValueError: ``draw`` does not yield so many.
     """
-    if count > MOST_SENTENCES:
-        raise ValueError(f"{count} sentences are too many: at most {MOST_SENTENCES}")
+    if count > MOST_PAIRS:
+        raise ValueError(f"{count} pairs are too many: at most {MOST_PAIRS}")
     pairs: dict[str, str] = {}
-    for _ in range(DRAWS_PER_SENTENCE * count):
+    for _ in range(DRAWS_PER_PAIR * count):
         if len(pairs) == count:
             break
-        source, target = draw_sentence(rng)
+        source, target = draw(rng)
         pairs[source] = target
     if len(pairs) < count:
-        raise ValueError(f"the grammar yields too few distinct sentences for {count}")
+        raise ValueError(f"the grammar yields too few distinct sources for {count}")
     return list(pairs.items())
+
+
+def parallel_files(
+    draw: Callable[[Random], tuple[str, str]], sizes: dict[str, int], seed: int
+) -> dict[str, list[str]]:
+    """The lines of every file, by file name; ``sizes`` are pairs by split.
+
+    Raises:
+        ValueError: ``draw`` does not yield so many pairs.
+    """
+    pairs = iter(distinct_pairs(Random(seed), sum(sizes.values()), draw))
+    files: dict[str, list[str]] = {}
+    for split, size in sizes.items():
+        sources, targets = zip(*(next(pairs) for _ in range(size)), strict=True)
+        files[f"{split}.src"], files[f"{split}.tgt"] = list(sources), list(targets)
+    return files
 
 
 def generate(sizes: dict[str, int], seed: int) -> dict[str, list[str]]:
     """The lines of every file, by file name; ``sizes`` are sentences by split.
 
     Raises:
-        ValueError: a size is not positive or the grammar does not yield so many sentences.
+        ValueError: the grammar does not yield so many sentences.
     """
-    for split, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"--{split} must be at least 1, not {size}")
-    pairs = iter(distinct_pairs(Random(seed), sum(sizes.values())))
-    files: dict[str, list[str]] = {}
-    for split, size in sizes.items():
-        sources, targets = zip(*(next(pairs) for _ in range(size)), strict=True)
-        files[f"{split}.src"], files[f"{split}.tgt"] = list(sources), list(targets)
-    return files
+    return parallel_files(draw_sentence, sizes, seed)
 
 
 def write_files(directory: Path, files: dict[str, list[str]]) -> None:
@@ -313,23 +327,50 @@ def write_files(directory: Path, files: dict[str, list[str]]) -> None:
             os.replace(Path(partial) / name, directory / name)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description="Write a small synthetic translation task from a grammar of its own."
-    )
+def generator_main(
+    generate: Callable[[dict[str, int], int], dict[str, list[str]]],
+    description: str,
+    unit: str,
+    sizes: dict[str, int],
+    arguments: list[str] | None,
+) -> None:
+    """The command line of a generator.
+
+    Args:
+        generate: the lines of every file by its name, given sizes by split and a seed. It
+            meets the splits in the order of ``sizes``.
+        unit: what a size counts.
+        sizes: the defaults.
+        arguments: those of the command line by default.
+    """
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("output_dir", type=Path)
-    parser.add_argument("--train", type=int, default=6000, help="sentences (default: 6000)")
-    parser.add_argument("--valid", type=int, default=200, help="sentences (default: 200)")
-    parser.add_argument("--test", type=int, default=200, help="sentences (default: 200)")
-    parser.add_argument("--seed", type=int, default=1, help="(default: 1)")
+    for split, size in reversed(sizes.items()):
+        parser.add_argument(
+            f"--{split}", type=int, default=size, help=f"{unit} (default: %(default)s)"
+        )
+    parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
     options = parser.parse_args(arguments)
-    sizes = {"test": options.test, "valid": options.valid, "train": options.train}
+    sizes = {split: getattr(options, split) for split in sizes}
     try:
+        for split, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"--{split} must be at least 1, not {size}")
         if options.output_dir.exists() and not options.output_dir.is_dir():
             raise NotADirectoryError(f"{options.output_dir} exists and is not a directory")
         write_files(options.output_dir, generate(sizes, options.seed))
     except (ValueError, OSError) as error:
-        sys.exit(f"generate_corpus.py: {error}")
+        sys.exit(f"{parser.prog}: {error}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    generator_main(
+        generate,
+        "Write a small synthetic translation task from a grammar of its own.",
+        "sentences",
+        {"test": 200, "valid": 200, "train": 6000},
+        arguments,
+    )
 
 
 if __name__ == "__main__":

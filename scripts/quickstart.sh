@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# From nothing to a scored translation model on a small synthetic task, in minutes on a CPU.
+# From nothing to a scored model on a small generated task, in minutes on a CPU.
 set -euo pipefail
 
 usage() {
   cat <<'END'
-usage: bash scripts/quickstart.sh [--output DIR]
+usage: bash scripts/quickstart.sh [--task TASK] [--output DIR]
 
-Installs what is missing (scripts/setup.sh), writes a synthetic corpus, splits it with
-SentencePiece, trains a tiny dynamic convolution model, translates the test set and scores
-it with sacreBLEU. Every command is shown; DIR/commands.sh has them all.
+Installs what is missing (scripts/setup.sh), generates data, trains a tiny dynamic convolution
+model and scores it on a test set. Every command is shown; DIR/commands.sh has them all.
 
+  --task TASK    translation (default): English into an invented language, scored by sacreBLEU;
+                 summarization: articles into headlines, scored by ROUGE beside the articles'
+                 first sentences; or
+                 lm: a language model of an invented language, its perplexity beside the best
+                 possible one
   --output DIR   a new or empty folder (default: quickstart/<date>_<time>)
 END
 }
@@ -17,9 +21,17 @@ END
 die() { echo "error: $*" >&2; exit 1; }
 
 root=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+task=translation
 output=quickstart/$(date +%Y-%m-%d_%H%M%S)
 while [ $# -gt 0 ]; do
   case "$1" in
+    --task)
+      task=${2:-}
+      case "$task" in
+        translation | summarization | lm) shift 2 ;;
+        *) die "--task needs translation, summarization or lm${task:+, not $task}" ;;
+      esac
+      ;;
     --output)
       output=${2:-}
       [ -n "$output" ] || die "--output needs a folder"
@@ -57,11 +69,12 @@ END
 discard() { cat >/dev/null; }
 
 show_validations() {
-  local line pattern='epoch 0*([0-9]+) .*valid on .* ppl ([^ ]+) .* num_updates ([0-9]+)'
+  local line pattern='epoch 0*([0-9]+) .*valid on .* ppl ([^ ]+) (.*rougeL ([^ ]+))?.* num_updates ([0-9]+)'
   while IFS= read -r line; do
     if [[ $line =~ $pattern ]]; then
-      printf '  epoch %2d, %3d updates: validation perplexity %s\n' \
-        "${BASH_REMATCH[1]}" "${BASH_REMATCH[3]}" "${BASH_REMATCH[2]}"
+      printf '  epoch %2d, %3d updates: validation perplexity %s%s\n' \
+        "${BASH_REMATCH[1]}" "${BASH_REMATCH[5]}" "${BASH_REMATCH[2]}" \
+        "${BASH_REMATCH[4]:+, ROUGE-L ${BASH_REMATCH[4]}}"
     fi
   done
 }
@@ -77,48 +90,140 @@ run() {
   fi
 }
 
-run corpus "python scripts/generate_corpus.py $out/text"
-
-run bpe "python scripts/sentencepiece_bpe.py train --input $out/text/train.src $out/text/train.tgt --model-prefix $out/bpe --vocab-size 600"
-run bpe "mkdir $out/pieces"
-for file in {train,valid,test}.{src,tgt}; do
-  run bpe "python scripts/sentencepiece_bpe.py encode --model $out/bpe.model < $out/text/$file > $out/pieces/$file"
-done
-
-run preprocess "fairseq-preprocess -s src -t tgt --joined-dictionary \\
+# binarise_pairs: text/{train,valid,test}.{src,tgt}, split by SentencePiece, into bin
+binarise_pairs() {
+  local file
+  run bpe "python scripts/sentencepiece_bpe.py train --input $out/text/train.src $out/text/train.tgt --model-prefix $out/bpe --vocab-size 600"
+  run bpe "mkdir $out/pieces"
+  for file in {train,valid,test}.{src,tgt}; do
+    run bpe "python scripts/sentencepiece_bpe.py encode --model $out/bpe.model < $out/text/$file > $out/pieces/$file"
+  done
+  run preprocess "fairseq-preprocess -s src -t tgt --joined-dictionary \\
   --trainpref $out/pieces/train --validpref $out/pieces/valid --testpref $out/pieces/test \\
   --destdir $out/bin"
+}
 
-run train "fairseq-train $out/bin --save-dir $out/checkpoints --user-dir fairseq_convattn \\
-  --arch dynamic_conv_tiny --share-all-embeddings --dropout 0.1 \\
+# train OPTIONS: fairseq-train, with what all tours share
+train() {
+  run train "fairseq-train $out/bin --save-dir $out/checkpoints --user-dir fairseq_convattn \\
+  $1 \\
+  --optimizer adam --adam-betas '(0.9, 0.98)' --max-tokens 2000 --seed 1 \\
+  --required-batch-size-multiple 1 --no-epoch-checkpoints --num-workers 0 \\
+  --distributed-world-size 1" show_validations
+}
+
+# train_on_pairs OPTIONS
+train_on_pairs() {
+  train "--arch dynamic_conv_tiny --share-all-embeddings --dropout 0.1 \\
   --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \\
-  --optimizer adam --adam-betas '(0.9, 0.98)' \\
-  --lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 300 \\
-  --max-tokens 2000 --max-update 400 --seed 1 --required-batch-size-multiple 1 \\
-  --no-epoch-checkpoints --num-workers 0 --distributed-world-size 1" show_validations
+  --lr 0.004 --lr-scheduler inverse_sqrt --warmup-updates 300 $1"
+}
 
-run generate "fairseq-generate $out/bin --path $out/checkpoints/checkpoint_best.pt \\
-  --user-dir fairseq_convattn --beam 5 --remove-bpe sentencepiece \\
+# generate FILE OPTIONS: what the model makes of the test set, one line each, in FILE
+generate() {
+  run generate "fairseq-generate $out/bin --path $out/checkpoints/checkpoint_best.pt \\
+  --user-dir fairseq_convattn $2 --remove-bpe sentencepiece \\
   --required-batch-size-multiple 1 > $out/generated.txt"
-run generate "grep '^D-' $out/generated.txt | cut -c 3- | sort -n | cut -f 3 > $out/translated.txt"
+  run generate "grep '^D-' $out/generated.txt | cut -c 3- | sort -n | cut -f 3 > $out/$1"
+}
 
-run score "sacrebleu $out/text/test.tgt -i $out/translated.txt -m bleu --format text" cat
-bleu=$(sed -n 's/^BLEU[^ ]* = \([0-9]*\)\..*/\1/p' "$output/score.log")
-[ "${bleu:-0}" -ge 90 ] || die "the model has not learnt the task: BLEU is below 90; the logs are in $output"
+# require_90 METRIC SCORE
+require_90() {
+  [ "${2:-0}" -ge 90 ] || die "the model has not learnt the task: $1 is below 90; the logs are in $output"
+}
 
-echo
-python - "$output" <<'END'
+# show_examples SYSTEM_FILE ROWS SOURCE_WIDTH WIDTH
+show_examples() {
+  echo
+  python - "$output" "$@" <<'END'
 import itertools
 import sys
 import textwrap
 from pathlib import Path
 
-output = Path(sys.argv[1])
-files = [output / "text/test.src", output / "translated.txt", output / "text/test.tgt"]
-rows = zip(*(file.read_text(encoding="utf-8").splitlines()[:5] for file in files), strict=True)
-for row in [("SOURCE", "SYSTEM", "REFERENCE"), *rows]:
-    for line in itertools.zip_longest(*(textwrap.wrap(cell, 31) for cell in row), fillvalue=""):
-        print("{:33}{:33}{}".format(*line))
+output, system, rows = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+widths = [int(sys.argv[i]) for i in (4, 5, 5)]
+files = [output / "text/test.src", output / system, output / "text/test.tgt"]
+lines = (file.read_text(encoding="utf-8").splitlines()[:rows] for file in files)
+for row in [("SOURCE", "SYSTEM", "REFERENCE"), *zip(*lines, strict=True)]:
+    cells = (textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True))
+    for parts in itertools.zip_longest(*cells, fillvalue=""):
+        print("  ".join(f"{part:{width}}" for part, width in zip(parts, widths)).rstrip())
     print()
 END
+}
+
+translation() {
+  local bleu
+  run corpus "python scripts/generate_corpus.py $out/text"
+  binarise_pairs
+  train_on_pairs "--max-update 400"
+  generate translated.txt "--beam 5"
+  run score "sacrebleu $out/text/test.tgt -i $out/translated.txt -m bleu --format text" cat
+  bleu=$(sed -n 's/^BLEU[^ ]* = \([0-9]*\)\..*/\1/p' "$output/score.log")
+  require_90 BLEU "$bleu"
+  show_examples translated.txt 5 31 31
+}
+
+summarization() {
+  local rouge
+  run corpus "python scripts/generate_articles.py $out/text"
+  binarise_pairs
+  train_on_pairs "--max-update 450 \\
+  --task summarization --eval-rouge --eval-rouge-args '{\"beam\": 1}' \\
+  --eval-rouge-remove-bpe sentencepiece"
+  generate summaries.txt "--task summarization --beam 4 --scoring rouge"
+  run score "cut -d . -f 1 $out/text/test.src > $out/first_sentences.txt"
+  run score "python scripts/score.py --metric rouge --reference $out/text/test.tgt \\
+  --hypothesis $out/summaries.txt --baseline $out/first_sentences.txt" "grep -v ^INFO:"
+  rouge=$(sed -n '/^ROUGE-L F1/{s/.* = \([0-9]*\)\..*/\1/p;q}' "$output/score.log")
+  require_90 ROUGE-L "$rouge"
+  show_examples summaries.txt 3 47 23
+}
+
+lm() {
+  run corpus "python scripts/generate_language.py $out/text"
+  run preprocess "fairseq-preprocess --only-source --trainpref $out/text/train.txt \\
+  --validpref $out/text/valid.txt --testpref $out/text/test.txt --destdir $out/bin"
+  train "--task language_modeling --sample-break-mode eos --arch dynamic_conv_lm_tiny \\
+  --share-decoder-input-output-embed --dropout 0 --criterion cross_entropy \\
+  --lr 0.004 --lr-scheduler polynomial_decay --warmup-updates 100 \\
+  --max-update 800 --total-num-update 800 --validate-interval-updates 200"
+  run score "fairseq-eval-lm $out/bin --path $out/checkpoints/checkpoint_best.pt \\
+  --user-dir fairseq_convattn --sample-break-mode eos"
+  compare_perplexity
+}
+
+# compare_perplexity: that of score.log with that of entropy.json
+compare_perplexity() {
+  echo
+  python - "$output" <<'END'
+import json
+import re
+import sys
+from pathlib import Path
+
+MOST = 1.05
+
+output = Path(sys.argv[1])
+log = (output / "score.log").read_text(encoding="utf-8")
+best = json.loads((output / "text/entropy.json").read_text(encoding="utf-8"))["test"]
+loss = float(re.search(r"Loss \(base 2\): ([\d.]+)", log)[1])
+tokens = int(re.search(r"Evaluated ([\d,]+) tokens", log)[1].replace(",", ""))
+if tokens != best["tokens"]:
+    sys.exit(f"error: fairseq-eval-lm has scored {tokens} of the {best['tokens']} tokens")
+ratio = 2**loss / best["perplexity"]
+print(f"perplexity on the {tokens} tokens of the test set")
+print(f"  model          {2**loss:6.2f}")
+print(f"  best possible  {best['perplexity']:6.2f}, by {output}/text/entropy.json")
+print(f"  above it       {100 * (ratio - 1):6.2f} %")
+if ratio > MOST:
+    sys.exit(
+        f"error: the model has not learnt the language: its perplexity is more than "
+        f"{100 * (MOST - 1):.0f} % above the best possible one; the logs are in {output}"
+    )
+END
+}
+
+"$task"
 echo "done in $((SECONDS / 60)) min $((SECONDS % 60)) s; commands, logs and the model are in $output"

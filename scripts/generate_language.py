@@ -1,0 +1,213 @@
+"""Write text in an invented language of which the best possible perplexity is known.
+
+    python scripts/generate_language.py OUTPUT [--train 100000] [--valid 500] [--test 1000]
+        [--seed 1]
+
+writes train, valid and test as ``.txt``, one sentence a line, and ``entropy.json``:
+
+    {"language": {"bits_per_token": ..., "perplexity": ...},
+     "test": {"tokens": ..., "bits_per_token": ..., "perplexity": ...},
+     "valid": ..., "train": ...}
+
+``language`` is the entropy rate, exact. The others say how well the language's own probabilities
+predict the very text of a split, which no model can beat but by luck. A token is a word or the
+end of a sentence, as fairseq-eval-lm counts them with ``--sample-break-mode eos``. Sentences are
+independent draws, so they may recur, and a seed gives the same test and valid sets whatever
+``--train`` is.
+
+The language is that of generate_corpus.py, without names and codes. What comes next depends on
+more than the previous word: a verb agrees in class and number with its subject, up to 15 words
+earlier, and each object goes with a few verbs alone.
+"""
+
+import functools
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import Union
+
+from generate_corpus import (
+    ADJECTIVES,
+    ADVERBS,
+    DETERMINERS,
+    ENDINGS,
+    NOUN_PLURAL,
+    NOUNS,
+    PEOPLE_AND_ANIMALS,
+    PLACE_PREPOSITIONS,
+    PLACES,
+    POSTPOSITIONS,
+    RELATIVE,
+    THINGS,
+    TIMES,
+    TO,
+    TRANSFER_VERBS,
+    TRANSITIVE_VERBS,
+    generator_main,
+)
+
+OBJECTS = (*PEOPLE_AND_ANIMALS, *THINGS)
+MOST_SENTENCES = 10_000_000
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of the phrases, each with its probability."""
+
+    phrases: tuple["Phrase", ...]
+    probabilities: tuple[float, ...]
+
+
+# A word, phrases one after the other, or a choice.
+Phrase = Union[str, tuple["Phrase", ...], Choice]  # noqa: UP007  (| takes no string)
+
+
+def one_of(phrases: Iterable[Phrase]) -> Choice:
+    """Equally likely phrases."""
+    phrases = tuple(phrases)
+    return Choice(phrases, (1 / len(phrases),) * len(phrases))
+
+
+def perhaps(probability: float, phrase: Phrase) -> Choice:
+    return Choice((phrase, ()), (probability, 1 - probability))
+
+
+def draw(rng: Random, phrase: Phrase) -> tuple[list[str], float]:
+    """The words of a random ``phrase``, and -log2 of the probability of what was chosen."""
+    if isinstance(phrase, str):
+        return [phrase], 0.0
+    if isinstance(phrase, Choice):
+        (index,) = rng.choices(range(len(phrase.phrases)), phrase.probabilities)
+        words, bits = draw(rng, phrase.phrases[index])
+        return words, bits - math.log2(phrase.probabilities[index])
+    parts = [draw(rng, part) for part in phrase]
+    return [word for words, _ in parts for word in words], sum(bits for _, bits in parts)
+
+
+def entropy(phrase: Phrase) -> float:
+    """The mean of what :func:`draw` returns as bits."""
+    if isinstance(phrase, str):
+        return 0.0
+    if isinstance(phrase, Choice):
+        pairs = zip(phrase.phrases, phrase.probabilities, strict=True)
+        return sum(p * (entropy(part) - math.log2(p)) for part, p in pairs)
+    return sum(map(entropy, phrase))
+
+
+def mean_length(phrase: Phrase) -> float:
+    """In words."""
+    if isinstance(phrase, str):
+        return 1.0
+    if isinstance(phrase, Choice):
+        pairs = zip(phrase.phrases, phrase.probabilities, strict=True)
+        return sum(p * mean_length(part) for part, p in pairs)
+    return sum(map(mean_length, phrase))
+
+
+@functools.cache
+def noun_phrase(noun: str, plural: bool) -> Phrase:
+    """``noun`` is English, as in all that follows."""
+    stem, noun_class = NOUNS[noun]
+    ending = ENDINGS[noun_class][plural]
+    return (
+        one_of(stem + ending for stem in DETERMINERS.values()),
+        stem + NOUN_PLURAL if plural else stem,
+        perhaps(0.4, one_of(stem + ending for stem in ADJECTIVES.values())),
+    )
+
+
+@functools.cache
+def any_noun_phrase(nouns: tuple[str, ...]) -> Phrase:
+    return one_of(noun_phrase(noun, plural) for noun in nouns for plural in (False, True))
+
+
+def predicate(
+    nouns: Iterable[str], verbs: Iterable[str], verbs_per_noun: int, adverb: float, ending: str
+) -> Phrase:
+    """An object, with probability ``adverb`` an adverb, and one of the verbs that go with it.
+
+    ``verbs`` are stems, of which the n-th noun takes ``verbs_per_noun`` from the n-th on.
+    """
+    stems = tuple(verbs)
+    adverbs = [perhaps(adverb, one_of(ADVERBS.values()))] if adverb else []
+    return one_of(
+        (
+            any_noun_phrase((noun,)),
+            *adverbs,
+            one_of(stems[(n + i) % len(stems)] + ending for i in range(verbs_per_noun)),
+        )
+        for n, noun in enumerate(nouns)
+    )
+
+
+def clause(subject: Phrase, ending: str) -> Phrase:
+    """``ending`` is that of the verbs, for the class and number of ``subject``."""
+    place = one_of(POSTPOSITIONS[preposition] for preposition in PLACE_PREPOSITIONS)
+    action = functools.partial(predicate, OBJECTS, TRANSITIVE_VERBS.values(), 3, ending=ending)
+    acting = (perhaps(0.5, (any_noun_phrase(tuple(PLACES)), place)), action(adverb=0.3))
+    giving = (
+        any_noun_phrase(tuple(PEOPLE_AND_ANIMALS)),
+        POSTPOSITIONS[TO],
+        predicate(THINGS, TRANSFER_VERBS.values(), 2, 0.3, ending),
+    )
+    return (
+        subject,
+        perhaps(0.3, (RELATIVE, action(adverb=0.0))),
+        Choice((acting, giving), (0.7, 0.3)),
+    )
+
+
+@functools.cache
+def sentence() -> Phrase:
+    """The language: each of its sentences comes from one series of choices alone."""
+    clauses = (
+        clause(noun_phrase(noun, plural), ENDINGS[noun_class][plural])
+        for noun, (_, noun_class) in PEOPLE_AND_ANIMALS.items()
+        for plural in (False, True)
+    )
+    return perhaps(0.35, one_of(TIMES.values())), one_of(clauses)
+
+
+def bits_per_token() -> float:
+    """The entropy rate of the language; the end of a sentence is a token."""
+    return entropy(sentence()) / (mean_length(sentence()) + 1)
+
+
+def figures(bits: float) -> dict[str, float]:
+    return {"bits_per_token": round(bits, 6), "perplexity": round(2**bits, 6)}
+
+
+def generate(sizes: dict[str, int], seed: int) -> dict[str, list[str]]:
+    """The lines of every file, by file name; ``sizes`` are sentences by split.
+
+    Raises:
+        ValueError: a size is too large.
+    """
+    if max(sizes.values()) > MOST_SENTENCES:
+        raise ValueError(f"{max(sizes.values())} sentences are too many: at most {MOST_SENTENCES}")
+    rng = Random(seed)
+    files: dict[str, list[str]] = {}
+    report: dict[str, dict[str, float]] = {"language": figures(bits_per_token())}
+    for split, size in sizes.items():
+        sentences, bits = zip(*(draw(rng, sentence()) for _ in range(size)), strict=True)
+        files[f"{split}.txt"] = [" ".join(words) for words in sentences]
+        tokens = sum(len(words) + 1 for words in sentences)
+        report[split] = {"tokens": tokens, **figures(math.fsum(bits) / tokens)}
+    files["entropy.json"] = json.dumps(report, indent=2).splitlines()
+    return files
+
+
+def main(arguments: list[str] | None = None) -> None:
+    generator_main(
+        generate,
+        "Write text in an invented language of which the best possible perplexity is known.",
+        "sentences",
+        {"test": 1000, "valid": 500, "train": 100_000},
+        arguments,
+    )
+
+
+if __name__ == "__main__":
+    main()
