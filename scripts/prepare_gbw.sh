@@ -51,16 +51,14 @@ unpack() {
 }
 
 write_text() {
-  local folder split number shard
-  if folder=$(in_source "$training"); then
-    folder=$(dirname "$folder")
-  else
+  local training_folder heldout_folder split number shard
+  if ! { training_folder=$(in_source "$training") && heldout_folder=$(in_source "$heldout"); }; then
     unpack
-    folder=$release
+    training_folder=$release/$training heldout_folder=$release/$heldout
   fi
   echo "joining the shards"
   for number in {01..99}; do
-    shard=$folder/$training/news.en-000$number-of-00100
+    shard=$training_folder/news.en-000$number-of-00100
     if [ -f "$shard" ]; then
       cat "$shard"
     elif [ -z "$sample" ]; then
@@ -68,7 +66,7 @@ write_text() {
     fi
   done >"$part/train"
   for split in valid test; do
-    shard=$folder/$heldout/news.en.heldout-${heldout_shard[$split]}-of-00050
+    shard=$heldout_folder/news.en.heldout-${heldout_shard[$split]}-of-00050
     [ -f "$shard" ] || die "no $(basename "$shard") in $(dirname "$shard")"
     cp "$shard" "$part/$split"
   done

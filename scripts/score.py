@@ -23,17 +23,25 @@ texts, such as subwords left in, give a warning.
 
 import argparse
 import json
+import logging
 import re
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)  # before fairseq, which logs while it is imported
 
 import sacrebleu
 from sacrebleu.significance import PairedTest
 from tqdm import tqdm
 
 from fairseq_convattn.scoring import rouge
-from fairseq_convattn.scoring.checks import suspicions, without_unknowns
+from fairseq_convattn.scoring.checks import (
+    hypothesis_warnings,
+    mask_unknowns,
+    reference_warnings,
+)
 from fairseq_convattn.scoring.generated import ScoringError, Texts, read_texts
 
 METRICS_OF_OPTIONS = {
@@ -195,7 +203,7 @@ def rouge_report(
         ScoringError: ``--rouge-split`` is nothing to split at.
     """
     settings = rouge_settings(arguments)
-    for line in rouge.doubts([line for lines in refs for line in lines], settings):
+    for line in rouge.rouge_warnings([line for lines in refs for line in lines], settings):
         warn(line)
     signature = rouge.signature(len(refs), settings)
     texts_and_references = [
@@ -248,9 +256,12 @@ def report(arguments: argparse.Namespace) -> Report:
     names = arguments.reference or [f"T- lines of {arguments.hypothesis}"]
     require_same_length((*names, *(str(system.path) for system in systems)), (*refs, *texts))
     for system, lines in zip(systems, texts, strict=True):
-        for line in suspicions(lines, [line for lines in refs for line in lines]):
+        for line in hypothesis_warnings(lines):
             warn(f"{system.path}: {line}")
-    refs = [list(map(without_unknowns, lines)) for lines in refs]
+    for name, lines in zip(names, refs, strict=True):
+        for line in reference_warnings(lines):
+            warn(f"{name}: {line}")
+    refs = [list(map(mask_unknowns, lines)) for lines in refs]
     if arguments.metric == "rouge":
         return rouge_report(arguments, texts, refs)
     if not arguments.compound_split:

@@ -150,6 +150,9 @@ def test_bleu_and_chrf_are_sacrebleu(score, texts, metric, options, direct):
     result = score(metric, *files, *options, "--format", "json").json
     ((name, found),) = result["scores"].items()
     assert (name, found["score"]) == (expected.name, expected.score)
+    resampled = direct.corpus_score(hyp, refs, n_bootstrap=1000)
+    mean, half = resampled._mean, resampled._ci
+    assert half > 0 and found["confidence"] == pytest.approx([mean - half, mean + half])
     fields = str(direct.get_signature()).split("|")
     assert set(fields) < set(result["signature"].split("|"))
     printed = score(metric, *files, *options).out.splitlines()
@@ -161,11 +164,15 @@ def test_compounds_are_split_as_in_the_papers(score, write):
     """A hyphen between spaces is no compound and matches none."""
     write("hyp", ["a state-of-the-art x-y-z model - it"])
     write("ref", ["a state - of-the-art x-y-z model - all"])
-    result = score("bleu", *PLAIN, "--compound-split", "--format", "json").json
+    write("ref2", ["x-y model"])
+    files = ("--reference", "ref", "ref2", "--hypothesis", "hyp")
+    result = score("bleu", *files, "--compound-split", "--format", "json").json
     joint, end = " ##AT##-##AT## ", "x ##AT##-##AT## y-z model -"
     hyp = f"a {joint.join(('state', 'of', 'the', 'art'))} {end} it"
     ref = f"a state - {joint.join(('of', 'the', 'art'))} {end} all"
-    expected = sacrebleu.BLEU(tokenize="none", force=True).corpus_score([hyp], [[ref]])
+    expected = sacrebleu.BLEU(tokenize="none", force=True).corpus_score(
+        [hyp], [[ref], ["x ##AT##-##AT## y model"]]
+    )
     assert result["scores"]["BLEU"]["score"] == expected.score
     assert "|tok:none|" in result["signature"]
     assert result["signature"].endswith("|compounds:split")
@@ -250,7 +257,32 @@ def test_subwords_left_in_are_reported(score, write):
         for metric in ("bleu", "rouge"):
             result = score(metric, *PLAIN)
             assert result.status == 0
-            assert "warning: hyp: subwords (@@ or \u2581) seem left in 1 of the texts" in result.err
+            assert "warning: hyp: subwords (@@ or \u2581) seem left in 1 of the " in result.err
+
+
+def test_warnings_name_their_file_once(score, texts, write):
+    write("worse", ["", *texts[0][1:]])
+    write("ref", ["", *texts[1][1:]])
+    files = ("--reference", "ref", "ref2", "--hypothesis", "hyp", "--baseline", "worse")
+    assert score("chrf", *files).err.splitlines() == [
+        "warning: worse: 1 of 12 hypotheses are empty",
+        "warning: ref: 1 of 12 references are empty",
+    ]
+
+
+def test_warns_of_a_marker_between_sentences(score, write):
+    for name in ("hyp", "ref"):
+        write(name, ["a <q> b"])
+    assert "--rouge-split '<q>'" in score("rouge", *PLAIN).err
+    assert not score("rouge", *PLAIN, "--rouge-split", "<q>").err
+
+
+def test_line_ends_and_byte_order_marks_are_no_text(score, texts, tmp_path):
+    expected = score("chrf", *PLAIN).out
+    for name in ("hyp", "ref"):
+        lines = (tmp_path / name).read_bytes().splitlines()
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + b"".join(x + b"\r\n" for x in lines))
+        assert score("chrf", *PLAIN).out == expected
 
 
 def test_empty_hypotheses_count(score, write):
@@ -302,8 +334,8 @@ def test_texts_that_cannot_be_scored(score, write, tmp_path):
     result = rouge("gen", "--hypothesis", "hyp")
     assert refused(result, "gen is fairseq-generate's output, no reference")
 
-    assert "gap lacks sentence 1; " in rouge("ref", "--hypothesis", "gap").message
-    assert "cut lacks sentence 3; " in rouge("ref", "--hypothesis", "cut").message
+    assert "gap lacks sentence 1: " in rouge("ref", "--hypothesis", "gap").message
+    assert "cut lacks sentence 3: " in rouge("ref", "--hypothesis", "cut").message
     assert "two has S-2 twice" in rouge("ref", "--hypothesis", "two").message
     assert refused(rouge("ref", "--hypothesis", "empty"), "empty is empty")
     assert "latin is no UTF-8 text" in rouge("ref", "--hypothesis", "latin").message
@@ -363,4 +395,5 @@ def test_fairseq_generate_and_the_script_as_typed(data, tmp_path):
         *("--hypothesis", tmp_path / "generated"),
     )
     assert run.returncode == 0, run.stderr
+    assert "INFO" not in run.stderr
     assert "; ".join(run.stdout.splitlines()) == last.partition(": ")[2]

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import PLUGIN, SHRUNK, command, generate, preprocess, train
-from fairseq import options, tasks
+from fairseq import checkpoint_utils, options, tasks
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.data import encoders
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
@@ -20,6 +21,7 @@ from fairseq_cli import validate as validate_command
 from rouge_score.rouge_scorer import RougeScorer
 
 from fairseq_convattn import summarization
+from fairseq_convattn.scoring.rouge import sentence_scores
 from fairseq_convattn.summarization.ngram_blocking import NGramBlocker
 from fairseq_convattn.summarization.options import DECODING_DEFAULTS
 
@@ -167,7 +169,30 @@ def test_validation_loss_sees_what_training_sees(articles):
     assert seen["ntokens"] == trains["ntokens"]
 
 
-def test_decoding_defaults_yield_to_explicit_options():
+def test_batches_are_those_of_the_translation_task(articles):
+    task = setup(articles, "--required-seq-len-multiple", "8", "--max-target-tokens", "4")
+    for split, shuffled in (("train", True), ("valid", True), ("test", False)):
+        task.load_dataset(split)
+        assert task.dataset(split).shuffle is shuffled
+    dataset = task.dataset("valid")
+    batch = dataset.collater([dataset[index] for index in range(13)])
+    assert (batch["net_input"]["src_tokens"].size(1), batch["target"].size(1)) == (64, 24)
+
+    def criterion(model, sample):
+        return 0.0, 1, {"sample": sample}
+
+    seen = task.valid_step(batch, torch.nn.Module(), criterion)[2]["sample"]
+    assert seen["target"].size(1) == seen["net_input"]["prev_output_tokens"].size(1) == 8
+
+
+def test_decoding_defaults_yield_to_explicit_options(articles, trained):
+    assert DECODING_DEFAULTS == {
+        "min_len": 10,
+        "max_len_a": 0,
+        "max_len_b": 200,
+        "no_repeat_ngram_size": 3,
+        "lenpen": 1.0,
+    }
     ours, translation = generation(*TASK), generation()
     for name, value in DECODING_DEFAULTS.items():
         assert getattr(ours, name) == value
@@ -176,6 +201,10 @@ def test_decoding_defaults_yield_to_explicit_options():
     explicit = generation(*TASK, *flags.split())
     assert (explicit.min_len, explicit.no_repeat_ngram_size) == (1, 0)  # fairseq's own defaults
     assert (explicit.max_len_b, explicit.lenpen, explicit.max_len_a) == (77, 2, 0.5)
+    task = setup(articles)
+    models, _ = checkpoint_utils.load_model_ensemble([str(trained)], task=task)
+    for decoding, penalty in ((ours, 1), (explicit, 2)):
+        assert task.build_generator(models, decoding).len_penalty == penalty
 
 
 def test_blocking_and_lengths_in_the_output(articles, trained):
@@ -316,6 +345,50 @@ def test_unknown_words_of_a_reference_match_nothing(articles):
     assert sums["_rouge1_sum"] == 0 and sums["_rouge_count"] == 1
 
 
+def test_eval_rouge_scores_joined_and_detokenised_text(tmp_path, monkeypatch):
+    """The tokenizer gets its options; an untrained model writes subwords too."""
+
+    class Glue:
+        def __init__(self, options):
+            self.glue = options.glue
+
+        def decode(self, text):
+            return text.replace(" ", self.glue)
+
+    monkeypatch.setitem(encoders.TOKENIZER_REGISTRY, "glue", Glue)
+    scored = []
+
+    def record(hypothesis, references, *settings):
+        scored.append((hypothesis, *references))
+        return sentence_scores(hypothesis, references, *settings)
+
+    monkeypatch.setattr(summarization.task, "sentence_scores", record)
+    pairs = {split: [("l@@ o@@ w er", "L@@ O W@@ ER E@@ R")] * 4 for split in ("train", "valid")}
+    data = preprocess(pairs, tmp_path / "subwords")
+    joined = ("--eval-rouge-remove-bpe", "--eval-rouge-detok", "glue")
+    flags = (*SHORT_ROUGE, *joined, "--eval-rouge-detok-args", '{"glue": "_"}')
+    train(data, tmp_path, *TASK, *DYNAMIC, *flags, "--max-update", "1")
+    hypotheses, references = zip(*(pair for pair in scored if pair != ("", "")), strict=True)
+    assert set(references) == {"LO_WER_ER"} and len(references) == 4
+    assert all(text and "@@ " not in text and " " not in text for text in hypotheses)
+
+
+@pytest.mark.parametrize("split", ["newline", "<q>"])
+def test_eval_rouge_splits_sentences(tmp_path, split):
+    pairs = {"train": [("a", "A B <q> C D")]}
+    task = setup(preprocess(pairs, tmp_path), "--eval-rouge", "--eval-rouge-split", split)
+
+    def encode(text):
+        return task.target_dictionary.encode_line(text, add_if_not_exist=False).long()
+
+    task.inference_step = lambda *_: [[{"tokens": encode("C D <q> A B")}]]
+    task._rouge_generator = task._rouge_detokenizer = None
+    sample = {"target": encode("A B <q> C D").unsqueeze(0)}
+    sums = task.valid_step(sample, torch.nn.Module(), lambda *_: (0.0, 1, {}))[2]
+    assert (sums["_rougeLsum_sum"] == 1) is (split == "<q>")
+    assert sums["_rougeL_sum"] < 1
+
+
 def test_resume(articles, tmp_path):
     flags = (*TASK, *DYNAMIC, "--max-source-tokens", "12", *SHORT_ROUGE)
     train(articles, tmp_path / "whole", *flags, "--max-update", "6")
@@ -369,6 +442,29 @@ def test_warns_of_sources_prepared_otherwise(articles, trained, caplog):
             "--min-len: no summary has 10 tokens or more with at most 9",
         ),
         (
+            [
+                *("--eval-rouge", "--source-prefix", "a b", "--eval-rouge-args"),
+                '{"max_len_a": 2, "max_len_b": 3}',
+            ],
+            "--min-len: no summary has 10 tokens or more with at most 9 for a source of 3",
+        ),
+        (
+            ["--eval-rouge", "--eval-rouge-args", '{"min_len": "3"}'],
+            '--eval-rouge-args: min_len is "3", but takes int',
+        ),
+        (
+            ["--eval-rouge", "--eval-rouge-args", '{"lenpen": null}'],
+            "--eval-rouge-args: lenpen is null, but takes float",
+        ),
+        (
+            ["--eval-rouge", "--eval-rouge-args", '{"beam": true}'],
+            "--eval-rouge-args: beam is true, but takes int",
+        ),
+        (["--eval-rouge", "--eval-rouge-detok", "nope"], "--eval-rouge-detok: fairseq has no"),
+        (["--eval-rouge", "--eval-rouge-detok-args", "x"], "--eval-rouge-detok-args: x is not"),
+        (["--eval-rouge", "--eval-rouge-split", "q"], "--eval-rouge-split: sentences are split"),
+        (["--eval-bleu"], "--eval-bleu: it would compare with cut summaries; use --eval-rouge"),
+        (
             ["--eval-rouge", "--max-target-positions", "10"],
             "--min-len: no summary has 10 tokens or more with at most 200",
         ),
@@ -387,6 +483,7 @@ def test_errors_of_generation(articles, trained):
     for flags, message in (
         (("--max-source-positions", "2000", "--max-source-tokens", "1024"), "do not fit into 1024"),
         (("--max-len-b", "5"), "--min-len: no summary has 10 tokens or more with at most 5"),
+        (("--max-len-a", "0.5", "--max-len-b", "5", "--min-len", "10"), "with at most 5 for a"),
         (("--no-repeat-ngram-size", "-2"), "--no-repeat-ngram-size: -2 is negative"),
     ):
         with pytest.raises(ValueError, match=message):

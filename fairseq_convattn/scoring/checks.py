@@ -6,7 +6,7 @@ UNKNOWN = "<unk>"
 UNKNOWN_IN_REFERENCE = "<<unk>>"
 
 
-def without_unknowns(reference: str) -> str:
+def mask_unknowns(reference: str) -> str:
     """A reference whose unknown words no hypothesis matches.
 
     fairseq writes a target's word that the dictionary lacks as ``<<unk>>``, yet tokenisers
@@ -16,35 +16,39 @@ def without_unknowns(reference: str) -> str:
     return reference.replace(UNKNOWN_IN_REFERENCE, "UNKNOWNTOKENINREF")
 
 
-def suspicions(hypotheses: Sequence[str], references: Sequence[str]) -> list[str]:
-    """One line for each thing that makes the scores of these texts doubtful.
-
-    Args:
-        hypotheses: what the model wrote.
-        references: what it is compared with, as fairseq wrote it; of several sets all.
-    """
-    lines = []
-    subwords = sum(map(_has_subwords, (*hypotheses, *references)))
-    if subwords:
-        lines.append(
-            f"subwords (@@ or \u2581) seem left in {subwords} of the texts, which changes the "
-            "score; fairseq-generate joins them with --remove-bpe or --remove-bpe sentencepiece"
-        )
-    empty = sum(not text.strip() for text in hypotheses)
-    if empty:
-        lines.append(f"{empty} of {len(hypotheses)} hypotheses are empty")
-    empty = sum(not text.strip() for text in references)
-    if empty:
-        lines.append(f"{empty} of {len(references)} references are empty")
+def hypothesis_warnings(hypotheses: Sequence[str]) -> list[str]:
+    """One line for each thing that makes the score of what a model wrote doubtful."""
+    lines = _warnings(hypotheses, "hypotheses")
     unknown = _count(UNKNOWN, hypotheses)
     if unknown:
         lines.append(f"the hypotheses have {unknown} {UNKNOWN}; they count as words")
+    return lines
+
+
+def reference_warnings(references: Sequence[str]) -> list[str]:
+    """One line for each thing that makes scores against these texts, as fairseq wrote them,
+    doubtful."""
+    lines = _warnings(references, "references")
     unknown = _count(UNKNOWN_IN_REFERENCE, references)
     if unknown:
         lines.append(
             f"the references have {unknown} {UNKNOWN_IN_REFERENCE}, words that the dictionary "
             "lacks; they match nothing, so score against the original text instead"
         )
+    return lines
+
+
+def _warnings(texts: Sequence[str], kind: str) -> list[str]:
+    lines = []
+    subwords = sum(map(_has_subwords, texts))
+    if subwords:
+        lines.append(
+            f"subwords (@@ or \u2581) seem left in {subwords} of the {kind}, which changes the "
+            "score; fairseq-generate joins them with --remove-bpe or --remove-bpe sentencepiece"
+        )
+    empty = sum(not text.strip() for text in texts)
+    if empty:
+        lines.append(f"{empty} of {len(texts)} {kind} are empty")
     return lines
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from fairseq.dataclass import FairseqDataclass
 from fairseq.scoring import SCORER_REGISTRY, BaseScorer, register_scorer
 
-from .checks import suspicions, without_unknowns
+from .checks import hypothesis_warnings, mask_unknowns, reference_warnings
 from .rouge import (
     NAMES,
     RougeSettings,
     corpus_scores,
-    doubts,
+    rouge_warnings,
     sentence_scores,
     signature,
 )
@@ -56,14 +56,18 @@ class RougeScorer(BaseScorer):
 
     def add_string(self, ref: str, pred: str) -> None:
         super().add_string(ref, pred)
-        self.scores.append(sentence_scores(pred, [without_unknowns(ref)], self.settings))
+        self.scores.append(sentence_scores(pred, [mask_unknowns(ref)], self.settings))
 
     def score(self) -> float:
         """F1 of ROUGE-Lsum in percent, which papers call ROUGE-L."""
         return corpus_scores(self.scores)["rougeLsum"].fmeasure
 
     def result_string(self) -> str:
-        for line in (*suspicions(self.pred, self.ref), *doubts(self.ref, self.settings)):
+        for line in (
+            *hypothesis_warnings(self.pred),
+            *reference_warnings(self.ref),
+            *rouge_warnings(self.ref, self.settings),
+        ):
             logger.warning(line)
         scores = corpus_scores(self.scores).items()
         parts = [f"{NAMES[name]} F1 = {score}" for name, score in scores]

@@ -72,7 +72,7 @@ def read_lines(path: Path) -> list[str]:
         ScoringError: it is empty or no UTF-8.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ScoringError(f"{path} is no UTF-8 text: {error}") from None
     if not text:
@@ -84,7 +84,8 @@ def _in_order(path: Path, texts: dict[int, str], count: int) -> list[str]:
     for number in range(count):
         if number not in texts:
             raise ScoringError(
-                f"{path} lacks sentence {number}; fairseq-generate keeps every sentence with "
+                f"{path} lacks sentence {number}: fairseq-generate was interrupted, wrote one of "
+                "several --num-shards or dropped sentences; it keeps every one with "
                 "--required-batch-size-multiple 1 and without "
                 "--skip-invalid-size-inputs-valid-test"
             )

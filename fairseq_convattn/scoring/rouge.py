@@ -7,6 +7,7 @@ English and little else.
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +27,7 @@ SEED = 12345
 _TIE = 1e-12  # means that differ by less are equal but for rounding
 _WORD = re.compile("[a-z0-9]")
 # a closing quote or bracket belongs to the sentence that it ends
+_MARKER = re.compile(r"(?<!\S)<[^<>\s]+>(?!\S)")
 _SENTENCE_END = re.compile(r"([.!?][\"'”’)\]]*)\s+")
 
 
@@ -49,6 +51,8 @@ class RougeSettings:
     def __post_init__(self) -> None:
         if self.split in ("newline", "punctuation"):
             return
+        if self.split.strip() == r"\n":
+            raise ValueError(r"\n is no marker; write newline")
         if not self.split.strip() or self.split.isalnum():
             raise ValueError(
                 "sentences are split at newline, punctuation or a marker such as <q>, "
@@ -152,11 +156,20 @@ def signature(references: int, settings: RougeSettings = DEFAULT) -> str:
     )
 
 
-def doubts(references: Sequence[str], settings: RougeSettings = DEFAULT) -> list[str]:
+def rouge_warnings(references: Sequence[str], settings: RougeSettings = DEFAULT) -> list[str]:
     """One line for each thing that makes ROUGE against these texts doubtful."""
     lines = []
+    marker = _common_marker(references)
+    if marker and marker not in settings.split:
+        lines.append(
+            f"most references have {marker}, which counts as a word; if it stands between "
+            f"sentences, --rouge-split '{marker}' splits there"
+        )
     punctuation = RougeSettings(split="punctuation")
-    if not _divides(references, settings) and _divides(references, punctuation):
+    if settings.split not in ("newline", "punctuation"):
+        if not any(settings.split in text for text in references):
+            lines.append(f"no reference has {settings.split}, the marker to split sentences at")
+    elif not marker and not _divides(references, settings) and _divides(references, punctuation):
         lines.append(
             f"ROUGE-Lsum is ROUGE-L here, for no reference is split at {settings.split}; papers "
             "split summaries into sentences, as --rouge-split punctuation does"
@@ -168,6 +181,16 @@ def doubts(references: Sequence[str], settings: RougeSettings = DEFAULT) -> list
             "rouge-score knows: it keeps the letters a to z and digits only"
         )
     return lines
+
+
+def _common_marker(texts: Sequence[str]) -> str | None:
+    """A tag such as <q> that more than half of the texts have."""
+    counts = Counter(tag for text in texts for tag in set(_MARKER.findall(text)))
+    del counts["<unk>"]
+    for tag, count in counts.most_common(1):
+        if count > len(texts) / 2:
+            return tag
+    return None
 
 
 def _divides(texts: Sequence[str], settings: RougeSettings) -> bool:

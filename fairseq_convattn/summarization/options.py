@@ -2,15 +2,15 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
+from fairseq.data.encoders import TOKENIZER_REGISTRY
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
-from ..scoring.rouge import ROUGE_TYPES
+from ..scoring.rouge import ROUGE_TYPES, RougeSettings
 
 DECODING_DEFAULTS = {
     "min_len": 10,
@@ -24,6 +24,8 @@ DECODING_DEFAULTS = {
 Minimum, blocked trigrams (Paulus et al. 2018, section 2.5) and length penalty are those with
 which fairseq's BART decodes XSum (``examples/bart/summarize.py``), whose summaries are one
 sentence; the maximum is fairseq's own, longer than that of any setting published there."""
+
+_JSON_TYPES = {int: (int,), float: (int, float), bool: (bool,)}
 
 
 @dataclass
@@ -74,6 +76,14 @@ class SummarizationConfig(TranslationConfig):
             "argparse_const": "@@ ",
         },
     )
+    eval_rouge_split: str = field(
+        default="newline",
+        metadata={
+            "help": "where a sentence begins for ROUGE-Lsum in --eval-rouge: newline (never, as "
+            "fairseq's texts are lines), punctuation (after . ! ? and a space) or a marker that "
+            "the data has between sentences, such as <q>"
+        },
+    )
     eval_rouge_print_samples: bool = field(
         default=False, metadata={"help": "print a summary of each validation batch"}
     )
@@ -92,6 +102,8 @@ def check_options(cfg: SummarizationConfig) -> None:
             raise ValueError(
                 f"--{name.replace('_', '-')}: summarization cuts texts and does not support it"
             )
+    if cfg.eval_bleu:
+        raise ValueError("--eval-bleu: it would compare with cut summaries; use --eval-rouge")
     metric = cfg.best_checkpoint_metric
     if metric in ROUGE_TYPES and not cfg.eval_rouge:
         raise ValueError(f"--best-checkpoint-metric {metric} needs --eval-rouge")
@@ -101,19 +113,40 @@ def check_options(cfg: SummarizationConfig) -> None:
             "fairseq keeps the model with the lowest"
         )
     if cfg.eval_rouge:
-        positions = (cfg.max_source_positions, cfg.max_target_positions)
-        check_decoding(eval_rouge_args(cfg), positions)
+        shortest_source = len((cfg.source_prefix or "").split()) + 1
+        check_decoding(eval_rouge_args(cfg), shortest_source, cfg.max_target_positions)
+        eval_rouge_settings(cfg)
+        json_options("--eval-rouge-detok-args", cfg.eval_rouge_detok_args)
+        if cfg.eval_rouge_detok not in TOKENIZER_REGISTRY:
+            raise ValueError(
+                f"--eval-rouge-detok: fairseq has no tokenizer {cfg.eval_rouge_detok}; it has "
+                + ", ".join(sorted(TOKENIZER_REGISTRY))
+            )
 
 
 def eval_rouge_args(cfg: SummarizationConfig) -> Namespace:
     given = json_options("--eval-rouge-args", cfg.eval_rouge_args)
-    unknown = given.keys() - {option.name for option in fields(GenerationConfig)}
+    types = {option.name: option.type for option in fields(GenerationConfig)}
+    unknown = given.keys() - types.keys()
     if unknown:
         raise ValueError(
             f"--eval-rouge-args: {', '.join(sorted(unknown))} is no option of fairseq-generate; "
             "names have underscores, as no_repeat_ngram_size"
         )
+    for name, value in given.items():
+        expected = types[name]
+        if expected in _JSON_TYPES and type(value) not in _JSON_TYPES[expected]:
+            raise ValueError(
+                f"--eval-rouge-args: {name} is {json.dumps(value)}, but takes {expected.__name__}"
+            )
     return Namespace(**{**DECODING_DEFAULTS, **given})
+
+
+def eval_rouge_settings(cfg: SummarizationConfig) -> RougeSettings:
+    try:
+        return RougeSettings(split=cfg.eval_rouge_split)
+    except ValueError as error:
+        raise ValueError(f"--eval-rouge-split: {error}") from None
 
 
 def json_options(option: str, text: Optional[str]) -> dict[str, Any]:
@@ -126,14 +159,18 @@ def json_options(option: str, text: Optional[str]) -> dict[str, Any]:
     return options
 
 
-def check_decoding(args: Any, positions: Sequence[int]) -> None:
+def check_decoding(args: Any, shortest_source: int, target_positions: int) -> None:
+    """Raise ValueError where fairseq would fail at a source of that many tokens, the
+    end-of-sentence among them."""
     size = getattr(args, "no_repeat_ngram_size", 0)
     if size < 0:
         raise ValueError(f"--no-repeat-ngram-size: {size} is negative; 0 blocks nothing")
     shortest = getattr(args, "min_len", 1)
-    longest = int(getattr(args, "max_len_a", 0) * positions[0] + getattr(args, "max_len_b", 200))
-    if shortest > min(longest, positions[1] - 1):
+    factor, addend = getattr(args, "max_len_a", 0), getattr(args, "max_len_b", 200)
+    longest = int(factor * shortest_source + addend)
+    if shortest > min(longest, target_positions - 1):
         raise ValueError(
             f"--min-len: no summary has {shortest} tokens or more with at most {longest} "
-            f"(--max-len-a, --max-len-b) and {positions[1]} --max-target-positions"
+            f"for a source of {shortest_source} (--max-len-a, --max-len-b) and "
+            f"{target_positions} positions (--max-target-positions and the model's own)"
         )

@@ -13,7 +13,7 @@ from fairseq.tasks import TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 
-from ..scoring.checks import without_unknowns
+from ..scoring.checks import mask_unknowns
 from ..scoring.rouge import ROUGE_TYPES, sentence_scores
 from .clipping import ClippedDataset, clip, encode_prefix
 from .ngram_blocking import NGramBlocker
@@ -23,6 +23,7 @@ from .options import (
     check_decoding,
     check_options,
     eval_rouge_args,
+    eval_rouge_settings,
     json_options,
 )
 
@@ -65,7 +66,7 @@ class SummarizationTask(TranslationTask):
     def add_args(cls, parser):
         """Options, and new defaults for those of other groups: explicit ones win over them."""
         super().add_args(parser)
-        parser.set_defaults(**DECODING_DEFAULTS, required_batch_size_multiple=1)
+        parser.set_defaults(**DECODING_DEFAULTS)
 
     @classmethod
     def setup_task(cls, cfg, **kwargs):
@@ -98,12 +99,13 @@ class SummarizationTask(TranslationTask):
                 prefix = " with those of --source-prefix" if side == "source" else ""
                 raise ValueError(
                     f"--max-{side}-tokens: {tokens} tokens{prefix} and end-of-sentence do not "
-                    f"fit into {positions} --max-{side}-positions"
+                    f"fit into {positions} positions (--max-{side}-positions and the model's own)"
                 )
         if self.max_source_tokens < 1:
             raise ValueError(
                 f"--source-prefix: its {len(self.source_prefix)} tokens leave no room for a "
-                f"source in {self._positions[0]} --max-source-positions"
+                f"source in {self._positions[0]} positions (--max-source-positions and the model's "
+                "own)"
             )
 
     def build_model(self, cfg, from_checkpoint=False):
@@ -128,7 +130,7 @@ class SummarizationTask(TranslationTask):
         Raises:
             ValueError: minimum and maximum length or the n-gram size cannot work.
         """
-        check_decoding(args, self._positions)
+        check_decoding(args, len(self.source_prefix) + 1, self._positions[1])
         generator = super().build_generator(models, args, *further, **options)
         size = getattr(args, "no_repeat_ngram_size", 0)
         if size and isinstance(generator, SequenceGenerator):
@@ -233,7 +235,7 @@ class SummarizationTask(TranslationTask):
         pairs = [
             (
                 self._text(best["tokens"]),
-                without_unknowns(
+                mask_unknowns(
                     self._text(utils.strip_pad(target, self.tgt_dict.pad()), escape_unk=True)
                 ),
             )
@@ -242,7 +244,10 @@ class SummarizationTask(TranslationTask):
         if self.cfg.eval_rouge_print_samples:
             logger.info("example hypothesis: %s", pairs[0][0])
             logger.info("example reference: %s", pairs[0][1])
-        scores = [sentence_scores(hypothesis, [reference]) for hypothesis, reference in pairs]
+        settings = eval_rouge_settings(self.cfg)
+        scores = [
+            sentence_scores(hypothesis, [reference], settings) for hypothesis, reference in pairs
+        ]
         sums = {
             _sum_of(name): sum(score[name].fmeasure for score in scores) for name in ROUGE_TYPES
         }

@@ -15,13 +15,17 @@ from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.scoring import Score
 
 from fairseq_convattn.scoring import rouge
-from fairseq_convattn.scoring.checks import suspicions, without_unknowns
+from fairseq_convattn.scoring.checks import (
+    hypothesis_warnings,
+    mask_unknowns,
+    reference_warnings,
+)
 from fairseq_convattn.scoring.rouge import (
     ROUGE_TYPES,
     RougeSettings,
     corpus_scores,
-    doubts,
     paired_p_values,
+    rouge_warnings,
     sentence_scores,
     signature,
     split_sentences,
@@ -125,6 +129,8 @@ def test_sentences(split, text, sentences):
 def test_what_sentences_cannot_be_split_at(split):
     with pytest.raises(ValueError, match="newline, punctuation or a marker such as <q>, not"):
         RougeSettings(split=split)
+    with pytest.raises(ValueError, match="write newline"):
+        RougeSettings(split=r"\n")
 
 
 def test_references_are_several_texts():
@@ -175,27 +181,60 @@ def test_signature():
     )
 
 
-def test_doubts():
-    assert not doubts(["one sentence.", "3.5"])
-    assert not doubts(["one. two."], RougeSettings(split="punctuation"))
-    (line,) = doubts(["one.", "two. three."], RougeSettings(split="<q>"))
-    assert "no reference is split at <q>" in line
-    assert not doubts(["two. three.", "one <q> two"], RougeSettings(split="<q>"))
-    (line,) = doubts(["кот", "cat", ""])
+def test_rouge_warnings():
+    marker = RougeSettings(split="<q>")
+    assert not rouge_warnings(["one sentence.", "3.5"])
+    assert not rouge_warnings(["one. two."], RougeSettings(split="punctuation"))
+    (line,) = rouge_warnings(["one.", "two. three."])
+    assert "no reference is split at newline" in line
+    for text in ("one", "two. three.", "one\ntwo"):
+        (line,) = rouge_warnings([text], marker)
+        assert line.startswith("no reference has <q>")
+    assert not rouge_warnings(["two. three.", "one <q> two"], marker)
+    (line,) = rouge_warnings(["кот", "cat", ""])
     assert line.startswith("1 of 3 references score 0")
 
 
-def test_suspicions():
-    assert not suspicions(["a cat", "a@b.c"], ["<unk", "the cat"])
-    found = "\n".join(suspicions(["a c@@ at <unk>", "", "the ca@@"], ["\u2581the", "<<unk>>", " "]))
-    for part in (
-        "seem left in 3 of the texts",
-        "1 of 3 hypotheses are empty",
-        "1 of 3 references are empty",
-        "the hypotheses have 1 <unk>",
-        "the references have 1 <<unk>>",
+@pytest.mark.parametrize("split", ["newline", "punctuation"])
+def test_warns_of_a_marker_that_counts_as_a_word(split):
+    settings = RougeSettings(split=split)
+    (line,) = rouge_warnings(["a. <q> b. <q> c.", "d <q> e", "f."], settings)
+    assert "most references have <q>" in line and "--rouge-split '<q>'" in line
+    for references in (["a <q> b", "c"], ["a <unk> b", "<unk>"], ["a<b c> d", "1 < 2 > 1"]):
+        assert not rouge_warnings(references, settings)
+    lines = rouge_warnings(["a <s> b"], RougeSettings(split="<q>"))
+    assert [line.partition(",")[0] for line in lines] == [
+        "most references have <s>",
+        "no reference has <q>",
+    ]
+
+
+def test_warnings_of_texts():
+    assert not hypothesis_warnings(["a cat", "a@b.c", "<<un"])
+    assert not reference_warnings(["<unk", "the cat"])
+    hypotheses = hypothesis_warnings(["a c@@ at <unk>", "", "the ca@@"])
+    references = reference_warnings(["\u2581the", "<<unk>>", " "])
+    for lines, parts in (
+        (
+            hypotheses,
+            (
+                "seem left in 2 of the hypotheses",
+                "1 of 3 hypotheses are empty",
+                "the hypotheses have 1 <unk>",
+            ),
+        ),
+        (
+            references,
+            (
+                "seem left in 1 of the references",
+                "1 of 3 references are empty",
+                "the references have 1 <<unk>>",
+            ),
+        ),
     ):
-        assert part in found
+        assert len(lines) == 3
+        for line, part in zip(lines, parts, strict=True):
+            assert part in line
 
 
 def test_needs_rouge_score_and_says_so(monkeypatch):
@@ -248,7 +287,7 @@ def test_unknown_words_do_not_match_under_fairseq(caplog):
     with caplog.at_level(logging.WARNING):
         assert "ROUGE-1 F1 = 25.00 [25.00, 25.00], precision 25.00," in scorer.result_string()
     assert "the references have 2 <<unk>>" in caplog.text
-    assert without_unknowns("a <unk> b") == "a <unk> b"
+    assert mask_unknowns("a <unk> b") == "a <unk> b"
 
 
 def test_options_under_fairseq():
