@@ -165,8 +165,12 @@ def plot(rows: list[dict], file: Path) -> None:
             points = [r for r in rows if (r["task"], r["model"]) == (task, model) and r[field]]
             xs, ys = [p["tokens"] for p in points], [p[field] for p in points]
             axis.plot(xs, ys, "--s" if model in FAIRSEQS else "-o", label=_label(model))
-        axis.set(title=title, xlabel="tokens", xscale="log", yscale="log")
-        ticks = sorted({row["tokens"] for row in rows})
+        axis.set(title=title, xlabel="tokens", xscale="log")
+        if field == "memory_MiB":
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(bottom=0)
+        ticks = sorted({row["tokens"] for row in rows if row["task"] == task})
         axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
         axis.minorticks_off()
         axis.grid(alpha=0.3)

@@ -33,6 +33,8 @@ def training_options(cfg: dict[str, Any]) -> str:
     if task["_name"] == "language_modeling":
         given |= {name: task[name] for name, x in LANGUAGE_MODELING.items() if task[name] != x}
     options = ["--task", task["_name"], "--arch", given.pop("_name")]
+    if cfg["criterion"]["_name"] == "adaptive_loss":
+        options += ["--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"]
     for name, value in sorted(given.items()):
         if value is False:
             continue

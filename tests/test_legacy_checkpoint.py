@@ -322,11 +322,19 @@ def test_converted_language_models_give_what_fairseqs_give(name, tmp_path):
     torch.testing.assert_close(actual, expected)
 
 
-def test_a_converted_language_model_trains_on(monolingual, tmp_path):
+@pytest.mark.parametrize("adaptive", [False, True], ids=["plain", "adaptive"])
+def test_a_converted_language_model_trains_on(adaptive, monolingual, tmp_path):
     types = len(Dictionary.load(str(monolingual / "dict.txt")))
-    _, state = lightconv_lm(decoder_glu=False, output_dictionary_size=9)
+    _, state = lightconv_lm(
+        decoder_glu=False, **({"adaptive_softmax_cutoff": "8"} if adaptive else {})
+    )
+    state["args"].output_dictionary_size = 9 if not adaptive else -1
     state["model"]["decoder.embed_tokens.weight"] = torch.zeros(types, 16)
-    state["model"]["decoder.embed_out"] = torch.zeros(9, 16)
+    if adaptive:
+        tail = "decoder.adaptive_softmax.tail.0"
+        state["model"][f"{tail}.2.weight"] = state["model"][f"{tail}.2.weight"][: types - 8]
+    else:
+        state["model"]["decoder.embed_out"] = torch.zeros(9, 16)
     torch.save(state, tmp_path / "old.pt")
     script = (sys.executable, ROOT / "scripts" / "convert_checkpoint.py")
     run = subprocess.run(
@@ -335,7 +343,7 @@ def test_a_converted_language_model_trains_on(monolingual, tmp_path):
     )  # fmt: skip
     options = shlex.split(run.stdout.partition("to fine-tune it: ")[2])
     assert options[:4] == ["--task", "language_modeling", "--arch", "convattn_lm"]
-    for option in ("tokens-per-sample 20", "sample-break-mode eos", "output-dictionary-size 9"):
+    for option in ("tokens-per-sample 20", "sample-break-mode eos"):
         assert f"--{option}" in " ".join(options)
     finetune = ("--finetune-from-model", str(tmp_path / "new.pt"), "--lr", "0", "--max-update", "1")
     train(monolingual, tmp_path / "tuned", *options, *finetune)

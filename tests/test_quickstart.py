@@ -53,7 +53,6 @@ def test_learns_to_summarize(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_learns_the_language(tmp_path):
     output = tmp_path / "new"
     printed = tour(output, "--task", "lm")

@@ -23,6 +23,7 @@ _TRISTATE = [
     if value in ("true", "false") and name != "decoder_glu"  # which layer_mixers reads
 ]
 _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
+_PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
 _DIMENSIONS = ("decoder_output_dim", "decoder_input_dim")
 
 
@@ -144,10 +145,19 @@ def _check(options: Namespace) -> None:
         _check_sharing(options)
     if options.tie_adaptive_weights:
         _check_tying(options)
-    if getattr(options, "criterion", None) == "adaptive_loss" and not (
-        options.adaptive_softmax_cutoff
-    ):
+    _check_criterion(options)
+
+
+def _check_criterion(options: Namespace) -> None:
+    criterion = getattr(options, "criterion", None)  # where a command line is checked
+    if options.adaptive_softmax_cutoff is None and criterion == "adaptive_loss":
         refuse("criterion", "adaptive_loss needs --adaptive-softmax-cutoff")
+    if options.adaptive_softmax_cutoff and criterion in _PLAIN_CRITERIA:
+        refuse(
+            "criterion",
+            f"{criterion} cannot train an adaptive softmax; give adaptive_loss, and "
+            "--ddp-backend legacy_ddp",
+        )
 
 
 def _check_sharing(options: Namespace) -> None:

@@ -51,6 +51,8 @@ def parse_lm(arch, *flags):
 
 
 def lm_options(arch, *flags):
+    if not arch.endswith("tiny") and "none" not in flags:
+        flags = (*flags, "--criterion", "adaptive_loss")
     return language_model_options(complete(parse_lm(arch, *flags), LANGUAGE_MODEL))
 
 
@@ -288,6 +290,7 @@ def test_what_a_language_models_preset_switches_on_can_be_switched_off():
         ("--character-filters [(1,)]", "--character-filters: '[(1,)]' must be (width, channels)"),
         ("--character-filters exit()", "--character-filters: 'exit()' must be (width, channels)"),
         ("--criterion adaptive_loss", "--criterion: adaptive_loss needs --adaptive-softmax-cutoff"),
+        ("--adaptive-softmax-cutoff 8", "--criterion: cross_entropy cannot train an adaptive"),
     ],
 )
 def test_language_models_that_cannot_work(flags, message):
