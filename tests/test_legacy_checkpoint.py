@@ -322,6 +322,25 @@ def test_converted_language_models_give_what_fairseqs_give(name, tmp_path):
     torch.testing.assert_close(actual, expected)
 
 
+def printed_advice(state, tmp_path) -> list[str]:
+    """What the command says to fine-tune new.pt with, having converted ``state`` into it."""
+    torch.save(state, tmp_path / "old.pt")
+    script = (sys.executable, ROOT / "scripts" / "convert_checkpoint.py")
+    run = subprocess.run(
+        [*script, tmp_path / "old.pt", tmp_path / "new.pt"],
+        capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    return shlex.split(run.stdout.partition("to fine-tune it: ")[2])
+
+
+def assert_it_fine_tunes(data, options, tmp_path) -> None:
+    finetune = ("--finetune-from-model", str(tmp_path / "new.pt"), "--lr", "0", "--max-update", "1")
+    train(data, tmp_path / "tuned", *options, *finetune)
+    converted = torch.load(tmp_path / "new.pt")["model"]
+    tuned = torch.load(tmp_path / "tuned" / "checkpoint_last.pt")["model"]
+    assert all(torch.equal(tuned[key], converted[key]) for key in converted)
+
+
 @pytest.mark.parametrize("adaptive", [False, True], ids=["plain", "adaptive"])
 def test_a_converted_language_model_trains_on(adaptive, monolingual, tmp_path):
     types = len(Dictionary.load(str(monolingual / "dict.txt")))
@@ -335,21 +354,11 @@ def test_a_converted_language_model_trains_on(adaptive, monolingual, tmp_path):
         state["model"][f"{tail}.2.weight"] = state["model"][f"{tail}.2.weight"][: types - 8]
     else:
         state["model"]["decoder.embed_out"] = torch.zeros(9, 16)
-    torch.save(state, tmp_path / "old.pt")
-    script = (sys.executable, ROOT / "scripts" / "convert_checkpoint.py")
-    run = subprocess.run(
-        [*script, tmp_path / "old.pt", tmp_path / "new.pt"],
-        capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    options = shlex.split(run.stdout.partition("to fine-tune it: ")[2])
+    options = printed_advice(state, tmp_path)
     assert options[:4] == ["--task", "language_modeling", "--arch", "convattn_lm"]
     for option in ("tokens-per-sample 20", "sample-break-mode eos"):
         assert f"--{option}" in " ".join(options)
-    finetune = ("--finetune-from-model", str(tmp_path / "new.pt"), "--lr", "0", "--max-update", "1")
-    train(monolingual, tmp_path / "tuned", *options, *finetune)
-    converted = torch.load(tmp_path / "new.pt")["model"]
-    tuned = torch.load(tmp_path / "tuned" / "checkpoint_last.pt")["model"]
-    assert all(torch.equal(tuned[key], converted[key]) for key in converted)
+    assert_it_fine_tunes(monolingual, options, tmp_path)
 
 
 def test_a_language_model_that_does_not_say_how_long_its_samples_are(tmp_path):
@@ -381,19 +390,9 @@ def test_the_command_converts_and_its_advice_fine_tunes(data, tmp_path):
     _, state = lightconv(encoder_glu=False, share_all_embeddings=True)
     for side in ("encoder", "decoder"):
         state["model"][f"{side}.embed_tokens.weight"] = torch.zeros(len(dictionary), 16)
-    torch.save(state, tmp_path / "old.pt")
-    script = (sys.executable, ROOT / "scripts" / "convert_checkpoint.py")
-    run = subprocess.run(
-        [*script, tmp_path / "old.pt", tmp_path / "new.pt"],
-        capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    options = shlex.split(run.stdout.partition("to fine-tune it: ")[2])
+    options = printed_advice(state, tmp_path)
     assert options[:4] == ["--task", "translation", "--arch", "convattn"]
-    converted = torch.load(tmp_path / "new.pt")["model"]
-    finetune = ("--finetune-from-model", str(tmp_path / "new.pt"), "--lr", "0", "--max-update", "1")
-    train(data, tmp_path / "tuned", *options, *finetune)
-    tuned = torch.load(tmp_path / "tuned" / "checkpoint_last.pt")["model"]
-    assert all(torch.equal(tuned[key], converted[key]) for key in converted)
+    assert_it_fine_tunes(data, options, tmp_path)
 
 
 def refusal(state, tmp_path) -> str:

@@ -11,11 +11,17 @@ from fairseq_convattn.architectures import ConvAttnLanguageModel, ConvAttnModel
 MIXERS = ["lightweight", "dynamic", "attention", "dynamic,attention,lightweight"]
 
 
-def model(mixers, **options):
+def built(family, args):
+    """A random model of the family, and its dictionary of eight letters."""
     torch.manual_seed(5)
     dictionary = Dictionary()
     for letter in "abcdefgh":
         dictionary.add_symbol(letter)
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    return family.build_model(args, task).eval(), dictionary
+
+
+def model(mixers, **options):
     args = Namespace(
         encoder_embed_dim=16,
         encoder_ffn_embed_dim=24,
@@ -27,8 +33,7 @@ def model(mixers, **options):
         decoder_mixers=mixers,
         **options,
     )
-    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    return ConvAttnModel.build_model(args, task).eval(), dictionary
+    return built(ConvAttnModel, args)
 
 
 def tokens(dictionary, *shape):
@@ -52,10 +57,6 @@ def test_decoding_by_token_gives_what_training_saw(mixers, time):
 
 
 def language_model(mixers, **options):
-    torch.manual_seed(5)
-    dictionary = Dictionary()
-    for letter in "abcdefgh":
-        dictionary.add_symbol(letter)
     args = Namespace(
         decoder_embed_dim=16,
         decoder_ffn_embed_dim=24,
@@ -65,8 +66,7 @@ def language_model(mixers, **options):
         max_target_positions=64,
         **options,
     )
-    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    return ConvAttnLanguageModel.build_model(args, task).eval(), dictionary
+    return built(ConvAttnLanguageModel, args)
 
 
 ADAPTIVE = {"adaptive_input": True, "adaptive_softmax_cutoff": [5, 9]}
