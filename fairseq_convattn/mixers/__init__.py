@@ -3,6 +3,7 @@
 from torch import nn
 
 from .attention import SelfAttention
+from .composite import CompositeAttention, tisa_attention
 from .config import MixerConfig
 from .convolution import ConvolutionMixer, DynamicConvolution, LightweightConvolution
 
@@ -10,6 +11,8 @@ MIXERS = {
     "lightweight": LightweightConvolution,
     "dynamic": DynamicConvolution,
     "attention": SelfAttention,
+    "composite": CompositeAttention,
+    "tisa": tisa_attention,
 }
 
 
@@ -24,6 +27,7 @@ def build_mixer(config: MixerConfig) -> nn.Module:
 
 __all__ = [
     "MIXERS",
+    "CompositeAttention",
     "ConvolutionMixer",
     "DynamicConvolution",
     "LightweightConvolution",

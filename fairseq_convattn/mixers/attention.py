@@ -8,7 +8,45 @@ from torch import Tensor
 from .config import MixerConfig
 
 
-class SelfAttention(MultiheadAttention):
+class KeyValueCache:
+    """Heads, and fairseq's decoding state of keys and values, for attention modules."""
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """``[time, batch, embed_dim]`` -> ``[batch, heads, time, head_dim]``."""
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+
+    def _cached(
+        self, incremental_state: dict, k: Tensor, v: Tensor, padding_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Append to the cache; all keys, all values and the padding mask of all keys."""
+        state = self._get_input_buffer(incremental_state)
+        past_mask = state.get("prev_key_padding_mask")
+        if padding_mask is not None or past_mask is not None:
+            past = state["prev_key"].size(2) if "prev_key" in state else 0
+            padding_mask = torch.cat(
+                [
+                    self._or_unpadded(past_mask, k, past),
+                    self._or_unpadded(padding_mask, k, k.size(2)),
+                ],
+                dim=1,
+            )
+        if "prev_key" in state:
+            k = torch.cat([state["prev_key"], k], dim=2)
+            v = torch.cat([state["prev_value"], v], dim=2)
+        self._set_input_buffer(
+            incremental_state,
+            {**state, "prev_key": k, "prev_value": v, "prev_key_padding_mask": padding_mask},
+        )
+        return k, v, padding_mask
+
+    @staticmethod
+    def _or_unpadded(mask: Tensor | None, like: Tensor, length: int) -> Tensor:
+        if mask is not None:
+            return mask
+        return torch.zeros(like.size(0), length, dtype=torch.bool, device=like.device)
+
+
+class SelfAttention(KeyValueCache, MultiheadAttention):
     """fairseq's multi-head self-attention (same parameters, same decoding cache), causal
     by itself in a decoder, so that no time x time mask has to be built for it.
     """
@@ -65,40 +103,6 @@ class SelfAttention(MultiheadAttention):
             **self._mask(q, k, key_padding_mask, attn_mask),
         )  # [batch, heads, time, head_dim]
         return self.out_proj(y.permute(2, 0, 1, 3).flatten(2)), None
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """``[time, batch, embed_dim]`` -> ``[batch, heads, time, head_dim]``."""
-        return x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
-
-    def _cached(
-        self, incremental_state: dict, k: Tensor, v: Tensor, padding_mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Append to the cache; all keys, all values and the padding mask of all keys."""
-        state = self._get_input_buffer(incremental_state)
-        past_mask = state.get("prev_key_padding_mask")
-        if padding_mask is not None or past_mask is not None:
-            past = state["prev_key"].size(2) if state else 0
-            padding_mask = torch.cat(
-                [
-                    self._or_unpadded(past_mask, k, past),
-                    self._or_unpadded(padding_mask, k, k.size(2)),
-                ],
-                dim=1,
-            )
-        if state:
-            k = torch.cat([state["prev_key"], k], dim=2)
-            v = torch.cat([state["prev_value"], v], dim=2)
-        self._set_input_buffer(
-            incremental_state,
-            {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding_mask},
-        )
-        return k, v, padding_mask
-
-    @staticmethod
-    def _or_unpadded(mask: Tensor | None, like: Tensor, length: int) -> Tensor:
-        if mask is not None:
-            return mask
-        return torch.zeros(like.size(0), length, dtype=torch.bool, device=like.device)
 
     def _mask(
         self, q: Tensor, k: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None

@@ -19,6 +19,21 @@ class MixerConfig:
         conv_bias: add a learned bias to every convolved channel.
         renorm_padding: normalise over the taps that fall on real tokens.
         attention_dropout: dropout on attention's probabilities.
+        attention_terms: what composite attention's scores are made of, of
+            :data:`fairseq_convattn.ops.attention.TERMS`.
+        attention_span: n, the distance that its tables reach.
+        beyond_span: ``clip``, ``zero`` or ``mask``.
+        tisa_kernels: radial kernels of the ``tisa`` term.
+        share_tables_across_heads: None for what the papers do (``query`` and ``key`` yes,
+            the others no).
+        share_tables_across_layers: one set of tables for all layers of a stack.
+        query_key_projection, value_projection: ``linear``, or the convolution that
+            projects them: ``lightweight``, ``dynamic`` or ``separable``.
+        projection_kernel_size: taps of those convolutions and of the values'.
+        projection_activation: fairseq's name of an activation in those projections.
+        convolved_heads: ``all``, or ``half``: the second half is projected linearly.
+        value_conv: ``none``, or a convolution of the values that is added to attention's
+            output: ``depthwise``, or ``scaled`` by a learned number per head.
         self_attention: False when keys come from elsewhere too (``--cross-self-attention``).
         quant_noise: probability of quantisation noise on the projections.
         quant_noise_block_size: its block size.
@@ -37,6 +52,18 @@ class MixerConfig:
     conv_bias: bool = False
     renorm_padding: bool = False
     attention_dropout: float = 0.0
+    attention_terms: tuple[str, ...] = ("content", "fixed", "query")
+    attention_span: int = 8
+    beyond_span: str = "clip"
+    tisa_kernels: int = 5
+    share_tables_across_heads: bool | None = None
+    share_tables_across_layers: bool = False
+    query_key_projection: str = "linear"
+    value_projection: str = "linear"
+    projection_kernel_size: int = 17
+    projection_activation: str = "linear"
+    convolved_heads: str = "all"
+    value_conv: str = "none"
     self_attention: bool = True
     quant_noise: float = 0.0
     quant_noise_block_size: int = 8

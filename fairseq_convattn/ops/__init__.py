@@ -1,12 +1,15 @@
 """Operations: tensors in, tensors out. Nothing here knows fairseq or ``nn.Module``."""
 
+from .attention import composite_attention, relative_bias
 from .convolution import dynamic_conv, lightweight_conv
 from .taps import TAP_NORMALIZATIONS, normalize_taps, taps_inside
 
 __all__ = [
     "TAP_NORMALIZATIONS",
+    "composite_attention",
     "dynamic_conv",
     "lightweight_conv",
     "normalize_taps",
+    "relative_bias",
     "taps_inside",
 ]

@@ -1,0 +1,206 @@
+"""Composite attention (Chang et al. 2021) and TISA (Wennberg and Henter 2021)."""
+
+from dataclasses import replace
+
+import torch
+from fairseq.incremental_decoding_utils import FairseqIncrementalState
+from fairseq.modules import FairseqDropout
+from fairseq.modules.quant_noise import quant_noise
+from torch import Tensor, nn
+
+from ..ops import composite_attention
+from ..ops.attention import Terms, alibi_slopes
+from .attention import KeyValueCache
+from .config import MixerConfig
+from .injection import ValueConvolution, projection_convolution
+
+TISA_TERMS = ("content", "tisa")
+T5_BUCKETS = 32
+SHARED_TERMS = ("query", "key")  # whose table serves all heads in the paper
+
+IncrementalState = dict[str, dict[str, Tensor | None]]
+
+
+class RelativeTerms(nn.Module):
+    """The parameters of composite attention's terms.
+
+    Initialised as in the papers: ``fixed`` with zeros, ``query`` and ``key`` uniformly
+    within 1 / sqrt(taps), TISA's centres from N(0, 5), amplitudes and sharpnesses from
+    N(0.1, 0.01). A causal kernel's centre is put among earlier positions.
+    """
+
+    def __init__(self, config: MixerConfig):
+        super().__init__()
+        self.config = config
+        n = config.attention_span
+        taps = n + 1 if config.causal else 2 * n + 1
+        width = config.embed_dim // config.num_heads
+        shapes = {
+            "fixed": (taps,),
+            "query": (taps, width),
+            "key": (taps, width),
+            "key_only": (width,),
+            "t5": (T5_BUCKETS,),
+        }
+        for name in config.attention_terms:
+            if name in shapes:
+                table = torch.zeros(self._heads(name), *shapes[name])
+                if name in SHARED_TERMS:
+                    nn.init.uniform_(table, -(taps**-0.5), taps**-0.5)
+                setattr(self, name, nn.Parameter(table))
+        if "tisa" in config.attention_terms:
+            self._add_tisa(self._heads("tisa"), config.tisa_kernels)
+        if "kerple" in config.attention_terms:
+            self.kerple_scale = nn.Parameter(torch.rand(self._heads("kerple")))
+            self.kerple_rate = nn.Parameter(torch.rand(self._heads("kerple")))
+
+    def _heads(self, term: str) -> int:
+        shared = self.config.share_tables_across_heads
+        if shared is None:
+            shared = term in SHARED_TERMS
+        return 1 if shared else self.config.num_heads
+
+    def _add_tisa(self, heads: int, kernels: int) -> None:
+        center = 5 * torch.randn(heads, kernels)
+        self.tisa_amplitude = nn.Parameter(0.1 + 0.01 * torch.randn(heads, kernels))
+        self.tisa_sharpness = nn.Parameter(0.1 + 0.01 * torch.randn(heads, kernels))
+        self.tisa_center = nn.Parameter(-center.abs() if self.config.causal else center)
+
+    def forward(self, device: torch.device) -> Terms:
+        """The terms as :func:`fairseq_convattn.ops.attention` takes them."""
+        special = {
+            "content": lambda: None,
+            "tisa": lambda: (self.tisa_amplitude, self.tisa_sharpness, self.tisa_center),
+            "alibi": lambda: alibi_slopes(self.config.num_heads, device),
+            "kerple": lambda: (self.kerple_scale, self.kerple_rate),
+        }
+        return {
+            name: special[name]() if name in special else getattr(self, name)
+            for name in self.config.attention_terms
+        }
+
+
+class CompositeAttention(KeyValueCache, FairseqIncrementalState, nn.Module):
+    """Self-attention united with convolutions over relative positions.
+
+    Its projections start as those of fairseq's multi-head attention; there is none that
+    no term needs. ``config`` says what the scores are made of, and where convolutions
+    are injected (Chang et al. 2021, sections 3 and 4).
+    """
+
+    def __init__(self, config: MixerConfig):
+        super().__init__()
+        self.config = config
+        self.embed_dim = config.embed_dim
+        self.num_heads = config.num_heads
+        self.head_dim = config.embed_dim // config.num_heads
+        self.dropout_module = FairseqDropout(
+            config.attention_dropout, module_name=type(self).__name__
+        )
+        self.terms = RelativeTerms(config)
+        wanted = set(config.attention_terms)
+        uses = {
+            "q": (wanted & {"content", "query"}, config.query_key_projection),
+            "k": (wanted & {"content", "key", "key_only"}, config.query_key_projection),
+            "v": (True, config.value_projection),
+        }
+        for name, (used, kind) in uses.items():
+            setattr(self, f"{name}_proj", self._linear(0.5**0.5) if used else None)
+            conv = projection_convolution(config, kind) if used else None
+            setattr(self, f"{name}_conv", conv)
+        self.value_conv = ValueConvolution(config) if config.value_conv != "none" else None
+        self.out_proj = self._linear(1.0)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def _linear(self, gain: float) -> nn.Module:
+        linear = nn.Linear(self.embed_dim, self.embed_dim)
+        nn.init.xavier_uniform_(linear.weight, gain=gain)
+        return quant_noise(linear, self.config.quant_noise, self.config.quant_noise_block_size)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        incremental_state: IncrementalState | None = None,
+        need_weights: bool = False,
+        static_kv: bool = False,
+        attn_mask: Tensor | None = None,
+    ) -> tuple[Tensor, None]:
+        """Mix the positions of ``query``; its call is that of fairseq's self-attention.
+
+        Args:
+            query: ``[time, batch, embed_dim]``. With an ``incremental_state``, the
+                positions that follow those already seen, one or several.
+            key, value, need_weights, static_kv: not used.
+            key_padding_mask: boolean ``[batch, time]``, True at padding.
+            incremental_state: fairseq's decoding state (causal mixers only).
+            attn_mask: must be None.
+
+        Returns:
+            ``[time, batch, embed_dim]`` and None in place of attention weights.
+
+        Raises:
+            ValueError: an ``attn_mask`` is given, or a state to a mixer that is not causal.
+        """
+        if attn_mask is not None:
+            raise ValueError("composite attention cannot follow an attention mask")
+        if incremental_state is not None and not self.config.causal:
+            raise ValueError("only a causal mixer decodes from an incremental state")
+        padding_mask = None if key_padding_mask is None else key_padding_mask.bool()
+        state = None if incremental_state is None else self._get_input_buffer(incremental_state)
+        q, k, v = (self._project(name, query, padding_mask, state) for name in "qkv")
+        local = 0 if self.value_conv is None else self.value_conv(v, padding_mask, state)
+        v = self._heads(v)
+        q, k = (v if x is None else self._heads(x) for x in (q, k))  # no term looks at them
+        if incremental_state is not None:
+            self._set_input_buffer(incremental_state, state)
+            k, v, padding_mask = self._cached(incremental_state, k, v, padding_mask)
+        y = self._attend(q, k, v, padding_mask)  # [batch, heads, time, head_dim]
+        return self.out_proj(y.permute(2, 0, 1, 3).flatten(2) + local), None
+
+    def _project(
+        self, name: str, x: Tensor, padding_mask: Tensor | None, state: dict | None
+    ) -> Tensor | None:
+        linear, conv = getattr(self, f"{name}_proj"), getattr(self, f"{name}_conv")
+        if linear is None:
+            return None
+        return linear(x) if conv is None else conv(x, linear, padding_mask, state, name)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        dropout = self.dropout_module
+        return composite_attention(
+            q,
+            k,
+            v,
+            self.terms(q.device),
+            causal=self.config.causal,
+            beyond=self.config.beyond_span,
+            span=self.config.attention_span if self.config.beyond_span == "mask" else None,
+            padding_mask=padding_mask,
+            dropout_p=dropout.p if self.training or dropout.apply_during_inference else 0.0,
+        )
+
+    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor):
+        """Give every hypothesis the state of the one that it continues (beam search)."""
+        state = self._get_input_buffer(incremental_state)
+        if state:  # every entry is [batch, ...]
+            state = {
+                name: None if past is None else past.index_select(0, new_order)
+                for name, past in state.items()
+            }
+            self._set_input_buffer(incremental_state, state)
+        return incremental_state
+
+    def _get_input_buffer(self, incremental_state):
+        return self.get_incremental_state(incremental_state, "attn_state") or {}
+
+    def _set_input_buffer(self, incremental_state, buffer):
+        return self.set_incremental_state(incremental_state, "attn_state", buffer)
+
+
+def tisa_attention(config: MixerConfig) -> CompositeAttention:
+    """Translation-invariant self-attention: ``content`` and ``tisa``, whatever the
+    configuration's terms."""
+    return CompositeAttention(replace(config, attention_terms=TISA_TERMS))

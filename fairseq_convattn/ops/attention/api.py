@@ -1,0 +1,155 @@
+"""Composite attention: self-attention united with relative-position convolutions."""
+
+import torch
+from torch import Tensor
+
+from . import blocked, reference
+from .terms import BEYOND, TABLE_TERMS, TERMS, Terms
+
+IMPLEMENTATIONS = {"reference": reference.attend, "blocked": blocked.attend}
+
+
+def composite_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    terms: Terms,
+    *,
+    causal: bool,
+    beyond: str = "clip",
+    span: int | None = None,
+    padding_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    impl: str | None = None,
+) -> Tensor:
+    """Attention whose scores are a sum of any of these terms (Chang et al. 2021, section 3;
+    Wennberg and Henter 2021, eq. 6 and 7), with one softmax over each row::
+
+        content   q_i . k_j scale
+        fixed     beta_h[clip(j - i)]
+        query     q_i . wQ_h[clip(j - i)] scale
+        key       k_j . wK_h[clip(i - j)] scale
+        key_only  u_h . k_j scale
+        tisa      sum_s a_hs exp(-|b_hs| (j - i - c_hs)^2)
+        alibi     -m_h |j - i|
+        t5        table_h[bucket(j - i)]
+        kerple    -|a_h| log(1 + |b_h| |j - i|)
+
+    Args:
+        q: ``[batch, heads, queries, head_dim]``: the last positions of the keys'.
+        k: ``[batch, heads, keys, head_dim]``, keys >= queries >= 1.
+        v: ``[batch, heads, keys, value_dim]``.
+        terms: what the score is made of, by name; ``content``: None; ``fixed``: beta,
+            ``[heads, taps]``; ``query`` and ``key``: ``[heads, taps, head_dim]``;
+            ``key_only``: ``[heads, head_dim]``; ``tisa``: (a, b, c), each ``[heads,
+            kernels]``; ``alibi``: ``[heads]``; ``t5``: ``[heads, buckets]``; ``kerple``:
+            (a, b), each ``[heads]``. A table with one head serves all heads. Tables have
+            2 n + 1 taps, for the distances -n..n; when ``causal`` n + 1, for -n..0
+            (``key``, which is over i - j: for 0..n).
+        causal: whether a query sees only its own position and earlier ones.
+        beyond: how tables continue beyond their span n: ``clip`` (the edge tap serves all
+            farther positions), ``zero``, or ``mask`` (nothing beyond n is seen, whatever
+            the terms: a window). The other terms are defined at every distance.
+        span: n, where no table says it; only ``mask`` needs it.
+        padding_mask: boolean ``[batch, keys]``, True at padding. A query that sees
+            nothing gets zeros.
+        dropout_p: probability of dropping a normalised weight.
+        scale: of the content; ``head_dim ** -0.5`` when None.
+        impl: ``reference`` (which builds a score tensor per head) or ``blocked``, the
+            default.
+
+    Returns:
+        ``[batch, heads, queries, value_dim]`` in the dtype of ``v``; scores are float32
+        at least.
+
+    Raises:
+        ValueError: shapes, terms or options do not go together.
+    """
+    _check_inputs(q, k, v, padding_mask, dropout_p)
+    _check(impl is None or impl in IMPLEMENTATIONS, f"unknown impl {impl!r}: {_choose()}")
+    _check(beyond in BEYOND, f"unknown beyond {beyond!r}: choose from {', '.join(BEYOND)}")
+    _check_terms(terms, q.size(1), q.size(3))
+    return IMPLEMENTATIONS[impl or "blocked"](
+        q,
+        k,
+        v,
+        terms,
+        padding_mask,
+        causal=causal,
+        beyond=beyond,
+        span=_span(terms, span, causal, beyond),
+        dropout_p=dropout_p,
+        scale=q.size(3) ** -0.5 if scale is None else scale,
+    )
+
+
+def _check_inputs(
+    q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, dropout_p: float
+) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _check(x.dim() == 4, f"{name} must be [batch, heads, time, width], not {list(x.shape)}")
+    _check(
+        q.shape[:2] == k.shape[:2] == v.shape[:2] and k.size(2) == v.size(2),
+        f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not go together",
+    )
+    _check(q.size(3) == k.size(3), f"q is {q.size(3)} wide, k {k.size(3)}")
+    _check(
+        1 <= q.size(2) <= k.size(2),
+        f"{q.size(2)} queries cannot be the last positions of {k.size(2)} keys",
+    )
+    _check(
+        padding_mask is None
+        or (padding_mask.dtype == torch.bool and padding_mask.shape == (k.size(0), k.size(2))),
+        f"padding_mask must be boolean [batch, keys] = [{k.size(0)}, {k.size(2)}]",
+    )
+    _check(0 <= dropout_p < 1, f"dropout_p must be in [0, 1), not {dropout_p}")
+
+
+def _check_terms(terms: Terms, heads: int, head_dim: int) -> None:
+    _check(len(terms) > 0, f"no terms: {_choose_terms()}")
+    for name, parameters in terms.items():
+        _check(name in TERMS, f"unknown term {name!r}: {_choose_terms()}")
+        tensors = parameters if isinstance(parameters, tuple) else (parameters,)
+        count = {"tisa": 3, "kerple": 2}.get(name, 1)
+        _check(len(tensors) == count, f"{name} takes {count} tensors, not {len(tensors)}")
+        if name == "content":
+            _check(parameters is None, "content takes None")
+            continue
+        ends = (head_dim,) if name in ("query", "key", "key_only") else ()
+        dims = {"alibi": 1, "kerple": 1, "query": 3, "key": 3}.get(name, 2)
+        for x in tensors:
+            good = isinstance(x, Tensor) and x.dim() == dims and x.size(0) in (1, heads)
+            good = good and x.numel() > 0 and x.shape[dims - len(ends) :] == ends
+            shape = list(x.shape) if isinstance(x, Tensor) else x
+            _check(good, f"{name} cannot be {shape} with {heads} heads {head_dim} wide")
+    _check("t5" not in terms or terms["t5"].size(1) % 4 == 0, "t5 needs a multiple of 4 buckets")
+
+
+def _span(terms: Terms, span: int | None, causal: bool, beyond: str) -> int | None:
+    """The half-width n that the tables have, or ``span``."""
+    taps = {terms[name].size(1) for name in TABLE_TERMS if name in terms}
+    _check(len(taps) <= 1, f"tables of {sorted(taps)} taps: they must have the same span")
+    if taps:
+        _check(
+            causal or min(taps) % 2 == 1, f"{min(taps)} taps cannot be centred: give an odd number"
+        )
+        tables = min(taps) - 1 if causal else min(taps) // 2
+        _check(span in (None, tables), f"a span of {span}, but tables for {tables}")
+        return tables
+    _check(span is not None or beyond != "mask", "beyond='mask' needs a span")
+    _check(span is None or span >= 0, f"a span of {span} cannot be")
+    return span
+
+
+def _choose() -> str:
+    return f"choose from {', '.join(IMPLEMENTATIONS)}"
+
+
+def _choose_terms() -> str:
+    return f"choose from {', '.join(TERMS)}"
+
+
+def _check(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)

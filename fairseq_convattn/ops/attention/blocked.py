@@ -1,0 +1,229 @@
+"""Composite attention a block of queries at a time, in matrix products.
+
+Neither pass holds the scores of more queries than a block's. Blocks of a causal attention
+and of a window leave out the keys that none of their queries sees.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .scores import Layout, Scores, blind_queries, decompose
+from .terms import Terms
+
+QUERIES = 128
+SCORES = 2**19  # computed at once: few enough for a core's cache
+
+Part = tuple[slice, slice]  # of the sentences and of the heads
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    terms: Terms,
+    padding_mask: Tensor | None,
+    *,
+    causal: bool,
+    beyond: str,
+    span: int | None,
+    dropout_p: float,
+    scale: float,
+) -> Tensor:
+    """Same contract as :func:`reference.attend`; no second derivatives."""
+    scores, layout = decompose(
+        q, k, v, terms, padding_mask, causal=causal, beyond=beyond, span=span, scale=scale
+    )
+    seed = int(torch.randint(2**62, ())) if dropout_p > 0 else 0
+    y = _BlockedAttention.apply(layout, dropout_p, seed, *scores)
+    if padding_mask is not None:
+        blind = blind_queries(padding_mask, q.size(2), layout)
+        y = y.masked_fill(blind[:, None, :, None], 0)
+    return y.to(v.dtype)
+
+
+class _BlockedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, layout: Layout, dropout_p: float, seed: int, *tensors: Tensor | None):
+        scores = Scores(*tensors)
+        ctx.layout, ctx.dropout = layout, (dropout_p, seed)
+        y = scores.v.new_empty(*scores.q.shape[:3], scores.v.size(3))
+        dropout = _dropout(dropout_p, seed, y.device)
+        for block in _blocks(scores, layout):
+            for part in block.parts():
+                weights = block.weights(part)
+                kept = dropout(weights)
+                weights = weights if kept is None else weights.mul_(kept)
+                block.write(y, part, weights)
+        ctx.save_for_backward(*tensors, y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        *tensors, y = ctx.saved_tensors
+        scores = Scores(*tensors)
+        grads = Scores(*(x if x is None else x.new_zeros(x.shape) for x in tensors))
+        dropout = _dropout(*ctx.dropout, y.device)
+        mean = (grad * y).sum(-1, keepdim=True)  # of the weights' gradients, row by row
+        for block in _blocks(scores, ctx.layout):
+            for part in block.parts():
+                weights = block.weights(part)
+                block.add_gradients(part, weights, dropout(weights), grad, mean, grads)
+            block.add_curve_gradient(grads.curve)
+        return None, None, None, *grads
+
+
+def _dropout(p: float, seed: int, device: torch.device) -> Callable[[Tensor], Tensor | None]:
+    """Gives the factors of dropout, the same ones for the same seed and order of calls."""
+    if p == 0:
+        return lambda weights: None
+    generator = torch.Generator(device).manual_seed(seed)
+    return lambda weights: (
+        torch.empty_like(weights).bernoulli_(1 - p, generator=generator).div_(1 - p)
+    )
+
+
+def _blocks(scores: Scores, layout: Layout) -> Iterator["_Block"]:
+    for start in range(0, scores.q.size(2), QUERIES):
+        yield _Block(scores, layout, start)
+
+
+class _Block:
+    """A block of queries with the keys that they see.
+
+    Attributes:
+        rows, columns: which queries and which keys.
+        shape: how many of them.
+        own: the first query's own position among the columns.
+        beyond: the columns that some query has beyond the band's right.
+        diagonals: where the curve has the block's, from the last query's first key on.
+        toeplitz: the curve's entries, ``[heads, rows, columns]``.
+    """
+
+    def __init__(self, scores: Scores, layout: Layout, start: int):
+        self.scores, self.layout = scores, layout
+        queries, keys = scores.q.size(2), scores.k.size(2)
+        stop = min(start + QUERIES, queries)
+        first, last = 0, keys
+        if layout.reach is not None:
+            first = max(0, layout.offset + start - layout.reach)
+            last = min(keys, layout.offset + stop + layout.reach)
+        if layout.causal:
+            last = layout.offset + stop
+        self.rows, self.columns = slice(start, stop), slice(first, last)
+        self.shape = stop - start, last - first
+        self.own = layout.offset + start - first
+        self.beyond = slice(self.own + layout.right + 1, last - first)
+        begin = first - stop + queries
+        self.diagonals = slice(begin, begin + sum(self.shape) - 1)
+        toeplitz = scores.curve[:, self.diagonals].unfold(1, self.shape[1], 1).flip(1)
+        self.toeplitz = toeplitz.expand(scores.q.size(1), -1, -1)
+        self.diagonal_sums = None
+
+    def parts(self) -> Iterator[Part]:
+        """Sentences and heads whose scores are computed at once."""
+        sentences, heads = self.scores.q.shape[:2]
+        fitting = max(1, SCORES // (self.shape[0] * self.shape[1]))
+        if fitting < heads:
+            for b in range(sentences):
+                for h in range(0, heads, fitting):
+                    yield slice(b, b + 1), slice(h, h + fitting)
+        else:
+            for b in range(0, sentences, fitting // heads):
+                yield slice(b, b + fitting // heads), slice(0, heads)
+
+    def weights(self, part: Part) -> Tensor:
+        """Normalised, ``[n, rows, columns]``, n counting the part's heads."""
+        scores = self.scores
+        q, k = self._rows(scores.q, part), self._columns(scores.k, part)
+        s = q.new_empty(q.size(0), *self.shape)
+        heads = self.toeplitz[part[1]]
+        s.unflatten(0, (-1, heads.size(0))).copy_(heads)
+        s.baddbmm_(q, k.transpose(1, 2), alpha=self.layout.scale)
+        if scores.band is not None:
+            self._along_band(s).add_(self._rows(scores.band, part))
+        if scores.row_step is not None or scores.column_step is not None:
+            region, inside = self._beyond_band(s)
+            if scores.row_step is not None:
+                region.addcmul_(inside, self._rows(scores.row_step, part).unsqueeze(2))
+            if scores.column_step is not None:
+                step = self._columns(scores.column_step, part)[:, self.beyond]
+                region.addcmul_(inside, step.unsqueeze(1))
+        return torch.softmax(s, dim=-1, out=s)
+
+    def write(self, y: Tensor, part: Part, weights: Tensor) -> None:
+        """Put the weighted sums of values where they belong."""
+        values = self._columns(self.scores.v, part)
+        self._rows(y, part).copy_(torch.bmm(weights, values))
+
+    def add_gradients(
+        self,
+        part: Part,
+        weights: Tensor,
+        kept: Tensor | None,
+        grad: Tensor,
+        mean: Tensor,
+        grads: Scores,
+    ) -> None:
+        """Add what the block contributes to all gradients but the curve's."""
+        scores, scale = self.scores, self.layout.scale
+        q, k = self._rows(scores.q, part), self._columns(scores.k, part)
+        grad, v = self._rows(grad, part), self._columns(scores.v, part)
+        dropped = weights if kept is None else weights * kept
+        self._columns(grads.v, part).baddbmm_(dropped.transpose(1, 2), grad)
+        s = torch.bmm(grad, v.transpose(1, 2))
+        s = s if kept is None else s.mul_(kept)
+        s.sub_(self._rows(mean, part)).mul_(weights)
+        self._rows(grads.q, part).copy_(torch.bmm(s, k).mul_(scale))
+        self._columns(grads.k, part).baddbmm_(s.transpose(1, 2), q, alpha=scale)
+        if scores.band is not None:
+            self._rows(grads.band, part).copy_(self._along_band(s))
+        if scores.row_step is not None or scores.column_step is not None:
+            region, inside = self._beyond_band(s)
+            region = region * inside
+            if scores.row_step is not None:
+                self._rows(grads.row_step, part).copy_(region.sum(2))
+            if scores.column_step is not None:
+                self._columns(grads.column_step, part)[:, self.beyond].add_(region.sum(1))
+        self._add_to_diagonals(part, s)
+
+    def _add_to_diagonals(self, part: Part, s: Tensor) -> None:
+        """Sum scores' gradients over the sentences, in rows with room for a skewed view."""
+        rows, columns = self.shape
+        heads = self.scores.q.size(1)
+        width = rows + columns - 1
+        if self.diagonal_sums is None:
+            self.diagonal_sums = s.new_zeros(heads, rows - 1 + rows * width)
+        by_rows = self.diagonal_sums[:, rows - 1 :].view(heads, rows, width)
+        by_rows[part[1], :, :columns] += s.unflatten(0, (-1, by_rows[part[1]].size(0))).sum(0)
+
+    def add_curve_gradient(self, grad: Tensor) -> None:
+        """Add the sums over the diagonals."""
+        rows, columns = self.shape
+        width = rows + columns - 1
+        heads, length = self.diagonal_sums.shape
+        sums = self.diagonal_sums.as_strided((heads, rows, width), (length, width + 1, 1)).sum(1)
+        grad[:, self.diagonals] += sums if grad.size(0) == heads else sums.sum(0, keepdim=True)
+
+    def _rows(self, x: Tensor, part: Part) -> Tensor:
+        """``[batch, heads, queries, ...]`` -> the part's and the block's, ``[n, rows, ...]``;
+        a view where ``x`` is contiguous."""
+        return x[part][:, :, self.rows].flatten(0, 1)
+
+    def _columns(self, x: Tensor, part: Part) -> Tensor:
+        """Likewise of ``[batch, heads, keys, ...]``."""
+        return x[part][:, :, self.columns].flatten(0, 1)
+
+    def _along_band(self, s: Tensor) -> Tensor:
+        """``[n, rows, columns]`` -> view of the diagonals of the band, ``[n, rows, taps]``."""
+        taps = self.layout.left + 1 + self.layout.right
+        strides = (s.stride(0), s.stride(1) + 1, 1)
+        return s.as_strided((*s.shape[:2], taps), strides, self.own - self.layout.left)
+
+    def _beyond_band(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """The columns where keys beyond the band's right begin, and 1 where they are so."""
+        region = s[:, :, self.beyond]
+        return region, torch.ones_like(region[0]).triu()

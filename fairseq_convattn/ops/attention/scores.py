@@ -1,0 +1,173 @@
+"""Composite attention's scores in a form that needs no score tensor of all queries.
+
+Query t stands at key position ``offset + t``; with r = j - offset - t,
+
+    S_tj = scale q_t . k_j + curve[r] + band_t[r] + [r > right] (row_step_t + column_step_j)
+
+All that does not depend on content is ``curve``, one Toeplitz matrix per head. Query and key
+terms are ``band``s of taps along the diagonal. A tap that serves all farther keys is the
+same for a whole row, which softmax ignores, or for a whole column, which is one more
+product q_t . k_j; taps are counted from there, and ``steps`` lead to those of the other edge.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .terms import Terms, relative_bias, wide
+
+HIDDEN = -1e30  # the score of what cannot be seen: finite, so that no row becomes NaN
+
+
+class Layout(NamedTuple):
+    """Where keys lie, seen from the queries.
+
+    Attributes:
+        offset: the first query's position among the keys.
+        left, right: taps of the band before and after a query's own position.
+        reach: how far queries see, None for everywhere.
+        causal: whether they see nothing after themselves.
+        scale: of the product of queries and keys.
+    """
+
+    offset: int
+    left: int
+    right: int
+    reach: int | None
+    causal: bool
+    scale: float
+
+
+class Scores(NamedTuple):
+    """What the scores are computed from; float32 at least.
+
+    Attributes:
+        q: ``[batch, heads, queries, width]``; the width may be zero.
+        k: ``[batch, heads, keys, width]``, with ``left`` and ``right`` hidden keys around
+            when there is a band.
+        v: ``[batch, heads, keys, value_dim]``, likewise.
+        curve: ``[heads or 1, queries + keys - 1]``, for r from ``1 - offset - queries`` on.
+        band: None, or ``[batch, heads, queries, left + 1 + right]``.
+        row_step, column_step: None, or ``[batch, heads, queries]``, ``[batch, heads, keys]``.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    curve: Tensor
+    band: Tensor | None
+    row_step: Tensor | None
+    column_step: Tensor | None
+
+
+def decompose(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    terms: Terms,
+    padding_mask: Tensor | None,
+    *,
+    causal: bool,
+    beyond: str,
+    span: int | None,
+    scale: float,
+) -> tuple[Scores, Layout]:
+    """The arguments of :func:`composite_attention` in the form above."""
+    q, k, v = wide(q), wide(k), wide(v)
+    banded = "query" in terms or "key" in terms
+    left = span if banded else 0
+    right = 0 if causal else left
+    past = k.size(2) - q.size(2)
+    reach = span if beyond == "mask" else None
+    layout = Layout(past + left, left, right, reach, causal, scale)
+
+    band = row_step = column_step = column = None
+    if "query" in terms:
+        taps = q @ wide(terms["query"]).transpose(-1, -2) * scale
+        band, _, row_step = _from_edge(taps, causal, beyond)
+    if "key" in terms:
+        taps = k @ wide(terms["key"]).flip(1).transpose(-1, -2) * scale
+        along_keys, column, column_step = _from_edge(taps, causal, beyond)
+        along_keys = _Sheared.apply(F.pad(along_keys, (0, 0, left, right)), past, q.size(2))
+        band = along_keys if band is None else band + along_keys
+    q_features, k_features = _features(q, k, terms)
+    if banded or padding_mask is not None:
+        hidden = torch.zeros(k.size(0), k.size(2), dtype=torch.bool, device=k.device)
+        hidden = F.pad(hidden if padding_mask is None else padding_mask, (left, right), value=True)
+        column = k.new_zeros(1) if column is None else F.pad(column, (left, right))
+        column = column.masked_fill(hidden[:, None], HIDDEN).expand(-1, k.size(1), -1)
+        k_features = F.pad(k_features, (0, 0, left, right))
+        k_features = torch.cat([k_features, column.unsqueeze(-1)], dim=-1)
+        q_features = F.pad(q_features, (0, 1), value=1 / scale)
+        v = F.pad(v, (0, 0, left, right))
+    if column_step is not None:
+        column_step = F.pad(column_step, (left, right))
+    curve = _curve(terms, q.size(2), v.size(2), layout, beyond, v.device)
+    curve = curve.to(v.dtype)
+    return Scores(q_features, k_features, v, curve, band, row_step, column_step), layout
+
+
+def blind_queries(padding_mask: Tensor, queries: int, layout: Layout) -> Tensor:
+    """Boolean ``[batch, queries]``: True where a query sees no key at all."""
+    keys = padding_mask.size(1)
+    position = torch.arange(keys - queries, keys, device=padding_mask.device)
+    reach = keys if layout.reach is None else layout.reach
+    first = (position - reach).clamp(min=0)
+    last = position if layout.causal else (position + reach).clamp(max=keys - 1)
+    seen = F.pad((~padding_mask).long().cumsum(1), (1, 0))
+    return seen[:, last + 1] == seen[:, first]
+
+
+def _from_edge(
+    taps: Tensor, causal: bool, beyond: str
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Taps ``[..., taps]`` counted from the first, the first, and the step to the last."""
+    if beyond != "clip":
+        return taps, None, None
+    first, last = taps[..., 0], taps[..., -1]
+    return taps - first.unsqueeze(-1), first, None if causal else last - first
+
+
+class _Sheared(torch.autograd.Function):
+    """``[..., time, taps]`` -> y[..., i, c] = x[..., start + i + c, c] for i < length."""
+
+    @staticmethod
+    def forward(ctx, x, start, length):
+        ctx.shape, ctx.start = x.shape, start
+        return _Sheared._view(x.contiguous(), start, length).clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        x = grad.new_zeros(ctx.shape)
+        _Sheared._view(x, ctx.start, grad.size(-2)).copy_(grad)
+        return x, None, None
+
+    @staticmethod
+    def _view(x: Tensor, start: int, length: int) -> Tensor:
+        *outer, _, taps = x.shape
+        strides = (*x.stride()[:-2], taps, taps + 1)
+        return x.as_strided((*outer, length, taps), strides, start * taps)
+
+
+def _features(q: Tensor, k: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
+    """Queries and keys whose products are the ``content`` and ``key_only`` terms."""
+    if "content" not in terms and "key_only" not in terms:
+        return q[..., :0], k[..., :0]
+    u = wide(terms["key_only"]).unsqueeze(1) if "key_only" in terms else 0
+    return (q if "content" in terms else torch.zeros_like(q)) + u, k
+
+
+def _curve(
+    terms: Terms, queries: int, keys: int, layout: Layout, beyond: str, device: torch.device
+) -> Tensor:
+    first = 1 - layout.offset - queries
+    r = torch.arange(first, first + queries + keys - 1, device=device)
+    hidden = (r > 0) & layout.causal
+    if layout.reach is not None:
+        hidden |= r.abs() > layout.reach
+    curve = relative_bias(terms, r, causal=layout.causal, beyond=beyond)
+    return curve.masked_fill(hidden, HIDDEN)

@@ -1,0 +1,136 @@
+"""The relative terms of composite attention, as functions of the distance r = j - i.
+
+i is the query's position, j the key's. Those that do not depend on content are curves
+f(r), a Toeplitz matrix of scores per head.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+TERMS = {
+    "content": "q_i . k_j",
+    "fixed": "beta[j - i], a lightweight convolution",
+    "query": "q_i . wQ[j - i], a dynamic convolution predicted from the query",
+    "key": "k_j . wK[i - j], a dynamic convolution predicted from the key",
+    "key_only": "u . k_j, Transformer-XL's",
+    "tisa": "a sum of radial kernels of j - i",
+    "alibi": "-m |j - i|",
+    "t5": "a table over logarithmic buckets of j - i",
+    "kerple": "-a log(1 + b |j - i|)",
+}
+TABLE_TERMS = ("fixed", "query", "key")
+POSITION_TERMS = (*TABLE_TERMS, "tisa", "alibi", "t5", "kerple")
+BEYOND = ("clip", "zero", "mask")
+
+T5_MAX_DISTANCE = 128
+
+Terms = Mapping[str, Tensor | tuple[Tensor, ...] | None]
+
+
+def relative_bias(terms: Terms, distances: Tensor, *, causal: bool, beyond: str = "clip") -> Tensor:
+    """The sum of the terms that do not depend on content, at given distances.
+
+    Args:
+        terms: as :func:`composite_attention` takes them; others are left out.
+        distances: whole numbers r = j - i, ``[n]``.
+        causal, beyond: as :func:`composite_attention` takes them; ``mask`` is not applied.
+
+    Returns:
+        ``[heads, n]``, or ``[1, n]`` when all heads agree.
+    """
+    curves = [CURVES[name](distances, *_tensors(terms[name])) for name in CURVES if name in terms]
+    if "t5" in terms:
+        buckets = t5_buckets(distances, terms["t5"].size(-1), bidirectional=not causal)
+        curves.append(terms["t5"][:, buckets])
+    if "fixed" in terms:
+        curves.append(at_distances(terms["fixed"], distances, causal=causal, beyond=beyond))
+    return sum(curves, start=torch.zeros(1, len(distances), device=distances.device))
+
+
+def at_distances(table: Tensor, distances: Tensor, *, causal: bool, beyond: str) -> Tensor:
+    """Entries of a table over the distances -n..n (``causal``: -n..0).
+
+    Args:
+        table: ``[heads, taps, ...]``.
+        distances: whole numbers of any shape.
+        beyond: ``zero`` gives zero beyond the span, all else the edge tap.
+
+    Returns:
+        ``[heads, *distances.shape, ...]``.
+    """
+    taps = table.size(1)
+    index = distances + (taps - 1 if causal else taps // 2)
+    entries = table[:, index.clamp(0, taps - 1)]
+    if beyond != "zero":
+        return entries
+    inside = (index >= 0) & (index < taps)
+    return entries * inside.view(inside.shape + (1,) * (table.dim() - 2))
+
+
+def tisa(distances: Tensor, amplitude: Tensor, sharpness: Tensor, center: Tensor) -> Tensor:
+    """f(r) = sum_s a_s exp(-|b_s| (r - c_s)^2) (Wennberg and Henter 2021, eq. 7).
+
+    Computed in float32 at least: squared distances overflow half precision.
+
+    Args:
+        distances: ``[n]``.
+        amplitude, sharpness, center: a, b and c, ``[heads, kernels]``.
+
+    Returns:
+        ``[heads, n]``.
+    """
+    a, b, c = (wide(x).unsqueeze(-1) for x in (amplitude, sharpness, center))
+    return (a * torch.exp(-b.abs() * (distances - c) ** 2)).sum(-2)
+
+
+def alibi(distances: Tensor, slopes: Tensor) -> Tensor:
+    """f(r) = -m |r| (Press et al. 2022); slopes m: ``[heads]``."""
+    return -wide(slopes).unsqueeze(-1) * distances.abs()
+
+
+def kerple(distances: Tensor, scale: Tensor, rate: Tensor) -> Tensor:
+    """f(r) = -|a| log(1 + |b| |r|), the logarithmic kernel of KERPLE (Chi et al. 2022).
+
+    Args:
+        distances: ``[n]``.
+        scale, rate: a and b, ``[heads]``.
+    """
+    a, b = (wide(x).abs().unsqueeze(-1) for x in (scale, rate))
+    return -a * torch.log1p(b * distances.abs())
+
+
+CURVES = {"tisa": tisa, "alibi": alibi, "kerple": kerple}
+
+
+def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
+    """m_h = 2^(-8 h / H) for h = 1..H (Press et al. 2022, section 3)."""
+    return 2.0 ** (-8.0 * torch.arange(1, heads + 1, device=device) / heads)
+
+
+def t5_buckets(distances: Tensor, buckets: int, *, bidirectional: bool) -> Tensor:
+    """T5's bucket of every distance (Raffel et al. 2020, section 2.1).
+
+    Half of the buckets (of those of one direction, when ``bidirectional``) hold one
+    distance each, the others grow logarithmically up to ``T5_MAX_DISTANCE``.
+    """
+    if bidirectional:
+        buckets //= 2
+        first, size = buckets * (distances > 0), distances.abs()
+    else:
+        first, size = 0, (-distances).clamp(min=0)
+    exact = buckets // 2
+    growth = torch.log(size.clamp(min=1) / exact) / math.log(T5_MAX_DISTANCE / exact)
+    far = exact + (growth * (buckets - exact)).long().clamp(max=buckets - exact - 1)
+    return first + torch.where(size < exact, size, far)
+
+
+def wide(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _tensors(parameters: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return parameters if isinstance(parameters, tuple) else (parameters,)
