@@ -2,11 +2,13 @@
 
 import argparse
 
-from .architectures import ConvAttnLanguageModel, ConvAttnModel
+from .architectures import ConvAttnLanguageModel, ConvAttnMaskedLanguageModel, ConvAttnModel
 from .architectures.overview import (
+    PIECES,
     VOCABULARY,
     architecture_table,
     language_model_table,
+    masked_language_model_table,
 )
 from .architectures.presets import ARCHITECTURE_NAMES
 
@@ -20,7 +22,7 @@ def main() -> None:
     )
     command.add_argument(
         "--task",
-        choices=("translation", "summarization", "language_modeling"),
+        choices=("translation", "summarization", "language_modeling", "masked_lm"),
         default="translation",
         help="whose architectures and options to print (default: translation)",
     )
@@ -33,6 +35,10 @@ def main() -> None:
     )
     if task == "language_modeling":
         model, base, table = ConvAttnLanguageModel, "convattn_lm", language_model_table()
+    elif task == "masked_lm":
+        model, base = ConvAttnMaskedLanguageModel, "convattn_mlm"
+        table = masked_language_model_table()
+        names += f" (sizes with {PIECES:,} types and 512 positions)"
     else:
         model, base, table = ConvAttnModel, "convattn", architecture_table()
         names += f" (sizes with {VOCABULARY:,} shared types)"

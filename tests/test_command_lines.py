@@ -12,9 +12,18 @@ MIXERS = {
     "lightweight": ("--arch", "lightweight_conv_tiny"),
     "dynamic": ("--arch", "dynamic_conv_tiny"),
     "attention": ("--arch", "attention_tiny"),
+    "composite": ("--arch", "composite_attention_tiny"),
+    "tisa": ("--arch", "tisa_tiny"),
     "hybrid": (
         *("--arch", "dynamic_conv_tiny", "--encoder-mixers", "dynamic,attention"),
         *("--decoder-mixers", "attention,lightweight", "--decoder-kernel-sizes", "4,31"),
+    ),
+    "hybrid with injections": (
+        *("--arch", "dynamic_conv_tiny", "--encoder-mixers", "composite,tisa"),
+        *("--decoder-mixers", "dynamic,composite", "--query-key-projection", "dynamic"),
+        *("--value-projection", "separable", "--value-conv", "scaled"),
+        *("--convolved-heads", "half", "--attention-terms", "content,fixed,query,key"),
+        *("--share-tables-across-layers", "--beyond-span", "zero", "--attention-span", "2"),
     ),
 }
 

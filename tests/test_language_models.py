@@ -15,6 +15,8 @@ MIXERS = {
     "lightweight": ("--arch", "lightweight_conv_lm_tiny"),
     "dynamic": ("--arch", "dynamic_conv_lm_tiny"),
     "attention": ("--arch", "attention_lm_tiny"),
+    "composite": ("--arch", "composite_attention_lm_tiny", "--value-conv", "depthwise"),
+    "tisa": ("--arch", "tisa_lm_tiny"),
     "hybrid": (
         *("--arch", "dynamic_conv_lm_tiny", "--decoder-mixers", "dynamic,attention"),
         *("--decoder-kernel-sizes", "4,31"),

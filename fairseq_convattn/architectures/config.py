@@ -1,4 +1,4 @@
-"""The flat configurations of ``convattn`` and ``convattn_lm`` models.
+"""The flat configurations of ``convattn``, ``convattn_lm`` and ``convattn_mlm`` models.
 
 fairseq's transformer has a nested configuration whose defaults win over ``--arch``. These
 are flat, and every field that a preset may set defaults to None: on the command line
@@ -13,10 +13,12 @@ from typing import Any, NamedTuple, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
+from fairseq.utils import get_available_activation_fns
 from omegaconf import DictConfig, OmegaConf
 
-from ..mixers import MIXERS
-from ..ops import TAP_NORMALIZATIONS
+from ..mixers.composite import TISA_TERMS
+from ..ops.attention import POSITION_TERMS
+from .mixer_fields import DECODER_FIELDS, ENCODER_FIELDS, MIXER_FIELDS, flag, unset
 
 
 class Schema(NamedTuple):
@@ -45,6 +47,17 @@ _MIXER_BASE = {
     "weight_dropout": 0.0,
     "weight_norm": "softmax",
     "input_dropout": 0.0,
+    "attention_terms": "content,fixed,query",
+    "attention_span": 8,
+    "beyond_span": "clip",
+    "tisa_kernels": 5,
+    "share_tables_across_layers": "false",
+    "query_key_projection": "linear",
+    "value_projection": "linear",
+    "projection_activation": "linear",
+    "convolved_heads": "all",
+    "value_conv": "none",
+    "no_token_positional_embeddings": "false",  # where no term knows positions
 }
 _BASE = {
     **_MIXER_BASE,
@@ -68,6 +81,22 @@ _LM_BASE = {
     "tie_adaptive_weights": "false",
     "tie_adaptive_proj": "false",
 }
+# BERT-base as RoBERTa has it
+_MLM_BASE = {
+    **{name: value for name, value in _MIXER_BASE.items() if not name.startswith("decoder_")},
+    "encoder_embed_dim": 768,
+    "encoder_ffn_embed_dim": 3072,
+    "encoder_layers": 12,
+    "encoder_attention_heads": 12,
+    "encoder_mixers": "dynamic",
+    "encoder_glu": "true",
+    "attention_dropout": 0.1,
+    "activation_fn": "gelu",
+    "layernorm_embedding": "true",
+    "share_encoder_layers": "false",
+    "pooler_activation_fn": "tanh",
+    "pooler_dropout": 0.0,
+}
 _DECODER_FOLLOWS = {
     "decoder_input_dim": "decoder_embed_dim",
     "decoder_output_dim": "decoder_embed_dim",
@@ -79,85 +108,24 @@ _FOLLOWS = {
     "encoder_conv_dim": "encoder_embed_dim",
     **_DECODER_FOLLOWS,
 }
+_MLM_FOLLOWS = {
+    "encoder_input_dim": "encoder_embed_dim",
+    "encoder_conv_dim": "encoder_embed_dim",
+}
 _LM_FOLLOWS = {**_DECODER_FOLLOWS, "adaptive_input_cutoff": "adaptive_softmax_cutoff"}
 
-_PER_LAYER = "one for all layers, or a comma-separated list with one per layer"
-_NORMS = "; ".join(f"{name}: {formula}" for name, formula in TAP_NORMALIZATIONS.items())
 
-
-def _unset(name: str, type_: Any, help_: str) -> tuple:
-    type_ = type_ if type_ is Any else Optional[type_]
-    return name, type_, field(default=None, metadata={"help": help_})
-
-
-def _flag(name: str, help_: str) -> tuple:
-    return name, bool, field(default=False, metadata={"help": help_})
-
-
-def _side_fields(side: str, kernel: str) -> list[tuple]:
-    return [
-        _unset(
-            f"{side}_mixers",
-            str,
-            f"token mixers of the {side}: {', '.join(MIXERS)}; {_PER_LAYER} (default: dynamic)",
-        ),
-        _unset(
-            f"{side}_kernel_sizes",
-            Any,
-            f"taps of the {side}'s convolutions, {kernel}; {_PER_LAYER} "
-            "(default: 3,7,15 and then 31)",
-        ),
-        _unset(
-            f"{side}_conv_dim",
-            int,
-            f"width of the {side}'s convolutions (default: its embedding dimension)",
-        ),
-        _unset(
-            f"{side}_glu",
-            str,
-            f"true or false: gate the input of the {side}'s convolutions (default: true)",
-        ),
-    ]
-
-
-_ENCODER_FIELDS = _side_fields("encoder", "odd (the kernel is centred)")
-_DECODER_FIELDS = _side_fields("decoder", "any number >= 1 (the kernel is causal)")
-_MIXER_FIELDS = [
-    _unset(
-        "weight_dropout",
-        float,
-        "DropConnect: probability of dropping a normalised tap (default: 0)",
-    ),
-    _unset(
-        "weight_norm",
-        ChoiceEnum(list(TAP_NORMALIZATIONS)),
-        f"normalisation of the K taps W of a kernel. {_NORMS} (default: softmax)",
-    ),
-    _unset(
-        "input_dropout",
-        float,
-        "dropout probability of the convolutions' input (default: 0)",
-    ),
-    _flag("conv_bias", "add a learned bias after every convolution"),
-    _flag(
-        "renorm_padding",
-        "normalise kernels over the taps that fall on tokens, so that no weight is "
-        "lost at the edges and at padding",
-    ),
-]
-
-
-def _transformer_fields() -> list[tuple]:
+def _transformer_fields(base: dict, follows: dict) -> list[tuple]:
     """fairseq's transformer options, under the names that its command line gives them."""
     flat = []
     for outer in dataclasses.fields(TransformerConfig):
         if not dataclasses.is_dataclass(outer.type):
-            flat.append(_fairseqs(outer.name, outer, _BASE, _FOLLOWS))
+            flat.append(_fairseqs(outer.name, outer, base, follows))
             continue
         for inner in dataclasses.fields(outer.type):
             name = f"{outer.name}_{inner.name}"
             prefix = f"{outer.name.replace('_', ' ')}: "
-            flat.append(_fairseqs(name, inner, _BASE, _FOLLOWS, prefix))
+            flat.append(_fairseqs(name, inner, base, follows, prefix))
     return [entry for entry in flat if not entry[0].endswith("_name")]
 
 
@@ -166,6 +134,60 @@ def _language_model_fields() -> list[tuple]:
     options = dataclasses.fields(TransformerLanguageModelConfig)
     flat = [_fairseqs(option.name, option, _LM_BASE, _LM_FOLLOWS) for option in options]
     return [entry for entry in flat if not entry[0].endswith("_name")]
+
+
+# what RoBERTa shares with fairseq's transformer
+_ENCODER_OPTIONS = (
+    *("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_layers", "encoder_attention_heads"),
+    *("encoder_normalize_before", "encoder_layerdrop", "encoder_layers_to_keep"),
+    *("activation_fn", "dropout", "attention_dropout", "activation_dropout"),
+    *("no_token_positional_embeddings", "layernorm_embedding"),
+    *("checkpoint_activations", "offload_activations", "min_params_to_wrap"),
+    *("quant_noise_pq", "quant_noise_pq_block_size", "quant_noise_scalar"),
+)
+
+
+def _masked_language_model_fields() -> list[tuple]:
+    """The options of fairseq's RoBERTa, which has them on its command line alone, and those
+    of ALBERT (Lan et al. 2020)."""
+    return [
+        *(
+            entry
+            for entry in _transformer_fields(_MLM_BASE, _MLM_FOLLOWS)
+            if entry[0] in _ENCODER_OPTIONS
+        ),
+        unset(
+            "encoder_input_dim",
+            int,
+            "width of the embeddings, of tokens and of positions; where it is not the encoder's, "
+            "a linear map follows them and another one precedes the output (default: "
+            "--encoder-embed-dim)",
+        ),
+        unset(
+            "share_encoder_layers",
+            str,
+            "true or false: one set of weights for all layers, but for the tables of relative "
+            "positions, which --share-tables-across-layers shares (default: false)",
+        ),
+        unset(
+            "max_positions",
+            int,
+            "number of positions that have an embedding, so the longest input; without "
+            "embeddings of absolute positions there is no limit (default: the task's)",
+        ),
+        unset(
+            "pooler_activation_fn",
+            ChoiceEnum(get_available_activation_fns()),
+            "activation function of classification heads (default: tanh)",
+        ),
+        unset("pooler_dropout", float, "dropout probability of classification heads (default: 0)"),
+        flag("untie_weights_roberta", "give the output a table of its own, not the embedding's"),
+        flag("load_checkpoint_heads", "register and load the classification heads of a checkpoint"),
+        flag(
+            "spectral_norm_classification_head",
+            "apply spectral normalisation to classification heads",
+        ),
+    ]
 
 
 def _fairseqs(
@@ -200,16 +222,24 @@ def _config(name: str, doc: str, fields: list[tuple]) -> type[FairseqDataclass]:
 ConvAttnConfig = _config(
     "ConvAttnConfig",
     "fairseq's transformer options and those of the token mixers.",
-    [*_ENCODER_FIELDS, *_DECODER_FIELDS, *_MIXER_FIELDS, *_transformer_fields()],
+    [*ENCODER_FIELDS, *DECODER_FIELDS, *MIXER_FIELDS, *_transformer_fields(_BASE, _FOLLOWS)],
 )
 ConvAttnLanguageModelConfig = _config(
     "ConvAttnLanguageModelConfig",
     "The options of fairseq's transformer language model and those of the token mixers.",
-    [*_DECODER_FIELDS, *_MIXER_FIELDS, *_language_model_fields()],
+    [*DECODER_FIELDS, *MIXER_FIELDS, *_language_model_fields()],
+)
+ConvAttnMaskedLanguageModelConfig = _config(
+    "ConvAttnMaskedLanguageModelConfig",
+    "The options of fairseq's RoBERTa and those of the token mixers.",
+    [*ENCODER_FIELDS, *MIXER_FIELDS, *_masked_language_model_fields()],
 )
 DEFAULT_KERNEL_SIZES = (3, 7, 15, 31)  # Wu et al. 2019, section 5.1
 ENCODER_DECODER = Schema(ConvAttnConfig, _BASE, _FOLLOWS, ("encoder", "decoder"))
 LANGUAGE_MODEL = Schema(ConvAttnLanguageModelConfig, _LM_BASE, _LM_FOLLOWS, ("decoder",))
+MASKED_LANGUAGE_MODEL = Schema(
+    ConvAttnMaskedLanguageModelConfig, _MLM_BASE, _MLM_FOLLOWS, ("encoder",)
+)
 
 
 def complete(
@@ -233,12 +263,15 @@ def complete(
     for name, value in values.items():
         if str(value).startswith("${"):
             values[name] = None
+    positions_unset = values["no_token_positional_embeddings"] is None
     for name, value in schema.base.items():
         if values[name] is None:
             values[name] = value
     for name, source in schema.follows.items():
         if values[name] is None:
             values[name] = values[source]
+    if positions_unset and all(_knows_positions(values, side) for side in schema.stacks):
+        values["no_token_positional_embeddings"] = "true"
     for side in schema.stacks:
         sizes, layers = values[f"{side}_kernel_sizes"], values[f"{side}_layers"]
         if sizes is None or isinstance(sizes, tuple):
@@ -246,3 +279,13 @@ def complete(
             repeated = [*pattern, *pattern[-1:] * layers]
             values[f"{side}_kernel_sizes"] = repeated[: max(0, layers)]
     return Namespace(**values)
+
+
+def _knows_positions(values: dict[str, Any], side: str) -> bool:
+    """Whether a layer of the stack has a relative-position term."""
+    terms = {
+        "composite": str(values["attention_terms"]).replace(" ", "").split(","),
+        "tisa": TISA_TERMS,
+    }
+    mixers = str(values[f"{side}_mixers"]).replace(" ", "").split(",")
+    return any(term in POSITION_TERMS for mixer in mixers for term in terms.get(mixer, ()))

@@ -20,7 +20,8 @@ from .stacks import ConvAttnDecoder
 _TRISTATE = [
     name
     for name, value in LANGUAGE_MODEL.base.items()
-    if value in ("true", "false") and name != "decoder_glu"  # which layer_mixers reads
+    if value in ("true", "false")
+    and name not in ("decoder_glu", "share_tables_across_layers")  # which layer_mixers reads
 ]
 _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
 _PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")

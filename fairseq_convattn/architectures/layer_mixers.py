@@ -2,11 +2,16 @@
 
 import re
 from argparse import Namespace
+from collections.abc import Iterable
+
+from fairseq.utils import get_available_activation_fns
 
 from ..mixers import MIXERS, MixerConfig
+from ..mixers.composite import TISA_TERMS
+from ..mixers.injection import PROJECTIONS, VALUE_CONVOLUTIONS
+from ..ops.attention import BEYOND, TABLE_TERMS, TERMS
 from ..ops.taps import RENORMALIZABLE, TAP_NORMALIZATIONS
 
-_NORMS = ", ".join(TAP_NORMALIZATIONS)
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -69,11 +74,15 @@ def _kept(option: str, text: str, layers: int) -> list[int]:
 
 
 def _mixer(args: Namespace, side: str, name: str, kernel_size: int) -> MixerConfig:
+    causal = side == "decoder"
+    span = args.attention_span
+    across_heads = args.share_tables_across_heads
+    terms = tuple(term.strip() for term in str(args.attention_terms).split(","))
     config = MixerConfig(
         mixer=name,
         embed_dim=getattr(args, f"{side}_embed_dim"),
         num_heads=getattr(args, f"{side}_attention_heads"),
-        causal=side == "decoder",
+        causal=causal,
         kernel_size=kernel_size,
         conv_dim=getattr(args, f"{side}_conv_dim"),
         glu=boolean(f"{side}_glu", getattr(args, f"{side}_glu")),
@@ -83,6 +92,21 @@ def _mixer(args: Namespace, side: str, name: str, kernel_size: int) -> MixerConf
         conv_bias=args.conv_bias,
         renorm_padding=args.renorm_padding,
         attention_dropout=args.attention_dropout,
+        attention_terms=TISA_TERMS if name == "tisa" else terms,
+        attention_span=span,
+        beyond_span=str(args.beyond_span),
+        tisa_kernels=args.tisa_kernels,
+        share_tables_across_heads=across_heads
+        and boolean("share_tables_across_heads", across_heads),
+        share_tables_across_layers=boolean(
+            "share_tables_across_layers", args.share_tables_across_layers
+        ),
+        query_key_projection=str(args.query_key_projection),
+        value_projection=str(args.value_projection),
+        projection_kernel_size=args.projection_kernel_size or (span if causal else 2 * span) + 1,
+        projection_activation=str(args.projection_activation),
+        convolved_heads=str(args.convolved_heads),
+        value_conv=str(args.value_conv),
         self_attention=not (side == "decoder" and getattr(args, "cross_self_attention", False)),
         quant_noise=args.quant_noise_pq,
         quant_noise_block_size=args.quant_noise_pq_block_size,
@@ -92,14 +116,25 @@ def _mixer(args: Namespace, side: str, name: str, kernel_size: int) -> MixerConf
 
 
 def _check(side: str, config: MixerConfig) -> None:
-    heads, width, taps = config.num_heads, config.embed_dim, config.kernel_size
+    heads, width = config.num_heads, config.embed_dim
     if heads < 1 or width % heads:
         refuse(
             f"{side}_attention_heads",
             f"{heads} heads do not divide the width {width} (--{side}-embed-dim)",
         )
-    if config.mixer == "attention":
-        return
+    if config.mixer in ("composite", "tisa"):
+        _check_composite(config)
+    elif config.mixer != "attention":
+        _check_convolution(side, config)
+    if config.mixer != "attention" and not config.self_attention:
+        refuse(
+            "cross_self_attention",
+            f"needs --decoder-mixers attention in every layer, not {config.mixer}",
+        )
+
+
+def _check_convolution(side: str, config: MixerConfig) -> None:
+    heads, taps = config.num_heads, config.kernel_size
     if config.conv_dim < 1:
         refuse(f"{side}_conv_dim", f"a width of {config.conv_dim} cannot work")
     if config.conv_dim % heads:
@@ -116,18 +151,70 @@ def _check(side: str, config: MixerConfig) -> None:
     for option in ("weight_dropout", "input_dropout"):
         if not 0 <= getattr(config, option) <= 1:
             refuse(option, f"{getattr(config, option)} is no probability")
-    if config.tap_norm not in TAP_NORMALIZATIONS:
-        refuse("weight_norm", f"unknown {config.tap_norm!r}, choose from {_NORMS}")
+    _check_choice("weight_norm", config.tap_norm, TAP_NORMALIZATIONS)
     if config.renorm_padding and config.tap_norm not in RENORMALIZABLE:
         refuse(
             "renorm_padding",
             f"works with --weight-norm {', '.join(RENORMALIZABLE)}, not {config.tap_norm}",
         )
-    if not config.self_attention:
+
+
+def _check_composite(config: MixerConfig) -> None:
+    choices = {
+        "beyond_span": BEYOND,
+        "query_key_projection": PROJECTIONS,
+        "value_projection": PROJECTIONS,
+        "projection_activation": get_available_activation_fns(),
+        "convolved_heads": ("all", "half"),
+        "value_conv": VALUE_CONVOLUTIONS,
+    }
+    for option, known in choices.items():
+        _check_choice(option, getattr(config, option), known)
+    if config.mixer == "composite":
+        _check_terms(config)
+    if config.attention_span < 0:
+        refuse("attention_span", f"a span of {config.attention_span} cannot work, give at least 0")
+    if config.tisa_kernels < 1:
+        refuse("tisa_kernels", f"{config.tisa_kernels} kernels cannot work, give at least 1")
+    taps = config.projection_kernel_size
+    if taps < 1 or (not config.causal and taps % 2 == 0):
+        refuse("projection_kernel_size", f"{taps} taps cannot work, give an odd number")
+    projections = (config.query_key_projection, config.value_projection)
+    if set(projections) == {"linear"}:
+        for option, default in (("projection_activation", "linear"), ("convolved_heads", "all")):
+            if getattr(config, option) != default:
+                refuse(
+                    option,
+                    "nothing is convolved; give --query-key-projection or --value-projection",
+                )
+    if config.convolved_heads == "half" and config.num_heads % 2:
+        refuse("convolved_heads", f"{config.num_heads} heads have no half")
+
+
+def _check_terms(config: MixerConfig) -> None:
+    terms = config.attention_terms
+    if not any(terms):
+        refuse("attention_terms", f"no terms, choose from {', '.join(TERMS)}")
+    for term in terms:
+        _check_choice("attention_terms", term, TERMS)
+        if terms.count(term) > 1:
+            refuse("attention_terms", f"{term!r} twice")
+    if config.beyond_span == "zero" and not set(terms) & set(TABLE_TERMS):
         refuse(
-            "cross_self_attention",
-            f"needs --decoder-mixers attention in every layer, not {config.mixer}",
+            "beyond_span",
+            f"zero concerns the terms {', '.join(TABLE_TERMS)}, not {','.join(terms)}",
         )
+    contents = ("content", "query", "key", "key_only")
+    if config.query_key_projection != "linear" and not set(terms) & set(contents):
+        refuse(
+            "query_key_projection",
+            f"the terms {','.join(terms)} look at neither queries nor keys",
+        )
+
+
+def _check_choice(option: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        refuse(option, f"unknown {value!r}, choose from {', '.join(known)}")
 
 
 def boolean(option: str, text: str) -> bool:

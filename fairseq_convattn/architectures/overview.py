@@ -2,18 +2,21 @@
 
 from argparse import Namespace
 
-from .config import LANGUAGE_MODEL, complete
+from .config import LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL, complete
 from .presets import (
     ARCHITECTURE_NAMES,
     ENCODER_DECODER_PRESETS,
     ENCODER_DECODER_SHAPES,
     LANGUAGE_MODEL_PRESETS,
     LANGUAGE_MODEL_SHAPES,
+    MASKED_LM_PRESETS,
+    MASKED_LM_SHAPES,
 )
-from .skeleton import language_model_skeleton, skeleton
+from .skeleton import language_model_skeleton, masked_language_model_skeleton, skeleton
 
 VOCABULARY = 32_768
 WORDS = {"lm_tiny": VOCABULARY, "lm_wiki103": 267_744, "lm_gbw": 793_471}
+PIECES = 30_000  # of ALBERT's and of Chang et al.'s SentencePiece models
 
 
 def parameters(arch: str, types: int = VOCABULARY) -> int:
@@ -21,6 +24,8 @@ def parameters(arch: str, types: int = VOCABULARY) -> int:
     embedding table."""
     if arch in LANGUAGE_MODEL_PRESETS:
         model = language_model_skeleton(Namespace(**LANGUAGE_MODEL_PRESETS[arch]), types, types)
+    elif arch in MASKED_LM_PRESETS:
+        model = masked_language_model_skeleton(Namespace(**MASKED_LM_PRESETS[arch]), types)
     else:
         args = Namespace(share_all_embeddings=True, **ENCODER_DECODER_PRESETS[arch])
         model = skeleton(args, types, types)
@@ -69,6 +74,26 @@ def language_model_table() -> str:
             f"| {_runs(args.decoder_kernel_sizes)} | {args.dropout} / {args.attention_dropout} / "
             f"{args.input_dropout} | {args.adaptive_softmax_cutoff or 'no'} | "
             f"{WORDS[shape]:,} | {sizes} |"
+        )
+    return "\n".join(rows)
+
+
+def masked_language_model_table() -> str:
+    """The masked language models as a Markdown table."""
+    rows = [
+        "| X | width / ffn / heads | embedding | layers | kernel sizes | dropout / attention, "
+        f"weight / input | million parameters: {' / '.join(ARCHITECTURE_NAMES)} |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for shape in MASKED_LM_SHAPES:
+        names, sizes = _names_and_sizes(shape, PIECES)
+        args = complete(Namespace(**MASKED_LM_PRESETS[names[0]]), MASKED_LANGUAGE_MODEL)
+        shared = ", one set of weights" if args.share_encoder_layers == "true" else ""
+        rows.append(
+            f"| `{shape}` | {args.encoder_embed_dim} / {args.encoder_ffn_embed_dim} / "
+            f"{args.encoder_attention_heads} | {args.encoder_input_dim} | "
+            f"{args.encoder_layers}{shared} | {_runs(args.encoder_kernel_sizes)} | "
+            f"{args.dropout} / {args.attention_dropout} / {args.input_dropout} | {sizes} |"
         )
     return "\n".join(rows)
 

@@ -1,4 +1,4 @@
-"""The named architectures: shapes and dropouts of Wu et al. 2019, as data."""
+"""The named architectures: shapes and dropouts of the papers, as data."""
 
 from ..mixers import MIXERS
 
@@ -84,15 +84,42 @@ LANGUAGE_MODEL_SHAPES = {
     },
 }
 
+
+def _mlm_shape(width: int, ffn: int, heads: int, layers: int) -> dict:
+    return {
+        "encoder_embed_dim": width,
+        "encoder_ffn_embed_dim": ffn,
+        "encoder_attention_heads": heads,
+        "encoder_layers": layers,
+        **_dropouts(0.1, 0.1, inputs=0.0),
+    }
+
+
+MASKED_LM_SHAPES = {
+    "bert_tiny": _mlm_shape(128, 512, 4, layers=4),
+    "bert_small": {**_mlm_shape(256, 1024, 4, layers=12), "encoder_input_dim": 128},
+    "bert_base": _mlm_shape(768, 3072, 12, layers=12),
+    "albert_base": {
+        **_mlm_shape(768, 3072, 12, layers=12),
+        "encoder_input_dim": 128,
+        "share_encoder_layers": "true",
+        "share_tables_across_layers": "true",
+        "encoder_kernel_sizes": (31,),  # layers that share their weights share one size
+    },
+}
+
 ARCHITECTURE_NAMES = {
     "lightweight": "lightweight_conv_{}",
     "dynamic": "dynamic_conv_{}",
     "attention": "attention_{}",
+    "composite": "composite_attention_{}",
+    "tisa": "tisa_{}",
 }
 
 
 def _preset(mixer: str, shape: dict) -> dict:
-    layers = _ATTENTION_LAYERS if mixer == "attention" else _CONVOLUTION_LAYERS
+    convolution = mixer in ("lightweight", "dynamic")
+    layers = _CONVOLUTION_LAYERS if convolution else _ATTENTION_LAYERS
     return {"encoder_mixers": mixer, "decoder_mixers": mixer, **layers, **shape}
 
 
@@ -107,4 +134,10 @@ LANGUAGE_MODEL_PRESETS = {
     for name, shape in LANGUAGE_MODEL_SHAPES.items()
 }
 # the 16 blocks of Baevski and Auli's models
-LANGUAGE_MODEL_PRESETS["attention_lm_gbw"] |= {"decoder_layers": 16}
+for mixer in ("attention", "composite", "tisa"):
+    LANGUAGE_MODEL_PRESETS[ARCHITECTURE_NAMES[mixer].format("lm_gbw")] |= {"decoder_layers": 16}
+MASKED_LM_PRESETS = {
+    ARCHITECTURE_NAMES[mixer].format(name): {"encoder_mixers": mixer, **shape}
+    for mixer in MIXERS
+    for name, shape in MASKED_LM_SHAPES.items()
+}

@@ -1,11 +1,14 @@
 """Models that take no memory, to count parameters and to check state dicts."""
 
 from argparse import Namespace
+from contextlib import AbstractContextManager
 
 import torch
 from fairseq.models import BaseFairseqModel
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .language_model import ConvAttnLanguageModel
+from .masked_language_model import ConvAttnMaskedLanguageModel
 from .translation import ConvAttnModel
 
 
@@ -26,7 +29,7 @@ def skeleton(args: Namespace, source_types: int, target_types: int) -> ConvAttnM
     Raises:
         ValueError: an option cannot work; the message names it.
     """
-    return _on_meta(ConvAttnModel, args, source_types, target_types)
+    return _built(torch.device("meta"), ConvAttnModel, args, source_types, target_types)
 
 
 def language_model_skeleton(
@@ -37,16 +40,31 @@ def language_model_skeleton(
     Raises:
         ValueError: an option cannot work; the message names it.
     """
-    return _on_meta(ConvAttnLanguageModel, args, source_types, target_types)
+    return _built(torch.device("meta"), ConvAttnLanguageModel, args, source_types, target_types)
 
 
-def _on_meta(
-    model: type[BaseFairseqModel], args: Namespace, source_types: int, target_types: int
+def masked_language_model_skeleton(args: Namespace, types: int) -> ConvAttnMaskedLanguageModel:
+    """The masked language model that ``args`` describes, for at most 512 positions unless
+    they say otherwise; of fake tensors, because BERT's initialisation refuses meta tensors.
+
+    Raises:
+        ValueError: an option cannot work; the message names it.
+    """
+    return _built(FakeTensorMode(), ConvAttnMaskedLanguageModel, args, types, types)
+
+
+def _built(
+    without_memory: AbstractContextManager,
+    model: type[BaseFairseqModel],
+    args: Namespace,
+    source_types: int,
+    target_types: int,
 ) -> BaseFairseqModel:
     task = Namespace(
         source_dictionary=_Vocabulary(source_types),
         target_dictionary=_Vocabulary(target_types),
         args=Namespace(max_target_positions=None, tokens_per_sample=1),
+        max_positions=lambda: 512,
     )
-    with torch.device("meta"):
+    with without_memory:
         return model.build_model(Namespace(**vars(args)), task)

@@ -56,15 +56,30 @@ def _wrapped(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     return fsdp_wrap(layer, min_num_params=min_params)
 
 
+class _SharedTables:
+    """One set of relative-position tables for the layers of a stack that ask for it."""
+
+    def __init__(self):
+        self._first = {}
+
+    def share(self, layer: _MixerLayer) -> None:
+        """Give the layer the tables of the first one with its mixer."""
+        if layer.mixer_config.share_tables_across_layers and hasattr(layer.self_attn, "terms"):
+            first = self._first.setdefault(layer.mixer_config.mixer, layer)
+            layer.self_attn.terms = first.self_attn.terms
+
+
 class ConvAttnEncoder(TransformerEncoderBase):
     """fairseq's transformer encoder; ``mixers`` has one entry per layer."""
 
     def __init__(self, cfg, dictionary, embed_tokens, mixers: list[MixerConfig]):
-        self._mixers = iter(mixers)
+        self._mixers, self._tables = iter(mixers), _SharedTables()
         super().__init__(cfg, dictionary, embed_tokens)
 
     def build_encoder_layer(self, cfg):
-        return _wrapped(ConvAttnEncoderLayer(cfg, next(self._mixers)), cfg)
+        layer = ConvAttnEncoderLayer(cfg, next(self._mixers))
+        self._tables.share(layer)
+        return _wrapped(layer, cfg)
 
 
 class ConvAttnDecoder(TransformerDecoderBase):
@@ -73,11 +88,12 @@ class ConvAttnDecoder(TransformerDecoderBase):
     def __init__(
         self, cfg, dictionary, embed_tokens, mixers: list[MixerConfig], no_encoder_attn=False
     ):
-        self._mixers = iter(mixers)
+        self._mixers, self._tables = iter(mixers), _SharedTables()
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
 
     def build_decoder_layer(self, cfg, no_encoder_attn=False):
         layer = ConvAttnDecoderLayer(cfg, next(self._mixers), no_encoder_attn)
+        self._tables.share(layer)
         return _wrapped(layer, cfg)
 
     def buffered_future_mask(self, tensor):

@@ -7,7 +7,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from omegaconf import OmegaConf
 
 from .config import ENCODER_DECODER, ConvAttnConfig, complete
-from .layer_mixers import layer_mixers
+from .layer_mixers import boolean, layer_mixers
 from .presets import ENCODER_DECODER_PRESETS
 from .registration import register_family, warn_of_dropped_sentences
 from .stacks import ConvAttnDecoder, ConvAttnEncoder
@@ -64,6 +64,8 @@ def nested_config(args: Namespace) -> TransformerConfig:
     """
     mixers = {side: layer_mixers(args, side) for side in ("encoder", "decoder")}
     cfg = TransformerConfig.from_namespace(args)
+    name = "no_token_positional_embeddings"
+    setattr(cfg, name, boolean(name, getattr(args, name)))
     cfg.encoder.mixers, cfg.decoder.mixers = mixers["encoder"], mixers["decoder"]
     return cfg
 

@@ -186,6 +186,109 @@ def test_what_cannot_work_is_said_in_a_line_before_anything_is_loaded(arch, flag
     assert "\n" not in str(error.value)
 
 
+def test_composite_attention_by_its_options():
+    flags = (
+        *("--attention-terms", "content, fixed,key", "--attention-span", "4"),
+        *("--beyond-span", "zero", "--tisa-kernels", "3", "--share-tables-across-heads", "false"),
+        *("--share-tables-across-layers", "--query-key-projection", "separable"),
+        *("--value-projection", "dynamic", "--projection-activation", "gelu"),
+        *("--convolved-heads", "half", "--value-conv", "scaled"),
+    )
+    cfg = configuration(
+        "composite_attention_tiny", *flags, "--encoder-mixers", "composite,tisa,tisa,attention"
+    )
+    first, last = cfg.encoder.mixers[0], cfg.decoder.mixers[-1]
+    for mixer in (first, last):
+        assert mixer.attention_terms == ("content", "fixed", "key")
+        assert (mixer.attention_span, mixer.beyond_span, mixer.tisa_kernels) == (4, "zero", 3)
+        assert mixer.share_tables_across_heads is False
+        assert mixer.share_tables_across_layers is True
+        assert (mixer.query_key_projection, mixer.value_projection) == ("separable", "dynamic")
+        assert (mixer.projection_activation, mixer.convolved_heads) == ("gelu", "half")
+        assert mixer.value_conv == "scaled"
+    assert (first.projection_kernel_size, last.projection_kernel_size) == (9, 5)
+    assert cfg.encoder.mixers[1].attention_terms == ("content", "tisa")
+    mixer = configuration("composite_attention_tiny").decoder.mixers[0]
+    assert mixer.attention_terms == ("content", "fixed", "query")
+    assert (mixer.attention_span, mixer.projection_kernel_size) == (8, 9)
+    assert mixer.share_tables_across_heads is None and not mixer.share_tables_across_layers
+
+
+@pytest.mark.parametrize(
+    "arch, flags, positions",
+    [
+        ("composite_attention_tiny", "", False),
+        ("tisa_tiny", "", False),
+        ("attention_tiny", "", True),
+        ("dynamic_conv_tiny", "", True),
+        ("composite_attention_tiny", "--attention-terms content", True),
+        ("composite_attention_tiny", "--attention-terms content,key_only", True),
+        ("tisa_tiny", "--attention-terms content", False),
+        ("composite_attention_tiny", "--no-token-positional-embeddings false", True),
+        ("attention_tiny", "--no-token-positional-embeddings", False),
+        ("composite_attention_tiny", "--decoder-mixers attention", True),
+        ("dynamic_conv_tiny", "--encoder-mixers dynamic,dynamic,composite,tisa", True),
+        (
+            "dynamic_conv_tiny",
+            "--encoder-mixers dynamic,dynamic,dynamic,composite --decoder-mixers tisa",
+            False,
+        ),
+    ],
+)
+def test_position_terms_replace_absolute_positions(arch, flags, positions):
+    cfg = configuration(arch, *flags.split())
+    assert cfg.no_token_positional_embeddings is not positions
+
+
+def test_tables_of_all_layers_are_one_on_demand():
+    def tables(**options):
+        args = Namespace(encoder_mixers="tisa,composite,tisa,composite", **options)
+        args.encoder_layers = 4
+        model = skeleton(args, 10, 10)
+        return [layer.self_attn.terms for layer in model.encoder.layers]
+
+    own, shared = tables(), tables(share_tables_across_layers="true")
+    assert len({id(terms) for terms in own}) == 4
+    assert shared[0] is shared[2] and shared[1] is shared[3] and shared[0] is not shared[1]
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ("--attention-terms ,", "--attention-terms: no terms, choose from content, fixed"),
+        ("--attention-terms content,contents", "--attention-terms: unknown 'contents', choose"),
+        ("--attention-terms fixed,fixed", "--attention-terms: 'fixed' twice"),
+        ("--attention-span -1", "--attention-span: a span of -1 cannot work"),
+        ("--tisa-kernels 0", "--tisa-kernels: 0 kernels cannot work"),
+        ("--projection-kernel-size 4", "--projection-kernel-size: 4 taps cannot work"),
+        ("--projection-kernel-size -1", "--projection-kernel-size: -1 taps cannot work"),
+        ("--convolved-heads half", "--convolved-heads: nothing is convolved; give --query-key"),
+        ("--projection-activation gelu", "--projection-activation: nothing is convolved"),
+        (
+            "--attention-terms content,tisa --beyond-span zero",
+            "--beyond-span: zero concerns the terms fixed, query, key, not content,tisa",
+        ),
+        (
+            "--attention-terms fixed,tisa --query-key-projection dynamic",
+            "--query-key-projection: the terms fixed,tisa look at neither queries nor keys",
+        ),
+        (
+            "--value-projection dynamic --convolved-heads half --encoder-attention-heads 1",
+            "--convolved-heads: 1 heads have no half",
+        ),
+        ("--share-tables-across-heads maybe", "--share-tables-across-heads: 'maybe' is neither"),
+        ("--share-tables-across-layers 2", "--share-tables-across-layers: '2' is neither"),
+        ("--no-token-positional-embeddings x", "--no-token-positional-embeddings: 'x' is neither"),
+        ("--cross-self-attention", "--cross-self-attention: needs --decoder-mixers attention"),
+    ],
+)
+def test_composite_attention_that_cannot_work_is_said_in_a_line(flags, message):
+    with pytest.raises(SystemExit) as error:
+        parse("composite_attention_tiny", *flags.split())
+    assert str(error.value).startswith(f"error: {message}")
+    assert "\n" not in str(error.value)
+
+
 def test_language_model_presets_have_the_papers_shapes():
     for arch, kernels in (
         ("dynamic_conv_lm_gbw", [15] * 2 + [31] * 4 + [63] * 11),

@@ -8,7 +8,14 @@ from fairseq.data import Dictionary
 
 from fairseq_convattn.architectures import ConvAttnLanguageModel, ConvAttnModel
 
-MIXERS = ["lightweight", "dynamic", "attention", "dynamic,attention,lightweight"]
+MIXERS = [
+    "lightweight",
+    "dynamic",
+    "attention",
+    "composite",
+    "tisa",
+    "dynamic,attention,composite",
+]
 
 
 def built(family, args):

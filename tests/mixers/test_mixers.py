@@ -8,6 +8,7 @@ from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
 
 from fairseq_convattn.mixers import MIXERS, MixerConfig, build_mixer
 from fairseq_convattn.ops import TAP_NORMALIZATIONS
+from fairseq_convattn.ops.attention import TERMS
 
 WIDTH, HEADS, BATCH = 12, 3, 2
 LENGTHS = [1, 2, 3, 4, 5, 30, 31, 32, 63]
@@ -20,8 +21,17 @@ VARIANTS = {
     "dynamic-renorm": {"renorm_padding": True},
     **{f"dynamic-{norm}": {"tap_norm": norm} for norm in TAP_NORMALIZATIONS},
     "attention": {},
+    "composite": {"attention_terms": tuple(TERMS), "attention_span": 3},
+    "composite-injected": {
+        "query_key_projection": "dynamic",
+        "value_projection": "separable",
+        "projection_kernel_size": 5,
+        "projection_activation": "gelu",
+        "value_conv": "scaled",
+    },
+    "tisa": {},
 }
-CONVOLUTIONS = [name for name in VARIANTS if name != "attention"]
+CONVOLUTIONS = [name for name in VARIANTS if name.startswith(("lightweight", "dynamic"))]
 
 
 def mixer(variant, causal, kernel_size=4, **options):
@@ -160,7 +170,7 @@ def test_attention_adds_a_mask_to_its_scores():
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_runs_under_autocast(variant):
-    module = mixer(variant, causal=True, conv_bias=variant != "attention").train()
+    module = mixer(variant, causal=True, conv_bias=True).train()
     x = torch.randn(9, BATCH, WIDTH)
     expected = run(module, x)
     with torch.autocast("cpu", torch.bfloat16):
@@ -199,9 +209,10 @@ def test_every_parameter_gets_a_gradient(name):
     assert all(p.grad is not None for p in module.parameters())
 
 
-def test_refuses_what_it_cannot_do():
+@pytest.mark.parametrize("name", ["dynamic", "composite"])
+def test_refuses_what_it_cannot_do(name):
     x = torch.randn(3, BATCH, WIDTH)
     with pytest.raises(ValueError, match="attention mask"):
-        mixer("dynamic", causal=False)(x, x, x, attn_mask=torch.zeros(3, 3))
+        mixer(name, causal=False)(x, x, x, attn_mask=torch.zeros(3, 3))
     with pytest.raises(ValueError, match="only a causal mixer"):
-        run(mixer("dynamic", causal=False, kernel_size=3), x, state={})
+        run(mixer(name, causal=False, kernel_size=3), x, state={})

@@ -1,0 +1,186 @@
+"""``convattn_mlm``: masked language models with any token mixer in every layer."""
+
+from argparse import Namespace
+from contextlib import nullcontext
+
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import FairseqEncoder
+from fairseq.models.roberta import RobertaEncoder, RobertaHubInterface, RobertaModel
+from fairseq.models.roberta.model import RobertaLMHead
+from fairseq.models.transformer import TransformerConfig
+from fairseq.modules import LayerNorm
+from omegaconf import DictConfig, open_dict
+from torch import Tensor, nn
+
+from ..mixers import MixerConfig
+from .config import MASKED_LANGUAGE_MODEL, ConvAttnMaskedLanguageModelConfig, complete
+from .layer_mixers import boolean, layer_mixers, refuse
+from .presets import MASKED_LM_PRESETS
+from .registration import register_family
+from .stacks import ConvAttnEncoder
+
+_TRISTATE = ("layernorm_embedding", "no_token_positional_embeddings", "share_encoder_layers")
+_CONVOLUTIONS = ("lightweight", "dynamic")  # the mixers that have --encoder-kernel-sizes
+_TABLES = "self_attn.terms"  # a layer's parameters of relative positions
+
+
+class ConvAttnMaskedLanguageModel(RobertaModel):
+    """fairseq's RoBERTa with any token mixer in every layer: BERT with convolutions (Chang et
+    al. 2021) or translation-invariant attention (Wennberg and Henter 2021), and ALBERT's
+    sharing (Lan et al. 2020).
+    """
+
+    @classmethod
+    def hub_models(cls):
+        return {}
+
+    @classmethod
+    def add_args(cls, parser):
+        """Options without their defaults, so that a preset can tell what was given."""
+        gen_parser_from_dataclass(parser, ConvAttnMaskedLanguageModelConfig(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, args, task):
+        """Build the model that ``args`` describes (flat; what it lacks is filled in).
+
+        Raises:
+            ValueError: an option cannot work; the message names it.
+        """
+        if getattr(args, "max_positions", None) is None:
+            with open_dict(args) if isinstance(args, DictConfig) else nullcontext():
+                args.max_positions = task.max_positions()
+        options = masked_language_model_options(complete(args, MASKED_LANGUAGE_MODEL))
+        return cls(options, MaskedLanguageModelEncoder(options, task.source_dictionary))
+
+    def upgrade_state_dict_named(self, state_dict, name):
+        """fairseq's, which finds the size of a classification head in a weight that spectral
+        normalisation has renamed."""
+        sizes = {
+            key.removesuffix("_orig"): weight
+            for key, weight in state_dict.items()
+            if "classification_heads." in key and key.endswith(".out_proj.weight_orig")
+        }
+        state_dict.update(sizes)
+        super().upgrade_state_dict_named(state_dict, name)
+        for key in sizes:
+            state_dict.pop(key, None)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path,
+        checkpoint_file="model.pt",
+        data_name_or_path=".",
+        bpe="sentencepiece",
+        **kwargs,
+    ) -> RobertaHubInterface:
+        """fairseq's, with SentencePiece in place of GPT-2's bytes.
+
+        Args:
+            model_name_or_path: the folder of the checkpoint.
+            checkpoint_file: its name there.
+            data_name_or_path: the folder of ``dict.txt``; relative to the checkpoint's where
+                it begins with a dot.
+            bpe: ``sentencepiece`` (with ``sentencepiece_model``, unless the checkpoint's folder
+                has it as ``sentencepiece.bpe.model``) or another of fairseq's.
+            kwargs: other options that replace those of the checkpoint.
+        """
+        return super().from_pretrained(
+            model_name_or_path, checkpoint_file, data_name_or_path, bpe=bpe, **kwargs
+        )
+
+
+class MaskedLanguageModelEncoder(RobertaEncoder):
+    """RoBERTa's encoder; ``args.encoder_mixers`` has one entry per layer."""
+
+    def build_embedding(self, vocab_size, embedding_dim, padding_idx):
+        return nn.Embedding(vocab_size, self.args.encoder_input_dim, padding_idx)
+
+    def build_encoder(self, args, dictionary, embed_tokens):
+        return SentenceEncoder(args, dictionary, embed_tokens)
+
+    def build_lm_head(self, embed_dim, output_dim, activation_fn, weight):
+        inner_dim = self.args.encoder_input_dim
+        return FactorizedHead(embed_dim, inner_dim, output_dim, activation_fn, weight)
+
+    def max_positions(self):
+        """Longest input: unlimited, as fairseq says it, without embeddings of positions."""
+        if self.sentence_encoder.embed_positions is None:
+            return FairseqEncoder.max_positions(self)
+        return super().max_positions()
+
+
+class SentenceEncoder(ConvAttnEncoder):
+    """The stack of layers, behind a linear map where embeddings have another width, and with
+    one set of weights for all layers on demand (Lan et al. 2020, section 3.1)."""
+
+    def __init__(self, args: Namespace, dictionary, embed_tokens: nn.Embedding):
+        cfg = TransformerConfig.from_namespace(args)
+        super().__init__(cfg, dictionary, embed_tokens, args.encoder_mixers)
+        inputs, width = embed_tokens.embedding_dim, args.encoder_embed_dim
+        self.project_embedding = nn.Linear(inputs, width) if inputs != width else None
+        if self.layer_norm is not None:  # fairseq's has the embeddings' width
+            self.layer_norm = LayerNorm(width)
+        if args.share_encoder_layers and len(self.layers) > 1:
+            _share_weights(self.layers)
+
+    def forward_embedding(self, src_tokens, token_embedding: Tensor | None = None):
+        x, embed = super().forward_embedding(src_tokens, token_embedding)
+        return x if self.project_embedding is None else self.project_embedding(x), embed
+
+
+class FactorizedHead(RobertaLMHead):
+    """RoBERTa's output, whose first map leads from the encoder's width to that of the table."""
+
+    def __init__(self, embed_dim, inner_dim, output_dim, activation_fn, weight=None):
+        super().__init__(inner_dim, output_dim, activation_fn, weight)
+        self.dense = nn.Linear(embed_dim, inner_dim)
+
+
+def _share_weights(layers: nn.ModuleList) -> None:
+    """Give every layer the first one's parameters, except for its tables of positions."""
+    first, *others = layers.children()  # for iteration in training may drop layers
+    shared = dict(first.named_modules())
+    for layer in others:
+        for name, module in layer.named_modules():
+            if not f"{name}.".startswith(f"{_TABLES}."):
+                for parameter in module._parameters:
+                    setattr(module, parameter, getattr(shared[name], parameter))
+
+
+def masked_language_model_options(args: Namespace) -> Namespace:
+    """The options of a complete configuration with their values in place of text;
+    ``encoder_mixers`` has one entry per layer.
+
+    Raises:
+        ValueError: an option cannot work; the message is one line and names it.
+    """
+    options = Namespace(**vars(args))
+    options.encoder_mixers = layer_mixers(args, "encoder")
+    for name in _TRISTATE:
+        setattr(options, name, boolean(name, getattr(args, name)))
+    options.checkpoint_activations |= options.offload_activations
+    for name in ("encoder_input_dim", "max_positions"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            refuse(name, f"{getattr(args, name)} is less than 1")
+    if options.share_encoder_layers:
+        _check_sharing(options.encoder_mixers)
+    return options
+
+
+def _check_sharing(mixers: list[MixerConfig]) -> None:
+    names = sorted({mixer.mixer for mixer in mixers})
+    if len(names) > 1:
+        refuse("share_encoder_layers", f"needs one mixer for all layers, not {', '.join(names)}")
+    sizes = {mixer.kernel_size for mixer in mixers}
+    if len(sizes) > 1 and names[0] in _CONVOLUTIONS:
+        refuse("share_encoder_layers", "needs one value of --encoder-kernel-sizes, as 31")
+
+
+register_family(
+    "convattn_mlm",
+    ConvAttnMaskedLanguageModel,
+    MASKED_LANGUAGE_MODEL,
+    MASKED_LM_PRESETS,
+    masked_language_model_options,
+)

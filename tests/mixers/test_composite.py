@@ -1,0 +1,252 @@
+"""Composite attention's mixer: every combination of its parts decodes what training saw."""
+
+import itertools
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fairseq_convattn.mixers import MixerConfig, build_mixer
+from fairseq_convattn.mixers.injection import PROJECTIONS, VALUE_CONVOLUTIONS
+from fairseq_convattn.ops import composite_attention
+from fairseq_convattn.ops.attention import BEYOND, TERMS
+
+WIDTH, HEADS, BATCH, SPAN, TIME = 8, 2, 2, 2, 7
+SUBSETS = [c for n in range(1, len(TERMS) + 1) for c in itertools.combinations(TERMS, n)]
+INJECTIONS = list(itertools.product(PROJECTIONS, PROJECTIONS, VALUE_CONVOLUTIONS, ("all", "half")))
+
+
+def mixer(causal=True, mixer="composite", **options):
+    torch.manual_seed(7)
+    options = {"attention_span": SPAN, "projection_kernel_size": 3, **options}
+    config = MixerConfig(mixer, WIDTH, HEADS, causal, **options)
+    module = build_mixer(config).eval()
+    for parameter in module.parameters():  # zeros at first would hide errors
+        torch.nn.init.normal_(parameter, std=0.4)
+    return module
+
+
+def injected(query_key, value, value_conv, heads):
+    return {
+        "query_key_projection": query_key,
+        "value_projection": value,
+        "value_conv": value_conv,
+        "convolved_heads": heads,
+    }
+
+
+def run(module, x, padding_mask=None, state=None):
+    return module(x, x, x, key_padding_mask=padding_mask, incremental_state=state)[0]
+
+
+def in_chunks(module, x, sizes, padding_mask):
+    state, pieces, start = {}, [], 0
+    for size in sizes:
+        steps = slice(start, start + size)
+        pieces.append(run(module, x[steps], padding_mask[:, steps], state))
+        start += size
+    return torch.cat(pieces)
+
+
+@torch.no_grad()
+def check_three_evaluations(**options):
+    """Whole, by token and in chunks, with left padding; a beam's swap in between."""
+    module = mixer(**options)
+    x, order = torch.randn(TIME, BATCH, WIDTH), torch.tensor([1, 0])
+    padding_mask = torch.zeros(BATCH, TIME, dtype=torch.bool)
+    padding_mask[0, :2] = True
+    whole = run(module, x, padding_mask)
+    for sizes in ([1] * TIME, [3, 1, 3]):
+        y = in_chunks(module, x, sizes, padding_mask)
+        torch.testing.assert_close(y, whole, rtol=0, atol=1e-5)
+    state = {}
+    run(module, x[:4], padding_mask[:, :4], state)
+    module.reorder_incremental_state(state, order)
+    y = run(module, x[4:, order], state=state)
+    torch.testing.assert_close(y, whole[4:, order], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("terms", SUBSETS, ids=",".join)
+def test_every_combination_of_terms_decodes_what_training_saw(terms):
+    for beyond in BEYOND:
+        check_three_evaluations(attention_terms=terms, beyond_span=beyond)
+
+
+@pytest.mark.parametrize("parts", INJECTIONS, ids=",".join)
+def test_every_injection_decodes_what_training_saw(parts):
+    for beyond, activation in zip(BEYOND, ("linear", "gelu", "relu"), strict=True):
+        check_three_evaluations(
+            **injected(*parts), beyond_span=beyond, projection_activation=activation
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("terms", SUBSETS, ids=",".join)
+def test_every_combination_of_terms_and_injections_decodes_what_training_saw(terms):
+    for beyond, parts in itertools.product(BEYOND, INJECTIONS):
+        check_three_evaluations(attention_terms=terms, beyond_span=beyond, **injected(*parts))
+
+
+@pytest.mark.parametrize("parts", INJECTIONS, ids=",".join)
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_sentence_does_not_see_its_padding(parts, causal):
+    for terms in (("content", "fixed", "query"), ("key", "key_only"), ("tisa",)):
+        module = mixer(causal, attention_terms=terms, **injected(*parts))
+        x = torch.full((9, 2, WIDTH), 1e2)
+        x[2:7] = torch.randn(5, 1, WIDTH)
+        mask = torch.ones(2, 9, dtype=torch.bool)
+        mask[:, 2:7] = False
+        y = run(module, x.requires_grad_(), mask)
+        torch.testing.assert_close(y[2:7, :1], run(module, x[2:7, :1]), rtol=0, atol=1e-5)
+        y[2:7].sum().backward()
+        assert y.isfinite().all() and x.grad.isfinite().all()
+        assert x.grad[:2].eq(0).all() and x.grad[7:].eq(0).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("terms", SUBSETS[: 9 + 36], ids=",".join)
+def test_every_parameter_gets_a_gradient(terms, causal):
+    """As data-parallel training demands: there is no projection that no term needs."""
+    module = mixer(causal, attention_terms=terms, value_conv="scaled").train()
+    run(module, torch.randn(TIME, BATCH, WIDTH)).pow(2).sum().backward()
+    assert all(p.grad is not None for p in module.parameters())
+
+
+def by_heads(x):
+    return x.unflatten(-1, (HEADS, -1)).permute(1, 2, 0, 3)
+
+
+def expected(module, q, k, v, extra=0):
+    """The operation on given projections ``[time, batch, width]``."""
+    y = composite_attention(
+        by_heads(q), by_heads(k), by_heads(v), module.terms(q.device), causal=module.config.causal
+    )
+    return module.out_proj(y.permute(2, 0, 1, 3).flatten(2) + extra)
+
+
+def depthwise(x, taps, causal):
+    """PyTorch's own depthwise convolution over time."""
+    size = taps.size(1)
+    left = size - 1 if causal else size // 2
+    padded = F.pad(x.permute(1, 2, 0), (left, size - 1 - left))
+    return F.conv1d(padded, taps.unsqueeze(1), groups=x.size(2)).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads", ["all", "half"])
+def test_what_projections_are(heads, causal):
+    x = torch.randn(TIME, BATCH, WIDTH)
+    half = slice(WIDTH // (2 if heads == "half" else 1))
+
+    def mixed(convolved, linear):
+        return torch.cat([convolved[..., half], linear[..., half.stop :]], dim=-1)
+
+    for kind, activation in (
+        ("separable", F.gelu),
+        ("lightweight", F.relu),
+        ("dynamic", torch.tanh),
+    ):
+        name = {F.gelu: "gelu", F.relu: "relu", torch.tanh: "tanh"}[activation]
+        module = mixer(
+            causal,
+            query_key_projection=kind,
+            value_projection=kind,
+            projection_activation=name,
+            convolved_heads=heads,
+        )
+
+        def projected(linear, conv, kind=kind, activation=activation):
+            if kind == "separable":
+                y = linear(activation(depthwise(x, conv.taps, causal)))
+                return mixed(y, linear(x))
+            y = linear(x)
+            repeats = WIDTH // HEADS
+            if kind == "lightweight":
+                taps = conv.kernel.softmax(-1).repeat_interleave(repeats, 0)
+                return mixed(activation(depthwise(y[..., half], taps, causal)), y)
+            taps = conv.kernel_proj(y[..., half]).unflatten(-1, (-1, 3)).softmax(-1)
+            left = 2 if causal else 1
+            windows = F.pad(y[..., half], (0, 0, 0, 0, left, 2 - left)).unfold(0, 3, 1)
+            return mixed(activation((windows * taps.repeat_interleave(repeats, 2)).sum(-1)), y)
+
+        q, k, v = (
+            projected(getattr(module, f"{name}_proj"), getattr(module, f"{name}_conv"))
+            for name in "qkv"
+        )
+        torch.testing.assert_close(run(module, x), expected(module, q, k, v))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_is_added_to_the_output(causal):
+    x = torch.randn(TIME, BATCH, WIDTH)
+    for kind in ("depthwise", "scaled"):
+        module = mixer(causal, value_conv=kind)
+        q, k, v = module.q_proj(x), module.k_proj(x), module.v_proj(x)
+        conv = module.value_conv
+        local = depthwise(v, conv.taps, causal) + conv.bias
+        if kind == "scaled":
+            local = local * conv.scale.repeat_interleave(WIDTH // HEADS, 0).squeeze(1)
+        torch.testing.assert_close(run(module, x), expected(module, q, k, v, local))
+
+
+@pytest.mark.parametrize("causal, taps", [(False, 2 * SPAN + 1), (True, SPAN + 1)])
+def test_shapes_of_the_tables(causal, taps):
+    head = WIDTH // HEADS
+
+    def shapes(**options):
+        terms = mixer(causal, attention_terms=tuple(TERMS), tisa_kernels=4, **options).terms
+        return {name: tuple(p.shape) for name, p in terms.named_parameters()}
+
+    papers = shapes()
+    assert papers["query"] == papers["key"] == (1, taps, head)
+    assert papers["fixed"] == (HEADS, taps)
+    assert papers["tisa_center"] == papers["tisa_sharpness"] == (HEADS, 4)
+    assert papers["key_only"] == (HEADS, head)
+    assert {shape[0] for shape in shapes(share_tables_across_heads=True).values()} == {1}
+    assert {shape[0] for shape in shapes(share_tables_across_heads=False).values()} == {HEADS}
+
+
+def test_initial_values():
+    torch.manual_seed(3)
+    config = MixerConfig("composite", 512, 64, False, attention_terms=tuple(TERMS), tisa_kernels=40)
+    terms = build_mixer(config).terms
+    assert terms.fixed.eq(0).all() and terms.key_only.eq(0).all()
+    bound = (2 * config.attention_span + 1) ** -0.5
+    for table in (terms.query, terms.key):
+        assert 0.9 * bound < table.abs().max() <= bound
+    for x, mean, std in (
+        (terms.tisa_center, 0, 5),
+        (terms.tisa_amplitude, 0.1, 0.01),
+        (terms.tisa_sharpness, 0.1, 0.01),
+    ):
+        assert x.mean().item() == pytest.approx(mean, abs=0.1 * std)
+        assert x.std().item() == pytest.approx(std, rel=0.1)
+
+
+def test_projections_start_as_those_of_attention():
+    spread = Counter()
+    for name in ("attention", "composite"):
+        torch.manual_seed(4)
+        module = build_mixer(MixerConfig(name, 256, 4, False))
+        for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            spread[projection, name] = getattr(module, projection).weight.std().item()
+            assert getattr(module, projection).weight.abs().max() < 0.16
+    for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        ratio = spread[projection, "composite"] / spread[projection, "attention"]
+        assert ratio == pytest.approx(1, abs=0.02)
+
+
+def test_tisa_is_composite_attention_with_content_and_tisa():
+    tisa = mixer(mixer="tisa", attention_terms=("fixed",))
+    composite = mixer(attention_terms=("content", "tisa"))
+    composite.load_state_dict(tisa.state_dict())
+    x = torch.randn(TIME, BATCH, WIDTH)
+    torch.testing.assert_close(run(tisa, x), run(composite, x))
+
+
+def test_sees_farther_than_anything_before():
+    """The tables serve sequences of any length."""
+    module = mixer(attention_terms=tuple(TERMS))
+    x = torch.randn(400, 1, WIDTH)
+    torch.testing.assert_close(run(module, x)[:50], run(module, x[:50]), rtol=0, atol=1e-5)

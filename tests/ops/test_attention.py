@@ -1,0 +1,311 @@
+"""Composite attention: every term, against the reference and against known values."""
+
+import importlib
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import gradcheck
+
+from fairseq_convattn.ops import composite_attention, relative_bias
+from fairseq_convattn.ops.attention import BEYOND, TERMS, alibi_slopes
+
+HEADS, WIDTH, SPAN = 2, 4, 2
+SUBSETS = [c for n in range(1, len(TERMS) + 1) for c in itertools.combinations(TERMS, n)]
+SLOW = [pytest.param(c, marks=pytest.mark.slow if 2 < len(c) < 9 else ()) for c in SUBSETS]
+LENGTHS = [(1, 1), (2, 2), (9, 9), (3, 9), (1, 6), (13, 13)]
+IMPLEMENTATIONS = ["reference", "blocked"]
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def impl(request):
+    return request.param
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of the size of the tests' inputs, so that several are joined."""
+    blocked = importlib.import_module("fairseq_convattn.ops.attention.blocked")
+    monkeypatch.setattr(blocked, "QUERIES", 4)
+    monkeypatch.setattr(blocked, "SCORES", 64)
+
+
+def random(*shape, dtype=torch.float64):
+    return torch.randn(*shape, dtype=dtype, requires_grad=True)
+
+
+def parameters(terms, causal, heads=HEADS, span=SPAN, dtype=torch.float64):
+    taps = span + 1 if causal else 2 * span + 1
+
+    def table(*shape):
+        return random(heads, *shape, dtype=dtype)
+
+    made = {
+        "content": lambda: None,
+        "fixed": lambda: table(taps),
+        "query": lambda: table(taps, WIDTH),
+        "key": lambda: table(taps, WIDTH),
+        "key_only": lambda: table(WIDTH),
+        "tisa": lambda: (table(3), table(3), table(3)),
+        "alibi": lambda: table(),
+        "t5": lambda: table(32),
+        "kerple": lambda: (table(), table()),
+    }
+    return {term: made[term]() for term in terms}
+
+
+def tensors(terms):
+    """The parameters of all terms, one after another."""
+    for term in terms.values():
+        if term is not None:
+            yield from term if isinstance(term, tuple) else (term,)
+
+
+def inputs(queries, keys, batch=3, dtype=torch.float64):
+    return [random(batch, HEADS, time, WIDTH, dtype=dtype) for time in (queries, keys, keys)]
+
+
+def run(qkv, terms, beyond, **options):
+    span = SPAN if beyond == "mask" else None
+    return composite_attention(*qkv, terms, beyond=beyond, span=span, **options)
+
+
+def with_gradients(qkv, terms, *arguments, **options):
+    y = run(qkv, terms, *arguments, **options)
+    weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
+    wanted = [*qkv, *tensors(terms)]
+    return y, *torch.autograd.grad(y, wanted, weights, materialize_grads=True)
+
+
+def compare(qkv, terms, *arguments, **options):
+    outputs = (
+        with_gradients(qkv, terms, *arguments, impl=impl, **options) for impl in IMPLEMENTATIONS
+    )
+    for expected, actual in zip(*outputs, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-11)
+
+
+def paddings(keys):
+    """None; and both sides and whole sentences padded."""
+    mask = torch.zeros(3, keys, dtype=torch.bool)
+    mask[0, : keys // 3], mask[1, keys - keys // 3 :], mask[2] = True, True, True
+    return None, mask
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("terms", SLOW, ids=",".join)
+def test_blocks_give_what_the_reference_gives(small_blocks, terms, causal):
+    torch.manual_seed(len(terms))
+    for beyond in BEYOND:
+        compare(
+            inputs(9, 9),
+            parameters(terms, causal),
+            beyond,
+            causal=causal,
+            padding_mask=paddings(9)[1],
+        )
+
+
+@pytest.mark.parametrize("heads", [1, HEADS])
+@pytest.mark.parametrize("queries, keys", LENGTHS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_at_every_length(small_blocks, causal, queries, keys, heads):
+    torch.manual_seed(1)
+    for terms, beyond in itertools.product(
+        [("content", "fixed"), ("content", "query"), ("key",), ("content", "tisa"), tuple(TERMS)],
+        BEYOND,
+    ):
+        for padding_mask in paddings(keys):
+            compare(
+                inputs(queries, keys),
+                parameters(terms, causal, heads),
+                beyond,
+                causal=causal,
+                padding_mask=padding_mask,
+            )
+
+
+@pytest.mark.parametrize("sentences, heads", [(5, 1), (1, 7), (3, 4)])
+def test_blocks_of_any_number_of_heads_and_sentences(monkeypatch, sentences, heads):
+    blocked = importlib.import_module("fairseq_convattn.ops.attention.blocked")
+    for scores in (1, 100, 300, 10**6):
+        monkeypatch.setattr(blocked, "SCORES", scores)
+        qkv = [random(sentences, heads, 10, WIDTH) for _ in range(3)]
+        compare(qkv, parameters(("content", "fixed", "key"), True, heads), "clip", causal=True)
+
+
+def test_inputs_of_any_stride():
+    torch.manual_seed(2)
+    qkv = [random(7, 3, HEADS, WIDTH).permute(1, 2, 0, 3) for _ in range(3)]
+    compare(qkv, parameters(TERMS, False), "clip", causal=False)
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients(small_blocks, impl, term, beyond, causal):
+    torch.manual_seed(3)
+    terms = parameters(dict.fromkeys(("content", term)), causal)
+    qkv = inputs(5, 6, batch=1)
+    names = list(terms)
+
+    def function(*arguments):
+        rest = iter(arguments[3:])
+        rebuilt = {
+            name: tuple(next(rest) for _ in terms[name])
+            if isinstance(terms[name], tuple)
+            else None
+            if terms[name] is None
+            else next(rest)
+            for name in names
+        }
+        return run(arguments[:3], rebuilt, beyond, causal=causal, impl=impl)
+
+    assert gradcheck(function, (*qkv, *tensors(terms)))
+
+
+def test_content_alone_is_attention(impl):
+    qkv = inputs(9, 9)
+    for causal in (False, True):
+        expected = F.scaled_dot_product_attention(*qkv, is_causal=causal)
+        y = composite_attention(*qkv, {"content": None}, causal=causal, impl=impl)
+        torch.testing.assert_close(y, expected)
+
+
+def test_a_window_without_terms_of_content_is_an_average(impl):
+    """Scores of zero within the span: the mean over the positions that are seen."""
+    terms = {"fixed": torch.zeros(1, 3, dtype=torch.float64)}
+    q, k, v = inputs(6, 6)
+    y = composite_attention(q, k, v, terms, causal=False, beyond="mask", impl=impl)
+    torch.testing.assert_close(y[:, :, 0], v[:, :, :2].mean(2))
+    torch.testing.assert_close(y[:, :, 3], v[:, :, 2:5].mean(2))
+
+
+def test_beyond_the_span(impl):
+    """What the scores of far keys are: those of the edge, none, or nothing is seen."""
+    q, k, v = inputs(8, 8)
+    beta = torch.tensor([[0.3, -1.0, 2.0]], dtype=torch.float64)
+    r = torch.arange(8) - torch.arange(8).unsqueeze(1)
+    for beyond, left, right in (("clip", 0.3, 2.0), ("zero", 0, 0), ("mask", -1e30, -1e30)):
+        bias = torch.full((8, 8), float(left), dtype=torch.float64)
+        bias[r > 1] = right
+        for tap, distance in enumerate((-1, 0, 1)):
+            bias[r == distance] = beta[0, tap]
+        terms = {"content": None, "fixed": beta}
+        y = composite_attention(q, k, v, terms, causal=False, beyond=beyond, impl=impl)
+        expected = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        torch.testing.assert_close(y, expected)
+
+
+def test_padding_gives_zeros_where_nothing_is_seen(impl):
+    qkv = inputs(6, 6)
+    mask = torch.zeros(3, 6, dtype=torch.bool)
+    mask[0, :2], mask[1] = True, True
+    for causal, beyond in itertools.product((False, True), BEYOND):
+        terms = parameters(TERMS, causal)
+        y, *grads = with_gradients(qkv, terms, beyond, causal=causal, padding_mask=mask, impl=impl)
+        assert y[1].eq(0).all() and y[2].ne(0).all()
+        assert y[0, :, :2].eq(0).all() == causal
+        assert all(grad.isfinite().all() for grad in grads)
+        assert grads[2][1].eq(0).all() and grads[1][0, :, :2].eq(0).all()
+
+
+def test_dropout_drops_the_same_weights_forward_and_backward(small_blocks, impl):
+    torch.manual_seed(4)
+    terms = parameters(("content", "fixed", "query"), True)
+    qkv = inputs(9, 9, batch=2)
+
+    def dropped(*arguments):
+        torch.manual_seed(5)
+        return run(arguments, terms, "clip", causal=True, dropout_p=0.4, impl=impl)
+
+    assert gradcheck(dropped, qkv)
+    assert not torch.allclose(dropped(*qkv), run(qkv, terms, "clip", causal=True))
+
+
+def test_dropout_keeps_the_mean(impl):
+    torch.manual_seed(6)
+    qkv = [x.expand(4000, -1, -1, -1) for x in inputs(3, 3, batch=1)]
+    terms = parameters(("content", "tisa"), False)
+    y = run(qkv, terms, "clip", causal=False, dropout_p=0.5, impl=impl)
+    expected = run(qkv, terms, "clip", causal=False, impl=impl)
+    torch.testing.assert_close(y.mean(0), expected[0], rtol=0, atol=0.1)
+    assert y.std(0).min() > 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_long_and_in_any_precision(impl, dtype):
+    """Tables extrapolate and no squared distance overflows."""
+    torch.manual_seed(7)
+    qkv = [random(1, HEADS, 2048, WIDTH, dtype=dtype) for _ in range(3)]
+    everything = ((tuple(TERMS), "zero"),) if impl == "blocked" else ()
+    for terms, beyond in ((("content", "tisa"), "clip"), *everything):
+        made = parameters(terms, True, dtype=dtype)
+        y, *grads = with_gradients(qkv, made, beyond, causal=True, impl=impl)
+        assert y.dtype == dtype
+        assert all(x.isfinite().all() for x in (y, *grads))
+
+
+def test_half_precision_is_close_to_single():
+    torch.manual_seed(8)
+    qkv, terms = inputs(40, 40, dtype=torch.float32), parameters(TERMS, True, dtype=torch.float32)
+    expected = run(qkv, terms, "clip", causal=True)
+    half = {
+        name: x if x is None else tuple(y.half() for y in x) if isinstance(x, tuple) else x.half()
+        for name, x in terms.items()
+    }
+    y = run([x.half() for x in qkv], half, "clip", causal=True)
+    torch.testing.assert_close(y.float(), expected, rtol=0.02, atol=0.02)
+
+
+def test_curves_have_known_values():
+    r = torch.arange(-3, 4)
+    m = alibi_slopes(8)
+    assert m.tolist() == [2.0**-h for h in range(1, 9)]
+    torch.testing.assert_close(relative_bias({"alibi": m}, r, causal=False), -m[:, None] * r.abs())
+    a, b, c = (torch.tensor([[x]]) for x in (2.0, -0.5, 1.0))
+    curve = relative_bias({"tisa": (a, b, c)}, r, causal=False)
+    assert curve[0, 4] == 2.0 and curve[0, 3] == curve[0, 5] < 2.0  # highest at j = i + 1
+    scale, rate = torch.tensor([-3.0]), torch.tensor([2.0])
+    curve = relative_bias({"kerple": (scale, rate)}, r, causal=False)
+    torch.testing.assert_close(curve, -3 * torch.log1p(2.0 * r.abs()).unsqueeze(0))
+
+
+BAD = [
+    ({}, {}, "no terms"),
+    ({"convolution": None}, {}, "unknown term"),
+    ({"content": None, "fixed": torch.zeros(3, 5)}, {}, "fixed cannot be"),
+    ({"fixed": torch.zeros(2, 4)}, {}, "give an odd number"),
+    ({"fixed": torch.zeros(2, 5), "query": torch.zeros(1, 3, WIDTH)}, {}, "the same span"),
+    ({"query": torch.zeros(1, 3, WIDTH + 1)}, {}, "query cannot be"),
+    ({"tisa": torch.zeros(2, 5)}, {}, "tisa takes 3 tensors"),
+    ({"content": torch.zeros(1)}, {}, "content takes None"),
+    ({"t5": torch.zeros(2, 6)}, {}, "multiple of 4"),
+    ({"content": None}, {"beyond": "mask"}, "needs a span"),
+    ({"fixed": torch.zeros(2, 5)}, {"span": 3}, "a span of 3, but tables for 2"),
+    ({"content": None}, {"span": -1}, "cannot be"),
+    ({"content": None}, {"beyond": "wrap"}, "unknown beyond"),
+    ({"content": None}, {"impl": "fast"}, "unknown impl"),
+    ({"content": None}, {"dropout_p": 1.0}, "dropout_p"),
+    ({"content": None}, {"padding_mask": torch.zeros(3, 5)}, "boolean"),
+]
+
+
+@pytest.mark.parametrize("terms, options, message", BAD)
+def test_refuses_what_does_not_go_together(terms, options, message):
+    with pytest.raises(ValueError, match=message):
+        composite_attention(*inputs(5, 5), terms, **{"causal": False, **options})
+
+
+def test_refuses_inputs_of_wrong_shapes():
+    q, k, v = inputs(5, 5)
+    for bad in (
+        (q[0], k, v),
+        (q, k[:2], v),
+        (q, k, v[:, :, 1:]),
+        (q[..., 1:], k, v),
+        (q, k[:, :, 1:], v[:, :, 1:]),
+    ):
+        with pytest.raises(ValueError):
+            composite_attention(*bad, {"content": None}, causal=False)

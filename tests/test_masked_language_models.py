@@ -1,0 +1,566 @@
+"""Masked language models: what they are made of, and through fairseq's own entry points."""
+
+import random
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import torch
+import yaml
+from conftest import PLUGIN, command, train, validate
+from fairseq import checkpoint_utils, options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models.roberta import RobertaModel
+from fairseq_cli import preprocess as preprocess_command
+
+from fairseq_convattn.__main__ import main as help_command
+from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel
+from fairseq_convattn.architectures.config import MASKED_LANGUAGE_MODEL, complete
+from fairseq_convattn.architectures.masked_language_model import masked_language_model_options
+from fairseq_convattn.architectures.overview import masked_language_model_table
+from fairseq_convattn.architectures.presets import MASKED_LM_PRESETS
+from fairseq_convattn.architectures.skeleton import masked_language_model_skeleton
+
+MIXERS = ["lightweight", "dynamic", "attention", "composite", "tisa", "dynamic,attention,composite"]
+SHAPE = {
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 24,
+    "encoder_attention_heads": 4,
+    "encoder_layers": 3,
+}
+FACTORIZED = {"encoder_input_dim": 8}
+TASK = (
+    *("--task", "masked_lm", "--criterion", "masked_lm", "--sample-break-mode", "eos"),
+    *("--tokens-per-sample", "64"),
+)
+SHRUNK = (
+    *("--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "32"),
+    *("--encoder-attention-heads", "4", "--encoder-layers", "2"),
+)
+CLASSIFY = (
+    *("--task", "sentence_prediction", "--criterion", "sentence_prediction", "--num-classes", "2"),
+    *("--init-token", "0", "--max-positions", "64"),
+)
+ALL_AT_ONCE = ("--share-encoder-layers", "true", "--encoder-input-dim", "8")
+
+
+def built(family=ConvAttnMaskedLanguageModel, **chosen):
+    """A random model of a few layers, and its dictionary of eight letters."""
+    torch.manual_seed(5)
+    dictionary = Dictionary()
+    for letter in "abcdefgh":
+        dictionary.add_symbol(letter)
+    task = Namespace(source_dictionary=dictionary, max_positions=lambda: 64)
+    return family.build_model(Namespace(**{**SHAPE, **chosen}), task).eval(), dictionary
+
+
+def tokens(dictionary, *shape):
+    return torch.randint(dictionary.nspecial, len(dictionary), shape)
+
+
+def sized(arch: str, **chosen):
+    """An architecture with 30,000 types and 512 positions, without its memory."""
+    return masked_language_model_skeleton(Namespace(**{**MASKED_LM_PRESETS[arch], **chosen}), 30000)
+
+
+def count(model) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def encoder(model):
+    return model.encoder.sentence_encoder
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("normalize_before", [False, True])
+def test_with_attention_it_is_fairseqs_roberta(normalize_before):
+    chosen = {"encoder_normalize_before": normalize_before, "max_positions": 20}
+    ours, dictionary = built(encoder_mixers="attention", **chosen)
+    roberta, _ = built(RobertaModel, **chosen)
+    ours.register_classification_head("grammar", num_classes=3)
+    roberta.register_classification_head("grammar", num_classes=3)
+    roberta.load_state_dict(ours.state_dict())
+    source = tokens(dictionary, 3, 7)
+    source[0, 5:] = dictionary.pad()
+    masked = source.eq(source[0, 0])
+    for call in (
+        {},
+        {"features_only": True},
+        {"masked_tokens": masked},
+        {"classification_head_name": "grammar"},
+    ):
+        torch.testing.assert_close(ours(source, **call)[0], roberta(source, **call)[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixers", MIXERS)
+def test_a_sentence_does_not_depend_on_its_batch(mixers):
+    net, dictionary = built(encoder_mixers=mixers, **FACTORIZED)
+    source = tokens(dictionary, 1, 5)
+    batch = tokens(dictionary, 2, 19)
+    batch[0] = dictionary.pad()
+    batch[0, :5] = source[0]
+    alone, _ = net(source)
+    torch.testing.assert_close(net(batch)[0][:1, :5], alone, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixers", MIXERS)
+def test_without_absolute_positions_inputs_may_be_longer_than_any_before(mixers):
+    net, dictionary = built(
+        encoder_mixers=mixers, no_token_positional_embeddings="true", max_positions=10
+    )
+    assert encoder(net).embed_positions is None and net.max_positions() >= 100_000
+    y, _ = net(tokens(dictionary, 2, 300))
+    assert y.shape == (2, 300, len(dictionary)) and y.isfinite().all()
+
+
+def test_absolute_positions_are_the_default_without_a_term_for_positions():
+    for mixers, absolute in (
+        *(("attention", True), ("dynamic", True), ("composite", False), ("tisa", False)),
+        *(("composite,tisa,composite", False), ("attention,composite,tisa", False)),
+    ):
+        net, _ = built(encoder_mixers=mixers)
+        assert (encoder(net).embed_positions is not None) == absolute, mixers
+    net, _ = built(encoder_mixers="composite", attention_terms="content")
+    assert encoder(net).embed_positions is not None
+    net, _ = built(encoder_mixers="tisa", no_token_positional_embeddings="false")
+    assert encoder(net).embed_positions.max_positions == net.max_positions() == 64
+
+
+def test_bert_base_has_as_many_parameters_as_its_shape_says():
+    width, ffn, types, positions = 768, 3072, 30_000, 512 + 2  # fairseq's table has two unused rows
+    norm = 2 * width
+    layer = 4 * (width * width + width) + 2 * width * ffn + ffn + width + 2 * norm
+    output = width * width + width + norm + types  # its table is the embedding's
+    expected = (types + positions) * width + norm + 12 * layer + output
+    assert count(sized("attention_bert_base")) == expected
+    assert count(sized("attention_bert_base", untie_weights_roberta=True)) == (
+        expected + types * width
+    )
+    narrow = 128
+    output = width * narrow + narrow + 2 * narrow + types
+    factorized = (types + positions) * narrow + 2 * narrow + narrow * width + width
+    assert count(sized("attention_albert_base")) == factorized + layer + output
+    absolute = (
+        sized("attention_albert_base"),
+        sized("attention_albert_base", no_token_positional_embeddings="true"),
+    )
+    assert count(absolute[0]) - count(absolute[1]) == positions * narrow
+
+
+def test_alberts_table_of_absolute_positions():
+    """Wennberg and Henter 2021: 512 x 128."""
+    table = encoder(sized("attention_albert_base")).embed_positions
+    assert table.weight[table.padding_idx + 1 :].numel() == 65_536
+
+
+def no_positions(arch: str, **chosen) -> int:
+    return count(sized(arch, no_token_positional_embeddings="true", **chosen))
+
+
+@pytest.mark.parametrize(
+    "shape, chosen, parameters",
+    [
+        ("bert_small", {"attention_terms": "content,fixed"}, 816),
+        ("bert_small", {"attention_terms": "content,query"}, 13_056),
+        ("bert_small", {"attention_terms": "content,query,key"}, 26_112),
+        ("bert_small", {"attention_terms": "content", "value_conv": "depthwise"}, 55_296),
+        ("bert_base", {"attention_terms": "content,fixed"}, 2_448),
+        ("bert_base", {"attention_terms": "content,query"}, 13_056),
+        ("bert_base", {"attention_terms": "content,tisa"}, 12 * 180),
+        ("albert_base", {"attention_terms": "content,tisa"}, 180),
+    ],
+)
+def test_parameters_of_positions(shape, chosen, parameters):
+    """Chang et al. 2021 at a span of 8, as their code counts; Wennberg and Henter 2021 with
+    five kernels."""
+    arch = f"composite_attention_{shape}"
+    alone = no_positions(arch, attention_terms="content")
+    assert alone == no_positions(f"attention_{shape}")
+    assert no_positions(arch, **chosen) - alone == parameters
+
+
+def test_tisa_replaces_the_table_of_absolute_positions():
+    for shape, kernels in (("albert_base", 180), ("bert_base", 12 * 180)):
+        alone = no_positions(f"attention_{shape}")
+        assert count(sized(f"tisa_{shape}")) - alone == kernels
+    own = sized("tisa_albert_base", share_tables_across_layers="false")
+    assert count(own) - no_positions("attention_albert_base") == 12 * 180
+
+
+@pytest.mark.parametrize("mixers", ["lightweight", "dynamic", "attention", "composite", "tisa"])
+@pytest.mark.parametrize("flag", [None, "checkpoint_activations", "offload_activations"])
+def test_layers_that_share_their_weights(mixers, flag):
+    """The same as layers of equal weights, whose gradients add up."""
+    chosen = {"encoder_mixers": mixers, "encoder_kernel_sizes": 7, **FACTORIZED}
+    chosen |= {"dropout": 0.0, "attention_dropout": 0.0} | ({flag: True} if flag else {})
+    shared, dictionary = built(share_encoder_layers="true", **chosen)
+    apart, _ = built(**chosen)
+    assert shared.state_dict().keys() == apart.state_dict().keys()
+    apart.load_state_dict(shared.state_dict())
+    prefix = "encoder.sentence_encoder.layers"
+    own = {name for name, _ in shared.named_parameters() if name.startswith(f"{prefix}.1.")}
+    assert all(".self_attn.terms." in name for name in own)
+    assert bool(own) == (mixers in ("composite", "tisa"))
+    assert all(("forward" in vars(layer)) == bool(flag) for layer in encoder(shared).layers)
+    source = tokens(dictionary, 2, 9)
+    for net in (shared, apart):
+        torch.manual_seed(7)
+        net.train()(source)[0].square().sum().backward()
+    theirs = dict(apart.named_parameters())
+    for name, parameter in shared.named_parameters():
+        layers = [name]
+        if name.startswith(f"{prefix}.0.") and ".self_attn.terms." not in name:
+            layers = [name.replace(f"{prefix}.0.", f"{prefix}.{i}.") for i in range(3)]
+        expected = sum(theirs[layer].grad for layer in layers)
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_shared_weights_survive_training_and_loading():
+    net, dictionary = built(encoder_mixers="attention", share_encoder_layers="true")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(tokens(dictionary, 2, 9))[0].square().sum().backward()
+    optimizer.step()
+    other, _ = built(encoder_mixers="attention", share_encoder_layers="true")
+    other.load_state_dict(net.half().state_dict())
+    for model in (net, other):
+        first, *rest = (layer.state_dict() for layer in encoder(model).layers)
+        assert all(torch.equal(first[name], layer[name]) for layer in rest for name in first)
+        assert len({id(layer.fc1.weight) for layer in encoder(model).layers}) == 1
+
+
+@pytest.mark.parametrize("untied", [False, True])
+@pytest.mark.parametrize("normalize_before", [False, True])
+def test_factorized_embeddings(untied, normalize_before):
+    """ALBERT's: positions, norm and dropout are those of the narrow embedding."""
+    net, dictionary = built(
+        encoder_mixers="attention",
+        encoder_normalize_before=normalize_before,
+        untie_weights_roberta=untied,
+        **FACTORIZED,
+    )
+    inputs, head = encoder(net), net.encoder.lm_head
+    assert inputs.embed_tokens.weight.shape == head.weight.shape == (len(dictionary), 8)
+    assert inputs.embed_positions.weight.size(1) == inputs.layernorm_embedding.weight.size(0) == 8
+    assert (head.weight is inputs.embed_tokens.weight) is not untied
+    source = tokens(dictionary, 2, 6)
+    source[1, 4:] = dictionary.pad()
+    embedded = inputs.embed_tokens(source) + inputs.embed_positions(source)
+    embedded = inputs.project_embedding(inputs.layernorm_embedding(embedded))
+    embedded = embedded.masked_fill(source.eq(dictionary.pad())[..., None], 0)
+    features, extra = net(source, features_only=True, return_all_hiddens=True)
+    assert features.shape == (2, 6, 16)
+    torch.testing.assert_close(extra["inner_states"][0].transpose(0, 1), embedded)
+    scores = net(source)[0]
+    scores.square().sum().backward()
+    assert scores.shape == (2, 6, len(dictionary))
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("spectral", [False, True])
+def test_classification_heads_load_on_demand(spectral):
+    chosen = {"encoder_mixers": "attention", "spectral_norm_classification_head": spectral}
+    net, dictionary = built(**chosen)
+    net.register_classification_head("grammar", num_classes=3)
+    source = tokens(dictionary, 2, 6)
+    net.train()(source, classification_head_name="grammar")  # spectral normalisation takes a step
+    loaded, _ = built(load_checkpoint_heads=True, **chosen)
+    loaded.load_state_dict(net.state_dict())
+    scores = (m.eval()(source, classification_head_name="grammar")[0] for m in (net, loaded))
+    torch.testing.assert_close(*scores)
+    without, _ = built(**chosen)
+    without.load_state_dict(net.state_dict())
+    assert not without.classification_heads
+
+
+@pytest.mark.parametrize("mixers", MIXERS)
+def test_starts_as_bert_does(mixers):
+    net, dictionary = built(encoder_mixers=mixers, encoder_embed_dim=64)
+    for module in encoder(net).modules():
+        if isinstance(module, torch.nn.Linear):
+            assert module.weight.std().item() == pytest.approx(0.02, rel=0.15)
+            assert module.bias is None or not module.bias.any()
+    assert not encoder(net).embed_tokens.weight[dictionary.pad()].any()
+    kernels = [p for name, p in net.named_parameters() if name.endswith("self_attn.kernel")]
+    assert all(kernel.std() > 0.1 for kernel in kernels) and bool(kernels) == (
+        mixers == "lightweight"
+    )
+
+
+def test_pruned_stacks_keep_the_mixers_of_the_layers_they_keep():
+    net, _ = built(encoder_mixers="dynamic,attention,lightweight", encoder_layers_to_keep="0,2")
+    kept = [layer.mixer_config.mixer for layer in encoder(net).layers]
+    assert kept == ["dynamic", "lightweight"]
+
+
+def parse(arch, *flags):
+    """What fairseq-train makes of a command line."""
+    parser = options.get_training_parser()
+    arguments = ["data", "--user-dir", str(PLUGIN), "--task", "masked_lm", "--arch", arch, *flags]
+    return options.parse_args_and_arch(parser, arguments)
+
+
+def chosen_by(arch, *flags) -> Namespace:
+    return masked_language_model_options(complete(parse(arch, *flags), MASKED_LANGUAGE_MODEL))
+
+
+def test_presets_have_the_papers_shapes():
+    shape = ("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
+    shape = (*shape, "encoder_layers", "encoder_input_dim")
+    for arch, expected in (
+        ("dynamic_conv_bert_small", (256, 1024, 4, 12, 128)),
+        ("attention_bert_base", (768, 3072, 12, 12, 768)),
+        ("attention_albert_base", (768, 3072, 12, 12, 128)),
+        ("lightweight_conv_bert_tiny", (128, 512, 4, 4, 128)),
+        ("convattn_mlm", (768, 3072, 12, 12, 768)),
+    ):
+        args = chosen_by(arch)
+        assert tuple(getattr(args, name) for name in shape) == expected, arch
+        assert (args.dropout, args.attention_dropout, args.activation_fn) == (0.1, 0.1, "gelu")
+        assert args.layernorm_embedding and not args.encoder_normalize_before
+        assert args.share_encoder_layers == ("albert" in arch)
+    mixers = chosen_by("dynamic_conv_bert_base").encoder_mixers
+    assert [m.kernel_size for m in mixers] == [3, 7, 15] + [31] * 9
+    assert all(m.mixer == "dynamic" and m.glu and not m.causal for m in mixers)
+
+
+def test_the_command_line_wins_over_the_preset_and_the_preset_over_the_base():
+    args = chosen_by(
+        "attention_albert_base",
+        *("--share-encoder-layers", "false", "--encoder-input-dim", "96", "--dropout", "0"),
+        *("--no-token-positional-embeddings", "true", "--layernorm-embedding", "false"),
+    )
+    assert (args.share_encoder_layers, args.encoder_input_dim, args.dropout) == (False, 96, 0)
+    assert args.no_token_positional_embeddings and not args.layernorm_embedding
+    assert args.encoder_ffn_embed_dim == 3072 and args.encoder_mixers[0].mixer == "attention"
+
+
+def test_a_stored_configuration_describes_its_whole_model():
+    """So that a checkpoint stays what it is when a default changes."""
+    cfg = convert_namespace_to_omegaconf(parse("dynamic_conv_bert_small")).model
+    assert cfg.encoder_kernel_sizes == [3, 7, 15] + [31] * 9 and cfg.encoder_layers == 12
+    assert (cfg.encoder_glu, cfg.encoder_input_dim, cfg.share_encoder_layers) == (
+        *("true", 128, "false"),
+    )
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ("--encoder-mixers dynamics", "--encoder-mixers: unknown mixer 'dynamics'"),
+        ("--encoder-kernel-sizes 3,7", "--encoder-kernel-sizes: 2 values for 4 layers"),
+        ("--encoder-kernel-sizes 4", "--encoder-kernel-sizes: a kernel of 4 taps cannot be cen"),
+        ("--encoder-attention-heads 5", "--encoder-attention-heads: 5 heads do not divide"),
+        ("--encoder-input-dim 0", "--encoder-input-dim: 0 is less than 1"),
+        ("--max-positions 0", "--max-positions: 0 is less than 1"),
+        ("--share-encoder-layers 2", "--share-encoder-layers: '2' is neither true nor false"),
+        ("--layernorm-embedding maybe", "--layernorm-embedding: 'maybe' is neither true nor"),
+        (
+            "--share-encoder-layers true",
+            "--share-encoder-layers: needs one value of --encoder-kernel-sizes, as 31",
+        ),
+        (
+            "--share-encoder-layers true --encoder-mixers dynamic,dynamic,attention,dynamic",
+            "--share-encoder-layers: needs one mixer for all layers, not attention, dynamic",
+        ),
+    ],
+)
+def test_what_cannot_work_is_said_in_a_line_before_anything_is_loaded(flags, message):
+    with pytest.raises(SystemExit) as error:
+        parse("dynamic_conv_bert_tiny", *flags.split())
+    assert str(error.value).startswith(f"error: {message}")
+    assert "\n" not in str(error.value)
+
+
+def test_kernel_sizes_matter_to_convolutions_alone():
+    args = chosen_by("attention_bert_tiny", "--share-encoder-layers", "true")
+    assert args.share_encoder_layers
+
+
+def test_every_architecture_builds():
+    for arch, preset in MASKED_LM_PRESETS.items():
+        model = masked_language_model_skeleton(Namespace(**preset), 100)
+        assert len(encoder(model).layers) == preset["encoder_layers"], arch
+
+
+def test_help_explains_masked_language_models(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fairseq_convattn", "--task", "masked_lm"])
+    help_command()
+    text = capsys.readouterr().out
+    assert masked_language_model_table() in text
+    for explained in (
+        *("--encoder-mixers", "--encoder-input-dim", "--share-encoder-layers", "--max-positions"),
+        *("--pooler-dropout", "--untie-weights-roberta", "convattn_mlm", "`albert_base`"),
+        "true or false: add layernorm to embedding",
+    ):
+        assert explained in " ".join(text.split())
+    assert "--decoder" not in text
+
+
+WORDS = "ash beech cedar elm fir hazel larch maple oak pine rowan willow".split()
+
+
+def sentence(generator) -> str:
+    """Trees in the order of the alphabet, which a masked one can be guessed from."""
+    first, length = generator.randrange(12), generator.randint(3, 9)
+    return " ".join(WORDS[(first + i) % 12] for i in range(length))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    """A folder with ``pieces.model``, binarised text in ``bin`` and, in ``classify``,
+    sentences and whether willows come first."""
+    folder, generator = tmp_path_factory.mktemp("texts"), random.Random(3)
+    splits = {
+        name: [sentence(generator) for _ in range(n)] for name, n in (("train", 300), ("valid", 30))
+    }
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(splits["train"]),
+        model_prefix=str(folder / "pieces"),
+        vocab_size=100,
+        hard_vocab_limit=False,
+        model_type="word",
+        minloglevel=2,
+    )
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "pieces.model"))
+    for split, lines in splits.items():
+        encoded = [" ".join(pieces.encode(line, out_type=str)) for line in lines]
+        labels = [str(int(line < "g")) for line in lines]
+        for name, content in (("text", encoded), ("label", labels)):
+            (folder / f"{split}.{name}").write_text("".join(f"{line}\n" for line in content))
+    binarise(folder, "text", folder / "bin")
+    binarise(folder, "text", folder / "classify" / "input0", "--srcdict", folder / "bin/dict.txt")
+    binarise(folder, "label", folder / "classify" / "label")
+    return folder
+
+
+def binarise(folder: Path, name: str, destination: Path, *extra) -> None:
+    arguments = ["--only-source", "--destdir", destination, *extra]
+    for split in ("train", "valid"):
+        arguments += [f"--{split}pref", folder / f"{split}.{name}"]
+    parser = options.get_preprocessing_parser()
+    preprocess_command.main(parser.parse_args(list(map(str, arguments))))
+
+
+def same_weights(first, second) -> bool:
+    a, b = (torch.load(path)["model"] for path in (first, second))
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("mixer", ["dynamic_conv", "attention", "composite_attention", "tisa"])
+def test_pretrain_resume_validate_finetune(mixer, texts, tmp_path):
+    model = ("--arch", f"{mixer}_bert_tiny", *SHRUNK, "--encoder-kernel-sizes", "5", *ALL_AT_ONCE)
+    whole, resumed = (tmp_path / name / "checkpoint_last.pt" for name in ("whole", "resumed"))
+    train(texts / "bin", whole.parent, *TASK, *model, "--max-update", "6")
+    train(texts / "bin", resumed.parent, *TASK, *model, "--max-update", "3")
+    train(texts / "bin", resumed.parent, *TASK, *model, "--max-update", "6")
+    assert same_weights(whole, resumed)
+    logged = torch.load(whole)["extra_state"]["val_loss"]
+    assert validate(texts / "bin", whole, *TASK) == logged
+
+    tuned = tmp_path / "tuned" / "checkpoint_last.pt"
+    start = ("--restore-file", str(whole), "--reset-optimizer", "--reset-dataloader")
+    start = (*start, "--reset-meters", "--lr", "0", "--max-update", "1")
+    train(texts / "classify", tuned.parent, *CLASSIFY, *model, *start)
+    before, after = (torch.load(path)["model"] for path in (whole, tuned))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    heads = {name for name in after.keys() - before.keys()}
+    assert heads and all(name.startswith("classification_heads.") for name in heads)
+    logged = torch.load(tuned)["extra_state"]["val_loss"]
+    assert validate(texts / "classify", tuned, *CLASSIFY) == logged
+
+
+def test_learns_the_text_then_a_class_and_serves_both(texts, tmp_path):
+    """Through fairseq's commands and RoBERTa's hub interface."""
+    model = ("--arch", "dynamic_conv_bert_tiny", *SHRUNK, "--encoder-embed-dim", "32")
+    model = (*model, "--encoder-kernel-sizes", "15", "--dropout", "0", "--lr", "0.01")
+    quick = ("--no-epoch-checkpoints", "--validate-interval", "50")
+    train(texts / "bin", tmp_path / "a", *TASK, *model, *quick, "--max-update", "150")
+    pretrained = tmp_path / "a" / "checkpoint_last.pt"
+    start = ("--finetune-from-model", str(pretrained))
+    train(
+        texts / "classify", tmp_path / "b", *CLASSIFY, *model, *quick, *start, "--max-update", "40"
+    )
+
+    bpe = {"sentencepiece_model": str(texts / "pieces.model")}
+    load = ConvAttnMaskedLanguageModel.from_pretrained
+    hub = load(tmp_path / "a", "checkpoint_last.pt", str(texts / "bin"), **bpe).eval()
+    (filled, probability, word), *_ = hub.fill_mask("cedar elm <mask> hazel larch", topk=3)
+    assert (filled, word.strip()) == ("cedar elm fir hazel larch", "fir") and probability > 0.5
+    sentence = hub.encode("oak pine")
+    assert hub.decode(sentence) == "oak pine"
+    states = hub.extract_features(sentence, return_all_hiddens=True)
+    assert len(states) == 3 and states[-1].shape == (1, len(sentence), 32)
+    torch.testing.assert_close(hub.extract_features(sentence), states[-1])
+    with pytest.raises(ValueError, match="tokens exceeds maximum length: 65 > 64"):
+        hub.extract_features(torch.full((65,), 5))
+
+    hub = load(tmp_path / "b", "checkpoint_last.pt", str(texts / "classify"), **bpe).eval()
+    labels = hub.task.label_dictionary
+    for text, label in (("elm fir hazel", "1"), ("pine rowan willow ash", "0")):
+        scores = hub.predict("sentence_classification_head", hub.encode(text))
+        assert labels.string([scores.argmax().item() + labels.nspecial]) == label
+
+
+def test_blocks_longer_than_the_table_of_positions(texts, tmp_path):
+    blocks = (*TASK[:4], "--tokens-per-sample", "32", "--max-positions", "16")
+    model = (*blocks, "--arch", "convattn_mlm", *SHRUNK)
+    with pytest.raises(Exception, match="Size of sample .* max_positions=16"):
+        train(texts / "bin", tmp_path / "a", *model)
+    train(texts / "bin", tmp_path / "b", *model, "--no-token-positional-embeddings", "true")
+
+
+def test_pruning_when_loading(texts, tmp_path):
+    model = ("--arch", "dynamic_conv_bert_tiny", *SHRUNK, "--encoder-layerdrop", "0.2")
+    train(texts / "bin", tmp_path, *TASK, *model)
+    checkpoint = str(tmp_path / "checkpoint_last.pt")
+    overrides = {"encoder_layers_to_keep": "1"}
+    (net,), _, _ = checkpoint_utils.load_model_ensemble_and_task([checkpoint], overrides)
+    (layer,), state = encoder(net.eval()).layers, torch.load(checkpoint)["model"]
+    assert torch.equal(layer.fc1.weight, state["encoder.sentence_encoder.layers.1.fc1.weight"])
+
+
+def test_hydra(texts, tmp_path):
+    """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
+    shape = dict(zip(SHRUNK[::2], map(int, SHRUNK[1::2]), strict=True))
+    config = {
+        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
+        "task": {
+            "_name": "masked_lm",
+            "data": str(texts / "bin"),
+            "sample_break_mode": "eos",
+            "tokens_per_sample": 64,
+        },
+        "model": {
+            "_name": "dynamic_conv_bert_tiny",
+            "encoder_kernel_sizes": [3, 5],
+            "encoder_input_dim": 8,
+            "layernorm_embedding": False,
+            "activation_fn": "relu",
+            **{name[2:].replace("-", "_"): value for name, value in shape.items()},
+        },
+        "criterion": {"_name": "masked_lm"},
+        "optimizer": {"_name": "adam", "lr": [0.003]},
+        "lr_scheduler": {"_name": "fixed"},
+        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
+        # whole epochs: Python's end may abort when a thread of fairseq's still reads
+        "optimization": {"max_epoch": 1, "lr": [0.003]},
+    }
+    (tmp_path / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
+    run = command(
+        *("fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "experiment"),
+        *(f"hydra.run.dir={tmp_path}", f"checkpoint.save_dir={tmp_path / 'hydra'}"),
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    train(
+        *(texts / "bin", tmp_path / "plain", *TASK, "--arch", "dynamic_conv_bert_tiny", *SHRUNK),
+        *("--encoder-kernel-sizes", "3,5", "--encoder-input-dim", "8", "--max-update", "0"),
+        *("--layernorm-embedding", "false", "--activation-fn", "relu", "--max-epoch", "1"),
+    )
+    hydra, plain = (tmp_path / name / "checkpoint_last.pt" for name in ("hydra", "plain"))
+    assert same_weights(hydra, plain)
+    assert validate(texts / "bin", hydra, *TASK) == validate(texts / "bin", plain, *TASK)
