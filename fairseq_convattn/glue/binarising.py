@@ -1,0 +1,141 @@
+"""Examples as fairseq's ``sentence_prediction`` reads them: TASK/input0, input1 and label."""
+
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import sentencepiece
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import make_builder
+
+from .reading import Examples, read_examples
+from .tasks import HIGHEST_SCORE, TASKS, GlueError, GlueTask
+
+_FEWEST_COMMON = 0.9
+_SIZE_FILLER = "madeupword"  # fairseq-preprocess's
+
+
+class Pieces:
+    """Sentences as numbers of a pre-trained model.
+
+    Raises:
+        GlueError: a file cannot be read, or one does not belong to the other.
+    """
+
+    def __init__(self, sentencepiece_model: Path, dictionary: Path):
+        self.dictionary_file = dictionary
+        for path in (sentencepiece_model, dictionary):
+            if not path.is_file():
+                raise GlueError(f"{path}: there is no such file")
+        try:
+            self.processor = sentencepiece.SentencePieceProcessor(
+                model_file=str(sentencepiece_model)
+            )
+        except (RuntimeError, OSError):
+            raise GlueError(f"{sentencepiece_model} is no SentencePiece model") from None
+        try:
+            self.dictionary = Dictionary.load(str(dictionary))
+        except (ValueError, RuntimeError) as error:
+            raise GlueError(f"{dictionary} is no dictionary of fairseq ({error})") from None
+        self._require_common()
+
+    def _require_common(self) -> None:
+        pieces = {self.processor.id_to_piece(i) for i in range(self.processor.get_piece_size())}
+        symbols = self.dictionary.symbols[self.dictionary.nspecial :]
+        symbols = [symbol for symbol in symbols if not symbol.startswith(_SIZE_FILLER)]
+        common = sum(symbol in pieces for symbol in symbols)
+        if common < _FEWEST_COMMON * len(symbols) or not symbols:
+            raise GlueError(
+                f"only {common:,} of the {len(symbols):,} entries of {self.dictionary_file} are "
+                "pieces of the SentencePiece model; give both as the model was pre-trained with"
+            )
+
+    def encode(self, sentences: list[str]) -> Iterable:
+        """Their numbers, each ``[pieces + 1]`` with the end of sentence."""
+        for pieces in self.processor.encode(sentences, out_type=str):
+            yield self.dictionary.encode_line(
+                " ".join(pieces), add_if_not_exist=False, append_eos=True
+            )
+
+
+def binarise(
+    names: Iterable[str],
+    tsv: Path,
+    output: Path,
+    pieces: Pieces,
+    differs: Callable[[str], None],
+    report: Callable[[str], None],
+) -> None:
+    """Write ``output/TASK`` from ``tsv/TASK`` for some of ``TASKS``.
+
+    Args:
+        differs: called with a sentence for a number of examples that no release has.
+        report: called with a line for what is done.
+
+    Raises:
+        GlueError: a file cannot be read; every file is, before anything is written.
+    """
+    for name in names:  # none is written before all can be read; memory holds one at a time
+        for file in TASKS[name].files.values():
+            path = tsv / name / f"{file}.tsv"
+            _check(TASKS[name], file, read_examples(TASKS[name], path), path, differs, report)
+    for name in names:
+        _write(TASKS[name], name, tsv / name, output / name, pieces, report)
+
+
+def _check(task: GlueTask, file: str, examples: Examples, path: Path, differs, report) -> None:
+    if examples.malformed:
+        report(
+            f"note: {path} has {examples.malformed:,} rows with too few or too many columns; "
+            "they are left out, as GLUE's own reader does"
+        )
+    found, expected = len(examples.labels), task.examples[file]
+    if found not in expected:
+        numbers = " or ".join(f"{number:,}" for number in expected)
+        differs(f"{path} has {found:,} examples, not {numbers}")
+
+
+def _write(task: GlueTask, name: str, tsv: Path, output: Path, pieces: Pieces, report) -> None:
+    labels = _label_dictionary(task)
+    folders = [output / f"input{number}" for number in range(len(task.sentences))]
+    for folder in (*folders, output / "label"):
+        folder.mkdir(parents=True)
+    for folder in folders:
+        shutil.copyfile(pieces.dictionary_file, folder / "dict.txt")
+    if task.classes:
+        labels.save(str(output / "label" / "dict.txt"))
+    total = unknown = 0
+    sizes = []
+    for subset, file in task.files.items():
+        examples = read_examples(task, tsv / f"{file}.tsv")
+        sizes.append(f"{subset} {len(examples.labels):,}")
+        for number, folder in enumerate(folders):
+            numbers = list(pieces.encode([sentences[number] for sentences in examples.sentences]))
+            total += sum(len(sentence) for sentence in numbers)
+            unk = pieces.dictionary.unk()
+            unknown += sum(int((sentence == unk).sum()) for sentence in numbers)
+            _write_dataset(numbers, folder / subset, len(pieces.dictionary))
+        if task.classes:
+            numbers = [
+                labels.encode_line(label, add_if_not_exist=False) for label in examples.labels
+            ]
+            _write_dataset(numbers, output / "label" / subset, len(labels))
+        else:
+            text = "".join(f"{float(label) / HIGHEST_SCORE}\n" for label in examples.labels)
+            (output / "label" / f"{subset}.label").write_text(text, encoding="ascii")
+    report(f"{name}: {', '.join(sizes)} examples, {100 * unknown / total:.2f} % unknown pieces")
+
+
+def _label_dictionary(task: GlueTask) -> Dictionary:
+    """The classes in the task's order, whatever their frequencies."""
+    dictionary = Dictionary()
+    for label in task.classes:
+        dictionary.add_symbol(label)
+    return dictionary
+
+
+def _write_dataset(sentences: Iterable, prefix: Path, types: int) -> None:
+    builder = make_builder(f"{prefix}.bin", impl="mmap", vocab_size=types)
+    for sentence in sentences:
+        builder.add_item(sentence)
+    builder.finalize(f"{prefix}.idx")

@@ -1,0 +1,250 @@
+"""Fine-tuning a pre-trained model on one task with several seeds."""
+
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import platform
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import torch
+from fairseq.data import Dictionary
+
+import fairseq_convattn
+
+from .evaluation import evaluate, example_lengths
+from .pretrained import Pretrained, read_pretrained
+from .report import summary, table, write_json
+from .tasks import TASKS, GlueError, GlueTask
+
+_WARMUP = 0.1
+_LAST_LINES = 20
+
+
+class Run(NamedTuple):
+    """What is fine-tuned, and how.
+
+    Attributes:
+        data: the folder of the task's folder.
+        max_positions: inputs are cut to so many tokens; None: as in the pre-training.
+        extra: further arguments for fairseq-train.
+    """
+
+    task: str
+    model: Path
+    data: Path
+    output: Path
+    lr: float
+    batch_size: int
+    epochs: int
+    max_positions: int | None
+    extra: Sequence[str]
+
+
+def finetune(run: Run, seeds: Sequence[int]) -> None:
+    """Fine-tune with every seed that is not done yet, print the table of all and write
+    ``output/results.json``.
+
+    Raises:
+        GlueError: model, data and options do not fit, ``output`` holds results of others, or
+            training fails.
+    """
+    pretrained = read_pretrained(run.model)
+    data = run.data / run.task
+    task = TASKS[run.task]
+    lengths = {subset: example_lengths(task, data, subset) for subset in task.files}
+    _check(run, pretrained, data)
+    run.output.mkdir(parents=True, exist_ok=True)
+    with open(run.output / "lock", "w") as lock:
+        _lock(lock, run.output)
+        settings = _settings(run, pretrained, lengths)
+        _require_same(settings, run.output)
+        for subset, number in settings["cut"].items():
+            if number:
+                print(
+                    f"note: {number:,} of {settings['examples'][subset]:,} examples of {subset} "
+                    f"are cut to {settings['max_positions']} tokens"
+                )
+        done = [_finetune_seed(run, pretrained, lengths, seed) for seed in seeds]
+    results = run.output / "results.json"
+    write_json({**settings, "seeds": done, "summary": summary(done)}, results)
+    print(
+        f"\n{run.task}, dev set, in %, {run.model} ({pretrained.architecture})\n\n{table(done)}\n"
+    )
+    print(f"The epoch is the best one on the dev set, by the metrics' mean.\nwrote {results}")
+
+
+def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
+    dictionary = Dictionary.load(str(data / "input0" / "dict.txt"))
+    dictionary.add_symbol("<mask>")
+    if len(dictionary) != pretrained.types:
+        raise GlueError(
+            f"{data} has {len(dictionary):,} types and {run.model} {pretrained.types:,}, both with "
+            "<mask>: prepare the data with the dictionary of the pre-training"
+        )
+    if pretrained.learned_positions and run.max_positions not in (None, pretrained.max_positions):
+        raise GlueError(
+            f"{run.model} has learned embeddings of {pretrained.max_positions} positions; "
+            f"--max-positions {run.max_positions} does not go with them"
+        )
+
+
+def _lock(file: TextIO, output: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise GlueError(f"another run is writing to {output}") from None
+
+
+def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -> dict[str, Any]:
+    """What the results depend on; two runs with the same can share a folder."""
+    positions = run.max_positions or pretrained.max_positions
+    return {
+        "task": run.task,
+        "metrics": list(TASKS[run.task].metrics),
+        "model": str(run.model),
+        "model_sha256": _sha256(run.model),
+        "architecture": pretrained.architecture,
+        "data": str(run.data / run.task),
+        "dictionary_sha256": _sha256(run.data / run.task / "input0" / "dict.txt"),
+        "examples": {subset: len(tokens) for subset, tokens in lengths.items()},
+        "cut": {subset: sum(n > positions for n in tokens) for subset, tokens in lengths.items()},
+        "lr": run.lr,
+        "batch_size": run.batch_size,
+        "epochs": run.epochs,
+        "max_positions": positions,
+        "fairseq_arguments": list(run.extra),
+    }
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _require_same(settings: dict[str, Any], output: Path) -> None:
+    path = output / "settings.json"
+    if not path.exists():
+        if any(file.name != "lock" for file in output.iterdir()):
+            raise GlueError(f"{output} is not empty; choose another folder with --output")
+        write_json(settings, path)
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in settings.items():
+        if name not in ("model", "data") and before.get(name) != value:
+            raise GlueError(
+                f"{output} has results with {name} {before.get(name)}, not {value}; "
+                "choose another folder with --output"
+            )
+
+
+def _finetune_seed(
+    run: Run, pretrained: Pretrained, lengths: dict[str, list[int]], seed: int
+) -> dict[str, Any]:
+    """What ``results.json`` has of a seed, which is trained unless it was."""
+    folder = run.output / f"seed{seed}"
+    result = folder / "result.json"
+    if result.is_file():
+        print(f"seed {seed} is done already", flush=True)
+        return json.loads(result.read_text(encoding="utf-8"))
+    folder.mkdir(exist_ok=True)
+    command = _command(run, pretrained, len(lengths["train"]), seed, folder)
+    print(f"seed {seed}, log in {folder / 'train.log'}\n+ {shlex.join(command)}", flush=True)
+    _train(command, folder / "train.log")
+    evaluations = []
+    for checkpoint in _checkpoints(folder):
+        found = evaluate(TASKS[run.task], checkpoint, run.data / run.task, run.batch_size)
+        text = ", ".join(f"{name} {value:.2f}" for name, value in found.scores.items())
+        print(f"  epoch {found.epoch}, dev set: {text}", flush=True)
+        evaluations.append({"checkpoint": str(checkpoint), **found._asdict()})
+    best = max(evaluations, key=lambda one: _merit(TASKS[run.task], one["scores"]))
+    record = {
+        "seed": seed,
+        **best,
+        "all_epochs": [{"epoch": one["epoch"], "scores": one["scores"]} for one in evaluations],
+        "command": shlex.join(command),
+        "versions": _versions(),
+    }
+    write_json(record, result)
+    for checkpoint in folder.glob("checkpoint*.pt"):
+        if str(checkpoint) != best["checkpoint"]:
+            checkpoint.unlink()
+    return record
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Those of the epochs in their order; the last state if no epoch was finished."""
+    found = {file: re.fullmatch(r"checkpoint(\d+)\.pt", file.name) for file in folder.iterdir()}
+    epochs = sorted((int(match[1]), file) for file, match in found.items() if match)
+    return [file for _, file in epochs] or [folder / "checkpoint_last.pt"]
+
+
+def _merit(task: GlueTask, scores: dict[str, float]) -> float:
+    """The mean of the metrics, of the first dev set if there are two."""
+    return statistics.mean(list(scores.values())[: len(task.metrics)])
+
+
+def _command(run: Run, pretrained: Pretrained, examples: int, seed: int, folder: Path) -> list[str]:
+    task = TASKS[run.task]
+    updates = -(-examples // run.batch_size) * run.epochs
+    positions = run.max_positions or pretrained.max_positions
+    return [
+        *("fairseq-train", str(run.data / run.task), "--save-dir", str(folder)),
+        *("--user-dir", str(Path(fairseq_convattn.__file__).parent), "--seed", str(seed)),
+        *("--task", "sentence_prediction", "--criterion", "sentence_prediction"),
+        *("--num-classes", str(len(task.classes) or 1)),
+        *(() if task.classes else ("--regression-target",)),
+        *("--init-token", "0", "--separator-token", "2"),
+        *("--max-positions", str(positions), "--shorten-method", "truncate"),
+        *("--arch", pretrained.architecture, *pretrained.options),
+        *("--finetune-from-model", str(run.model), "--find-unused-parameters"),
+        *("--optimizer", "adam", "--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-6"),
+        *("--weight-decay", "0.01", "--clip-norm", "1.0", "--lr", str(run.lr)),
+        *("--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates)),
+        *("--warmup-updates", str(int(_WARMUP * updates)), "--max-epoch", str(run.epochs)),
+        *("--batch-size", str(run.batch_size), "--required-batch-size-multiple", "1"),
+        *("--disable-validation", "--distributed-world-size", "1"),
+        *("--log-format", "simple", *run.extra),
+    ]
+
+
+def _train(command: list[str], log: Path) -> None:
+    """Run fairseq-train, whose output goes to ``log``; the loss of every epoch is printed."""
+    program = Path(sys.executable).with_name(command[0])
+    end = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
+    with (
+        open(log, "a", encoding="utf-8") as file,
+        subprocess.Popen(
+            [str(program), *command[1:]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+        ) as process,
+    ):
+        for line in process.stdout:
+            file.write(line)
+            if found := end.search(line):
+                print(f"  epoch {found[1]}: training loss {found[2]}", flush=True)
+    if process.returncode != 0:
+        lines = log.read_text(encoding="utf-8").splitlines()[-_LAST_LINES:]
+        print(*lines, sep="\n", file=sys.stderr)
+        raise GlueError(f"fairseq-train failed; its log is {log}")
+
+
+def _versions() -> dict[str, str]:
+    fairseq = importlib.metadata.packages_distributions()["fairseq"][0]
+    packages = (fairseq, "torch", "scikit-learn", "scipy")
+    return {
+        "python": platform.python_version(),
+        "fairseq_convattn": fairseq_convattn.__version__,
+        **{name: importlib.metadata.version(name) for name in packages},
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }

@@ -1,0 +1,105 @@
+"""What a checkpoint of a masked language model says of itself."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq import options
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from ..checkpoint_files import CheckpointError, read_checkpoint
+from .tasks import GlueError
+
+_FROM_THE_TASK = ("max_positions", "tokens_per_sample")
+
+
+class Pretrained(NamedTuple):
+    """A pre-trained model.
+
+    Attributes:
+        architecture: fairseq-train's ``--arch``.
+        options: what is to be given beside it for the same model.
+        max_positions: the longest input of the pre-training.
+        learned_positions: whether there is an embedding for each of them and for no more.
+        types: size of the dictionary, with ``<mask>``.
+    """
+
+    architecture: str
+    options: list[str]
+    max_positions: int
+    learned_positions: bool
+    types: int
+
+
+def read_pretrained(path: Path) -> Pretrained:
+    """Read a checkpoint of fairseq's trainer, or an average of some.
+
+    Raises:
+        GlueError: it cannot be read, is no masked language model, or its options cannot be
+            said on a command line.
+    """
+    try:
+        state = read_checkpoint(path)
+    except CheckpointError as error:
+        raise GlueError(str(error)) from None
+    if not isinstance(state.get("cfg"), Mapping):
+        raise GlueError(f"{path} does not hold its model's configuration ('cfg')")
+    stored = state["cfg"]["model"]
+    stored = dict(stored if isinstance(stored, Mapping) else vars(stored))
+    architecture = stored.get("arch") or stored.get("_name")
+    model = ARCH_MODEL_REGISTRY.get(architecture)
+    if not hasattr(model, "register_classification_head"):
+        raise GlueError(
+            f"{path} is of the architecture {architecture}; a masked language model such as "
+            "roberta or convattn_mlm is needed"
+        )
+    weights = state["model"]
+    return Pretrained(
+        architecture,
+        _options(architecture, stored, path),
+        stored["max_positions"],
+        any(name.endswith("embed_positions.weight") for name in weights),
+        next(len(w) for name, w in weights.items() if name.endswith("embed_tokens.weight")),
+    )
+
+
+def _options(architecture: str, stored: dict[str, Any], path: Path) -> list[str]:
+    """The model's options that ``--arch`` alone would set to something else."""
+    parser = argparse.ArgumentParser()
+    ARCH_MODEL_REGISTRY[architecture].add_args(parser)
+    actions = [
+        action
+        for action in parser._actions
+        if action.dest in stored and action.dest not in _FROM_THE_TASK
+    ]
+    preset = _parsed(architecture, [])
+    chosen: list[str] = []
+    for action in actions:
+        value = stored[action.dest]
+        if not _same(value, getattr(preset, action.dest, None)):
+            chosen.append(action.option_strings[0])
+            chosen += [] if action.nargs == 0 else [_text(value)]
+    found = _parsed(architecture, chosen)
+    for action in actions:
+        if not _same(stored[action.dest], getattr(found, action.dest, None)):
+            raise GlueError(
+                f"{path}: {action.dest} is {stored[action.dest]}, which the command line of "
+                f"{architecture} cannot say"
+            )
+    return chosen
+
+
+def _parsed(architecture: str, chosen: Sequence[str]) -> argparse.Namespace:
+    arguments = ["data", "--task", "sentence_prediction", "--required-batch-size-multiple", "1"]
+    arguments += ["--arch", architecture, *chosen]
+    return options.parse_args_and_arch(options.get_training_parser(), arguments)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values mean the same: ``3,7`` on a command line is stored as a list, too."""
+    return one == other or (None not in (one, other) and _text(one) == _text(other))
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

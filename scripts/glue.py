@@ -1,0 +1,148 @@
+#!/usr/bin/env python
+"""What prepare_glue.sh and finetune_glue.sh call."""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)  # before fairseq, which logs while it is imported
+
+from fairseq_convattn.glue.binarising import Pieces, binarise
+from fairseq_convattn.glue.finetuning import Run, finetune
+from fairseq_convattn.glue.tasks import TASKS, GlueError
+
+
+def task_names(text: str) -> list[str]:
+    names = list(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in TASKS:
+            raise argparse.ArgumentTypeError(f"'{name}' is none of {', '.join(TASKS)}")
+    return names
+
+
+def positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return int(text)
+
+
+def learning_rate(text: str) -> float:
+    if not 0 < float(text) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no learning rate")
+    return float(text)
+
+
+def seed_numbers(text: str) -> list[int]:
+    return sorted({positive(number) for number in text.split(",")})
+
+
+def command_line() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    command = commands.add_parser("binarise", help="write TASK/input0, input1 and label")
+    command.add_argument("--tsv", type=Path, required=True, help="folder of TASK/train.tsv, ...")
+    command.add_argument("--output", type=Path, required=True, help="folder to write to")
+    command.add_argument("--tasks", type=task_names, required=True)
+    command.add_argument("--sentencepiece", type=Path, required=True)
+    command.add_argument("--dictionary", type=Path, required=True)
+    command.add_argument("--sample", action="store_true", help="any numbers of examples")
+
+    command = commands.add_parser(
+        "finetune",
+        prog="bash scripts/finetune_glue.sh",
+        usage="%(prog)s TASK MODEL [options] [-- fairseq-train's options]",
+        description="Fine-tune a masked language model on a task of GLUE with several seeds and "
+        "print its scores on the dev set: GLUE's metrics over the whole set, of the "
+        "epoch that is best there. Every seed is in OUTPUT/seedN, with the checkpoints "
+        "of all epochs until it is done and then of the best one; what is done is not "
+        "done again, and what was interrupted continues. OUTPUT/results.json has "
+        "scores, medians, spread, commands and versions. The learning rate rises for 10 "
+        "% of the updates and then falls linearly to 0; Adam, weight decay and defaults "
+        "are those of BERT (Devlin et al. 2019, appendix A), for models of its size: "
+        "small models need a higher learning rate and more epochs.",
+        epilog="Further options go to fairseq-train after --, and win: -- --dropout 0.2 --fp16. "
+        "One GPU is used, or the CPU if there is none.",
+    )
+    command.add_argument("task", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
+    command.add_argument("model", type=Path, metavar="MODEL", help="checkpoint of the pre-training")
+    command.add_argument(
+        "--data",
+        type=Path,
+        default=Path("data/glue/bin"),
+        metavar="DIR",
+        help="the bin folder that scripts/prepare_glue.sh wrote (default: %(default)s)",
+    )
+    command.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder for checkpoints and results (default: MODEL without .pt, then -glue/TASK)",
+    )
+    command.add_argument(
+        "--seeds",
+        type=seed_numbers,
+        default=[1, 2, 3],
+        metavar="N,...",
+        help="of the classifier's initial weights, the batches and dropout (default: 1,2,3)",
+    )
+    command.add_argument(
+        "--lr", type=learning_rate, default=2e-5, help="peak learning rate (default: 2e-5)"
+    )
+    command.add_argument("--batch-size", type=positive, default=32, metavar="N", help="default: 32")
+    command.add_argument("--epochs", type=positive, default=3, metavar="N", help="default: 3")
+    command.add_argument(
+        "--max-positions",
+        type=positive,
+        metavar="N",
+        help="cut inputs to N tokens (default: to the longest input of the pre-training; a model "
+        "with learned embeddings of positions takes no other)",
+    )
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    extra: list[str] = []
+    if "--" in arguments:
+        split = arguments.index("--")
+        arguments, extra = arguments[:split], arguments[split + 1 :]
+    options = command_line().parse_args(arguments)
+    try:
+        (run_binarise if options.command == "binarise" else run_finetune)(options, extra)
+    except (GlueError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+def run_binarise(options: argparse.Namespace, _: list[str]) -> None:
+    def differs(what: str) -> None:
+        if not options.sample:
+            raise GlueError(f"{what} (for a part of the release there is --sample)")
+        print(f"note: {what}")
+
+    pieces = Pieces(options.sentencepiece, options.dictionary)
+    binarise(options.tasks, options.tsv, options.output, pieces, differs, print)
+
+
+def run_finetune(options: argparse.Namespace, extra: list[str]) -> None:
+    output = options.output
+    if output is None:
+        output = options.model.with_name(f"{options.model.stem}-glue") / options.task
+    run = Run(
+        task=options.task,
+        model=options.model,
+        data=options.data,
+        output=output,
+        lr=options.lr,
+        batch_size=options.batch_size,
+        epochs=options.epochs,
+        max_positions=options.max_positions,
+        extra=extra,
+    )
+    finetune(run, options.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+#!/usr/bin/env bash
+# The nine tasks of GLUE, ready for fairseq-train --task sentence_prediction.
+set -euo pipefail
+scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/prepare_common.sh
+source "$scripts/prepare_common.sh"
+
+usage() {
+  cat <<'END'
+usage: bash scripts/prepare_glue.sh --sentencepiece MODEL --dictionary DICT [--tasks TASK,...]
+         [--source DIR | --mirror URL] [--output DIR] [--sample]
+
+Downloads the TSV files of GLUE (Wang et al. 2019), splits their sentences with the SentencePiece
+model of a pre-trained model and binarises them with its dictionary. DIR/bin has one folder for each
+task, for scripts/finetune_glue.sh. Labels are numbered in a fixed order, the scores of STS-B are
+divided by 5. Test sets are left out, for their labels are secret.
+
+  --sentencepiece MODEL  the .model file that split the text of the pre-training
+  --dictionary DICT      dict.txt of the data folder of the pre-training
+  --tasks TASK,...       some of CoLA,SST-2,MRPC,STS-B,QQP,MNLI,QNLI,RTE,WNLI (default: all)
+  --source DIR   a local copy instead of the download, in DIR or DIR/glue: TASK/train.tsv and
+                 TASK/dev.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv), plain or .gz; or
+                 the archives (CoLA.zip, ..., QQP-clean.zip, QNLIv2.zip). MRPC is also read from
+                 msr_paraphrase_train.txt and mrpc_dev_ids.tsv, which says what of it is GLUE's
+                 dev set; with --sample msr_paraphrase_test.txt serves without the latter.
+                 DIR/tsv of an earlier output serves for another pre-trained model.
+END
+  shared_options data/glue
+}
+
+all=CoLA,SST-2,MRPC,STS-B,QQP,MNLI,QNLI,RTE,WNLI
+pieces="" dictionary="" chosen=$all target=data/glue others=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --sentencepiece) pieces=${2:?--sentencepiece needs a file}; shift 2 ;;
+    --dictionary) dictionary=${2:?--dictionary needs a file}; shift 2 ;;
+    --tasks) chosen=${2:?--tasks needs names}; shift 2 ;;
+    --output) target=${2:?--output needs a folder}; others+=("$1" "$2"); shift 2 ;;
+    *) others+=("$1"); shift ;;
+  esac
+done
+
+address=https://dl.fbaipublicfiles.com/glue/data
+mrpc_address=https://dl.fbaipublicfiles.com/senteval/senteval_data
+declare -A archives=(
+  [CoLA]=CoLA.zip [SST-2]=SST-2.zip [STS-B]=STS-B.zip [QQP]=QQP-clean.zip [MNLI]=MNLI.zip
+  [QNLI]=QNLIv2.zip [RTE]=RTE.zip [WNLI]=WNLI.zip
+)
+declare -A sums=( # as in datasets/glue/dataset_infos.json of Hugging Face's datasets
+  [CoLA]=f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff
+  [SST-2]=d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa
+  [STS-B]=e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85
+  [QQP]=40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0
+  [MNLI]=e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633
+  [QNLI]=e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5
+  [RTE]=6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee
+  [WNLI]=ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46
+  [mrpc_train]=60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89
+  [mrpc_dev_ids]=971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7
+)
+
+IFS=, read -ra tasks <<<"$chosen"
+for task in "${tasks[@]}"; do
+  [ "$task" = MRPC ] || [ -n "${archives[$task]:-}" ] ||
+    die "--tasks: '$task' is none of $all"
+done
+
+require_model() {
+  local file
+  [ -n "$pieces" ] && [ -n "$dictionary" ] ||
+    die "--sentencepiece and --dictionary are needed: those of the pre-trained model"
+  for file in "$pieces" "$dictionary"; do [ -f "$file" ] || die "$file: there is no such file"; done
+}
+
+# what an output is made of besides the release
+settings() {
+  printf '%s\n' "${tasks[@]}" | LC_ALL=C sort -u
+  sha256sum <"$pieces"
+  sha256sum <"$dictionary"
+}
+
+for folder in "${target%/}" "${target%/}.preparing"; do
+  [ -f "$folder/tsv/settings" ] || continue
+  require_model
+  settings | cmp -s - "$folder/tsv/settings" ||
+    die "$folder has other tasks or is for another model; remove it or choose another folder with --output"
+done
+
+subfolder=glue
+read_options data/glue "${others[@]}"
+require_model
+require_tools python awk
+python -c "import sentencepiece" 2>/dev/null || die "sentencepiece is not installed (pip install sentencepiece)"
+
+# files TASK: those of its training and dev sets
+files() { case "$1" in MNLI) echo train dev_matched dev_mismatched ;; *) echo train dev ;; esac; }
+
+# in_task TASK NAME...: the path of the first of them that --source has, plain or .gz
+in_task() {
+  local task=$1 name names=()
+  shift
+  for name in "$@"; do names+=("$task/$name" "$task/$name.gz"); done
+  [ "$task" != MRPC ] || for name in "$@"; do names+=("$name" "$name.gz"); done
+  in_source "${names[@]}"
+}
+
+require_task() { # TASK, in --source
+  local file
+  if in_task "$1" train.tsv >/dev/null; then
+    for file in $(files "$1"); do
+      in_task "$1" "$file.tsv" >/dev/null || die "no $1/$file.tsv in $source_dir"
+    done
+  elif [ "$1" != MRPC ]; then
+    require_in_source "$1/train.tsv" "${archives[$1]}"
+  elif ! in_task MRPC msr_paraphrase_train.txt >/dev/null; then
+    die "no MRPC/train.tsv, no msr_paraphrase_train.txt in $source_dir"
+  elif ! in_task MRPC mrpc_dev_ids.tsv dev_ids.tsv >/dev/null; then
+    [ -n "$sample" ] && in_task MRPC msr_paraphrase_test.txt >/dev/null ||
+      die "no mrpc_dev_ids.tsv in $source_dir, which says what of MRPC is GLUE's dev set (with --sample msr_paraphrase_test.txt serves in its place)"
+  fi
+}
+
+[ -z "$source_dir" ] || for task in "${tasks[@]}"; do require_task "$task"; done
+begin
+
+plain() { case "$1" in *.gz) gzip -dc "$1" ;; *) cat "$1" ;; esac || die "$1 cannot be read"; }
+
+# msr_subset DEV IDS: of MSR's training set on standard input those whose two ids are among IDS
+# (DEV 1) or not (DEV 0)
+msr_subset() {
+  awk -F '\t' -v dev="$1" '
+    { sub(/\r$/, "") }
+    NR == FNR { ids[$1, $2]; next }
+    FNR == 1 || (($2, $3) in ids) == dev
+  ' "$2" -
+}
+
+write_mrpc() { # FOLDER
+  local train ids=$work/mrpc_dev_ids.partial
+  if [ -z "$source_dir" ]; then
+    obtain msr_paraphrase_train.txt "$mrpc_address" "${sums[mrpc_train]}"
+    train=$obtained
+    obtain mrpc_dev_ids.tsv "$address" "${sums[mrpc_dev_ids]}"
+    cp "$obtained" "$ids"
+  else
+    train=$(in_task MRPC msr_paraphrase_train.txt)
+    if ! obtained=$(in_task MRPC mrpc_dev_ids.tsv dev_ids.tsv); then
+      echo "note: MRPC's dev set is MSR's test set, not GLUE's"
+      plain "$train" >"$1/train.tsv"
+      plain "$(in_task MRPC msr_paraphrase_test.txt)" >"$1/dev.tsv"
+      return
+    fi
+    plain "$obtained" >"$ids"
+  fi
+  plain "$train" | msr_subset 0 "$ids" >"$1/train.tsv"
+  plain "$train" | msr_subset 1 "$ids" >"$1/dev.tsv"
+  rm "$ids"
+}
+
+write_task() { # TASK FOLDER
+  local file path
+  mkdir "$2"
+  if [ -n "$source_dir" ] && in_task "$1" train.tsv >/dev/null; then
+    for file in $(files "$1"); do plain "$(in_task "$1" "$file.tsv")" >"$2/$file.tsv"; done
+  elif [ "$1" = MRPC ]; then
+    write_mrpc "$2"
+  else
+    obtain "${archives[$1]}" "$address" "${sums[$1]}"
+    echo "unpacking ${archives[$1]}"
+    python -m zipfile -e "$obtained" "$release" || die "$obtained cannot be unpacked"
+    for file in $(files "$1"); do
+      path=$release/$1/$file.tsv
+      [ -f "$path" ] || die "there is no $1/$file.tsv in $obtained"
+      mv "$path" "$2/$file.tsv"
+    done
+    rm -rf "$release"
+  fi
+}
+
+write_tsv() {
+  local task
+  for task in "${tasks[@]}"; do write_task "$task" "$part/$task"; done
+  settings >"$part/settings"
+}
+
+write_bin() {
+  python "$scripts/glue.py" binarise --tsv "$work/tsv" --output "$part" --tasks "$chosen" \
+    --sentencepiece "$pieces" --dictionary "$dictionary" ${sample:+--sample} ||
+    { rm -rf "$work/tsv"; exit 1; } # which may be at fault
+}
+
+stage tsv write_tsv
+stage bin write_bin
+rm -rf "$work/download"
+finish
+echo "ready: $output/bin, with a folder for each task"

@@ -1,0 +1,409 @@
+"""scripts/finetune_glue.sh: small models, pre-trained for a moment, on generated tasks."""
+
+import importlib.util
+import json
+import os
+import random
+import shlex
+import shutil
+import statistics
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PLUGIN, ROOT, train
+from fairseq import checkpoint_utils, options
+from fairseq import tasks as fairseq_tasks
+from fairseq.data import data_utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import preprocess as preprocess_command
+from fairseq_cli import train as train_command
+from glue_miniature import miniature_sentences, write_miniature, write_pretrained, write_tsv
+
+from fairseq_convattn.glue import finetuning
+from fairseq_convattn.glue.binarising import Pieces, binarise
+from fairseq_convattn.glue.evaluation import Evaluation, evaluate
+from fairseq_convattn.glue.finetuning import Run, finetune
+from fairseq_convattn.glue.metrics import score
+from fairseq_convattn.glue.pretrained import read_pretrained
+from fairseq_convattn.glue.tasks import HIGHEST_SCORE, TASKS, GlueError
+
+SPEC = importlib.util.spec_from_file_location("glue_command", ROOT / "scripts" / "glue.py")
+assert SPEC is not None and SPEC.loader is not None
+glue = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(glue)
+
+SHRUNK = (
+    *("--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "32", "--encoder-layers", "2"),
+    *("--encoder-attention-heads", "2"),
+)
+MASKED_LM = (
+    *("--task", "masked_lm", "--criterion", "masked_lm", "--tokens-per-sample", "32"),
+    *("--sample-break-mode", "complete", "--disable-validation", "--no-epoch-checkpoints"),
+)
+POSITIONS = 32
+PAIRS = ("MRPC", "STS-B", "MNLI")
+CLASSES = (
+    "--criterion",
+    "sentence_prediction",
+    "--num-classes",
+    "2",
+    "--max-positions",
+    str(POSITIONS),
+)
+ON_CPU = ("--cpu", "--num-workers", "0")
+
+
+def sentiments(count: int, rng: random.Random) -> list[dict[str, str]]:
+    """Sentences of which those with a `good` are positive."""
+    rows = []
+    for number in range(count):
+        words = rng.choices(["the", "cat", "sat", "on", "a", "mat"], k=rng.randint(2, 6))
+        words.insert(rng.randrange(len(words)), "good" if number % 2 else "bad")
+        rows.append({"sentence": " ".join(words), "label": str(number % 2)})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """tsv, bin with SST-2 and the tasks of PAIRS, and text for pre-training in lm."""
+    folder, rng = tmp_path_factory.mktemp("glue"), random.Random(3)
+    rows = write_miniature(folder / "tsv")
+    for file, count in (("train", 300), ("dev", 51)):
+        rows["SST-2", file] = sentiments(count, rng)
+        write_tsv(
+            folder / "tsv" / "SST-2" / f"{file}.tsv", ("sentence", "label"), rows["SST-2", file]
+        )
+    sentences = miniature_sentences(rows)
+    model, dictionary = write_pretrained(folder, sentences, size=90)
+    pieces = Pieces(model, dictionary)
+    binarise(
+        *(("SST-2", *PAIRS), folder / "tsv", folder / "bin", pieces, lambda _: None, lambda _: None)
+    )
+    encoded = (" ".join(pieces.processor.encode(s, out_type=str)) for s in sentences)
+    (folder / "pieces").write_text("".join(f"{line}\n" for line in encoded), encoding="utf-8")
+    arguments = ["--only-source", "--srcdict", str(dictionary), "--destdir", str(folder / "lm")]
+    arguments += ["--trainpref", str(folder / "pieces")]
+    preprocess_command.main(options.get_preprocessing_parser().parse_args(arguments))
+    return folder
+
+
+def pretrain(folder: Path, name: str, *extra: str) -> Path:
+    train(folder / "lm", folder / name, *MASKED_LM, *SHRUNK, *extra)
+    return folder / name / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="module")
+def model(folder) -> Path:
+    arguments = ("--arch", "composite_attention_bert_tiny", "--attention-span", "3")
+    return pretrain(folder, "composite", *arguments)
+
+
+@pytest.fixture(scope="module")
+def roberta(folder) -> Path:
+    return pretrain(folder, "roberta", "--arch", "roberta", "--untie-weights-roberta")
+
+
+@pytest.fixture
+def in_process(monkeypatch) -> list[list[str]]:
+    """fairseq-train in this process, which is faster; the commands that were run."""
+    commands = []
+
+    def run(command: list[str], log: Path) -> None:
+        commands.append(command)
+        vars(checkpoint_utils.save_checkpoint).pop("best", None)
+        arguments = options.parse_args_and_arch(options.get_training_parser(), command[1:])
+        train_command.main(convert_namespace_to_omegaconf(arguments))
+
+    monkeypatch.setattr(finetuning, "_train", run)
+    return commands
+
+
+def run_of(task: str, folder: Path, model: Path, output: Path, **chosen) -> Run:
+    defaults = {"lr": 0.01, "batch_size": 4, "epochs": 2, "max_positions": None, "extra": ON_CPU}
+    return Run(task, model, folder / "bin", output, **{**defaults, **chosen})
+
+
+def results(output: Path) -> dict:
+    return json.loads((output / "results.json").read_text())
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_finetuning_learns_and_a_finished_seed_is_not_trained_again(
+    folder, model, tmp_path, capsys, request
+):
+    output = tmp_path / "new" / "SST-2"
+    arguments = ["finetune", "SST-2", str(model), "--data", str(folder / "bin"), "--lr", "0.01"]
+    arguments += ["--output", str(output), "--batch-size", "16", "--epochs", "3", "--seeds"]
+    extra = ["--", *ON_CPU, "--dropout", "0.05"]
+    glue.main([*arguments, "2", *extra])
+    assert "epoch 3: training loss" in capsys.readouterr().out
+    log = output / "seed2" / "train.log"
+    before = log.stat().st_mtime_ns
+
+    commands = request.getfixturevalue("in_process")
+    glue.main([*arguments, "2,1", *extra])
+    said = capsys.readouterr().out
+    assert "seed 2 is done already" in said and len(commands) == 1
+    assert log.stat().st_mtime_ns == before
+    found = results(output)
+    assert [seed["seed"] for seed in found["seeds"]] == [1, 2]
+    accuracies = [seed["scores"]["accuracy"] for seed in found["seeds"]]
+    assert min(accuracies) > 90
+    assert found["summary"]["accuracy"]["median"] == statistics.median(accuracies)
+    median = f"median {statistics.median(accuracies):.2f}"
+    assert median in [" ".join(line.split()) for line in said.splitlines()]
+    assert (found["task"], found["metrics"]) == ("SST-2", ["accuracy"])
+    assert found["examples"] == {"train": 300, "valid": 51}
+    assert found["architecture"] == "composite_attention_bert_tiny"
+    assert found["model"] == str(model)
+    for seed in found["seeds"]:
+        trained = Path(seed["checkpoint"])
+        assert trained == output / f"seed{seed['seed']}" / f"checkpoint{seed['epoch']}.pt"
+        assert files(trained.parent) - {"train.log"} == {trained.name, "result.json"}
+        command = shlex.split(seed["command"])
+        assert command[0] == "fairseq-train" and "--finetune-from-model" in command
+        assert command[command.index("--seed") + 1] == str(seed["seed"])
+        assert command[-2:] == ["--dropout", "0.05"]
+        assert seed["updates"] == 19 * seed["epoch"]  # of 16 sentences
+        assert len(seed["all_epochs"]) == 3
+        versions = {"torch", "scikit-learn", "scipy", "python", "fairseq_convattn", "device"}
+        assert versions <= set(seed["versions"])
+
+
+@torch.no_grad()
+def one_by_one(task: str, folder: Path, checkpoint: Path, subset: str) -> tuple[list, list]:
+    """Labels from the TSV's binarised labels, predictions of inputs put together by hand."""
+    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
+    data = folder / "bin" / task
+    first, second = (
+        data_utils.load_indexed_dataset(str(data / f"input{i}" / subset), None) for i in (0, 1)
+    )
+    predictions = []
+    for one, other in zip(first, second, strict=True):
+        tokens = torch.cat([torch.tensor([0]), one, torch.tensor([2]), other])[:POSITIONS]
+        outputs, _ = model.eval()(
+            tokens[None].long(),
+            features_only=True,
+            classification_head_name="sentence_classification_head",
+        )
+        is_class = bool(TASKS[task].classes)
+        predictions.append(int(outputs.argmax()) if is_class else float(outputs))
+    if TASKS[task].classes:
+        labels = data_utils.load_indexed_dataset(str(data / "label" / subset), None)
+        return [int(label[0]) - 4 for label in labels], predictions
+    lines = (data / "label" / f"{subset}.label").read_text().split()
+    return [HIGHEST_SCORE * float(line) for line in lines], predictions
+
+
+@pytest.mark.parametrize("task", PAIRS)
+def test_scores_are_those_of_all_dev_examples(task, folder, roberta, tmp_path, in_process):
+    finetune(run_of(task, folder, roberta, tmp_path / "out"), [1])
+    found = results(tmp_path / "out")["seeds"][0]
+    expected = {}
+    for subset, suffix in TASKS[task].dev_sets.items():
+        scores = score(TASKS[task], *one_by_one(task, folder, found["checkpoint"], subset))
+        expected |= {f"{name}{suffix}": value for name, value in scores.items()}
+    # random predictions hardly differ, so a correlation has few digits
+    assert found["scores"] == pytest.approx(expected, abs=1e-2)
+    again = evaluate(TASKS[task], Path(found["checkpoint"]), folder / "bin" / task, batch_size=3)
+    assert again.scores == pytest.approx(expected, abs=1e-2)
+    if task == "MNLI":
+        assert set(expected) == {"accuracy_matched", "accuracy_mismatched"}
+
+
+def test_an_interrupted_seed_continues(folder, roberta, tmp_path, in_process, monkeypatch):
+    run = run_of("MRPC", folder, roberta, tmp_path / "out")
+    whole = finetuning._train
+
+    def interrupted(command: list[str], log: Path) -> None:
+        whole([*command, "--max-epoch", "1"], log)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finetuning, "_train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(run, [1])
+    first = (tmp_path / "out" / "seed1" / "checkpoint1.pt").stat().st_mtime_ns
+    monkeypatch.setattr(finetuning, "_train", whole)
+    seen = []
+    monkeypatch.setattr(
+        finetuning,
+        "evaluate",
+        lambda task, path, *_: (
+            seen.append(path.stat().st_mtime_ns)
+            or Evaluation({"accuracy": 50.0, "f1": 50.0}, len(seen), 2 * len(seen))
+        ),
+    )
+    finetune(run, [1])
+    assert seen[0] == first and len(seen) == 2
+    assert (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.parametrize("best", [2, 10])
+def test_the_best_epoch_is_kept(folder, roberta, tmp_path, monkeypatch, best):
+    """By the mean of both metrics; the earlier one of two that are as good."""
+
+    def trained(command: list[str], log: Path) -> None:
+        for epoch in (1, 2, 10, 11):
+            (log.parent / f"checkpoint{epoch}.pt").touch()
+        (log.parent / "checkpoint_last.pt").touch()
+
+    def scored(task, checkpoint: Path, *_) -> Evaluation:
+        epoch = int(checkpoint.stem.removeprefix("checkpoint"))
+        scores = {"accuracy": 60.0, "f1": 80.0 if epoch >= best else 10.0 * epoch}
+        return Evaluation(scores, epoch, 5 * epoch)
+
+    monkeypatch.setattr(finetuning, "_train", trained)
+    monkeypatch.setattr(finetuning, "evaluate", scored)
+    finetune(run_of("MRPC", folder, roberta, tmp_path / "out"), [4])
+    (seed,) = results(tmp_path / "out")["seeds"]
+    assert (seed["epoch"], seed["updates"]) == (best, 5 * best)
+    assert [one["epoch"] for one in seed["all_epochs"]] == [1, 2, 10, 11]
+    assert files(tmp_path / "out" / "seed4") == {f"checkpoint{best}.pt", "result.json"}
+
+
+def test_the_dev_set_that_chooses_is_the_matched_one():
+    assert TASKS["MNLI"].dev_sets == {"valid": "_matched", "valid1": "_mismatched"}
+    scores = {"accuracy_matched": 10.0, "accuracy_mismatched": 90.0}
+    assert finetuning._merit(TASKS["MNLI"], scores) == 10.0
+
+
+def test_results_of_other_settings_are_refused(folder, roberta, tmp_path, monkeypatch):
+    monkeypatch.setattr(finetuning, "_finetune_seed", lambda *_: {"seed": 1, **EMPTY})
+    output = tmp_path / "out"
+    finetune(run_of("MRPC", folder, roberta, output), [1])
+    for chosen, name in (
+        ({"lr": 0.02}, "lr 0.01, not 0.02"),
+        ({"epochs": 3}, "epochs 2, not 3"),
+        ({"extra": ()}, "fairseq_arguments"),
+    ):
+        with pytest.raises(GlueError, match=f"{name}.*--output"):
+            finetune(run_of("MRPC", folder, roberta, output, **chosen), [1])
+    with pytest.raises(GlueError, match="task MRPC, not STS-B"):
+        finetune(run_of("STS-B", folder, roberta, output), [1])
+    copy = shutil.copy(roberta, tmp_path / "copy.pt")
+    finetune(run_of("MRPC", folder, Path(copy), output), [1])  # the same model
+    state = torch.load(roberta, weights_only=False)
+    state["extra_state"]["more"] = 1
+    torch.save(state, copy)
+    with pytest.raises(GlueError, match="model_sha256"):
+        finetune(run_of("MRPC", folder, Path(copy), output), [1])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").touch()
+    with pytest.raises(GlueError, match="is not empty"):
+        finetune(run_of("MRPC", folder, roberta, tmp_path / "mine"), [1])
+    assert files(tmp_path / "mine") <= {"notes.txt", "lock"}
+
+
+EMPTY = {"epoch": 1, "scores": {"accuracy": 1.0, "f1": 1.0}}
+
+
+def test_long_examples_are_counted(folder, model, tmp_path, monkeypatch, capsys):
+    data = folder / "bin" / "MRPC"
+    first, second = (
+        data_utils.load_indexed_dataset(str(data / f"input{i}" / "valid"), None) for i in (0, 1)
+    )
+    lengths = sorted(1 + len(a) + 1 + len(b) for a, b in zip(first, second, strict=True))
+    limit = lengths[3]
+    cut = sum(length > limit for length in lengths)
+    monkeypatch.setattr(finetuning, "_finetune_seed", lambda *_: {"seed": 1, **EMPTY})
+    finetune(run_of("MRPC", folder, model, tmp_path / "out", max_positions=limit), [1])
+    assert results(tmp_path / "out")["cut"]["valid"] == cut > 0
+    said = capsys.readouterr().out
+    assert f"note: {cut} of 8 examples of valid are cut to {limit} tokens" in said
+
+
+def test_what_does_not_fit_is_refused_before_training(folder, model, roberta, tmp_path, data):
+    output = tmp_path / "out"
+
+    def refused(task: str, checkpoint: Path, match: str, **chosen) -> None:
+        with pytest.raises(GlueError, match=match):
+            finetune(run_of(task, folder, checkpoint, output, **chosen), [1])
+
+    refused("RTE", model, "there is no .*RTE/input0/train.idx; scripts/prepare_glue.sh writes it")
+    refused("MRPC", roberta, "learned embeddings of 32 positions", max_positions=16)
+    refused("MRPC", tmp_path / "none.pt", "there is no such file")
+    train(
+        data,
+        tmp_path / "translation",
+        "--arch",
+        "attention_tiny",
+        *SHRUNK,
+        "--no-epoch-checkpoints",
+    )
+    refused("MRPC", tmp_path / "translation" / "checkpoint_last.pt", "masked language model")
+    entries = (folder / "dict.txt").read_text().splitlines()
+    other = tmp_path / "bin" / "MRPC"
+    shutil.copytree(folder / "bin" / "MRPC", other)
+    (other / "input0" / "dict.txt").write_text("\n".join(entries[:-1]) + "\n")
+    with pytest.raises(GlueError, match="types"):
+        finetune(run_of("MRPC", folder, model, output)._replace(data=other.parent), [1])
+    assert not output.exists()
+
+
+def test_failed_training_shows_its_log(folder, roberta, tmp_path, monkeypatch, capsys):
+    (tmp_path / "fairseq-train").write_text("#!/bin/sh\necho out of memory\nexit 1\n")
+    (tmp_path / "fairseq-train").chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    arguments = ["finetune", "MRPC", str(roberta), "--data", str(folder / "bin")]
+    with pytest.raises(SystemExit) as caught:
+        glue.main([*arguments, "--output", str(tmp_path / "out")])
+    log = tmp_path / "out" / "seed1" / "train.log"
+    assert str(caught.value) == f"error: fairseq-train failed; its log is {log}"
+    assert "out of memory" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ("--arch", "roberta", "--dropout", "0.3", "--encoder-normalize-before"),
+        ("--arch", "dynamic_conv_bert_tiny", "--encoder-mixers", "dynamic,composite"),
+        ("--arch", "composite_attention_bert_tiny", "--attention-terms", "content,tisa"),
+    ],
+)
+def test_architecture_comes_from_the_checkpoint(folder, tmp_path, chosen):
+    arguments = (*MASKED_LM, *SHRUNK, *chosen, "--max-update", "1")
+    train(folder / "lm", tmp_path, *arguments)
+    found = read_pretrained(tmp_path / "checkpoint_last.pt")
+    assert found.architecture == chosen[1]
+    assert {option for option in chosen[2:] if option.startswith("--")} <= set(found.options)
+    assert "--attention-dropout" not in found.options  # as the architecture has it
+    assert found.max_positions == POSITIONS
+    asked = [*SHRUNK, *chosen[2:]]
+    models = []
+    for arguments in (asked, found.options):
+        command = ["data", "--user-dir", str(PLUGIN), "--task", "sentence_prediction", *CLASSES]
+        command += ["--arch", chosen[1], *arguments, "--required-batch-size-multiple", "1"]
+        parsed = options.parse_args_and_arch(options.get_training_parser(), command)
+        cfg = convert_namespace_to_omegaconf(parsed)
+        cfg.task.data = str(folder / "bin" / "SST-2")
+        models.append(fairseq_tasks.setup_task(cfg.task).build_model(cfg.model))
+    assert str(models[0]) == str(models[1])
+    assert [p.shape for p in models[0].parameters()] == [p.shape for p in models[1].parameters()]
+
+
+def test_the_script_hands_everything_on(tmp_path):
+    for program in ("python", "fairseq-train"):
+        (tmp_path / program).write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+        (tmp_path / program).chmod(0o755)
+    arguments = ["CoLA", "a model.pt", "--seeds", "1", "--", "--fp16"]
+    script = ["bash", str(ROOT / "scripts" / "finetune_glue.sh"), *arguments]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    run = subprocess.run(script, capture_output=True, text=True, env={"PATH": path}, check=True)
+    assert run.stdout.splitlines() == [str(ROOT / "scripts" / "glue.py"), "finetune", *arguments]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["SNLI", "x.pt"], ["CoLA"], ["CoLA", "x.pt", "--seeds", "0"], ["CoLA", "x.pt", "--lr", "0"]],
+)
+def test_wrong_options(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        glue.main(["finetune", *arguments])
+    assert caught.value.code == 2
+    assert "finetune_glue.sh TASK MODEL" in capsys.readouterr().err
