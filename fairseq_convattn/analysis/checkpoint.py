@@ -1,0 +1,281 @@
+"""What a checkpoint says about positions, read from its weights without building the model."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq.modules import SinusoidalPositionalEmbedding
+from torch import Tensor
+
+from ..architectures.config import ENCODER_DECODER
+from ..checkpoint_files import CheckpointError, read_checkpoint
+from ..legacy_checkpoint import _HARMLESS
+from ..ops.attention import alibi_slopes
+from .curves import TERM_PARAMETERS, Curves, kernel_curves, shared_by_layers, term_curves
+from .stored import POSITIONS, StoredStack, stored_stacks, updates
+
+# Sinusoids have no last position; as many as fairseq's translation models allow.
+_SINUSOIDAL_POSITIONS = 1024
+_PADDING = 1  # fairseq's Dictionary has it there, its BertDictionary at 0
+
+_CONTENT = ("self_attn.in_proj_weight", "self_attn.q_proj.weight", "self_attn.k_proj.weight")
+# What is convolved: the layer's input, or what attention is computed from.
+_KERNELS = {
+    "input": ("self_attn.kernel", "conv.weight"),
+    "queries": ("self_attn.q_conv.kernel",),
+    "keys": ("self_attn.k_conv.kernel",),
+    "values": ("self_attn.v_conv.kernel",),
+}
+_CONVOLVED = ("self_attn.q_conv.", "self_attn.k_conv.")
+_DYNAMIC = ("kernel_proj.weight", "conv.weight_linear.weight")
+
+
+class Positions(NamedTuple):
+    """Absolute position embeddings.
+
+    Attributes:
+        table: ``[positions, width]``, without what padding has.
+        kind: ``learned`` or ``sinusoidal``.
+        padding_rows: rows of the stored table that came before.
+    """
+
+    table: Tensor
+    kind: str
+    padding_rows: int
+
+
+class Attention(NamedTuple):
+    """The projections of self-attention, the same in all of ``layers``.
+
+    Attributes:
+        query, key: ``[heads, head_dim, embed_dim]``; biases are left out, as in the paper.
+    """
+
+    layers: tuple[int, ...]
+    query: Tensor
+    key: Tensor
+
+
+class Stack(NamedTuple):
+    """An encoder or a decoder; all tensors are float64.
+
+    Attributes:
+        projected: the positions as the layers see them, ``[positions, embed_dim]``; None
+            where there is no ``attention`` to see them.
+        terms: the curves of relative terms, by name.
+        kernels: those of lightweight convolutions, normalised over their taps, by what is
+            convolved: ``input``, or attention's ``queries``, ``keys`` or ``values``.
+        notes: what was assumed, and what was left out and why.
+    """
+
+    name: str
+    positions: Positions | None
+    projected: Tensor | None
+    attention: list[Attention]
+    terms: dict[str, list[Curves]]
+    kernels: dict[str, list[Curves]]
+    notes: list[str]
+
+
+class Contents(NamedTuple):
+    """A checkpoint; ``updates`` is None where it does not say how long it was trained."""
+
+    path: str
+    updates: int | None
+    stacks: list[Stack]
+
+
+def read_contents(path: str | Path) -> Contents:
+    """Read what there is to analyse.
+
+    Args:
+        path: a checkpoint of fairseq's or of this plugin, of 2019 too.
+
+    Raises:
+        CheckpointError: the file cannot be read, holds numbers that are not finite, or
+            nothing to analyse.
+    """
+    state = read_checkpoint(path, also_allow=_HARMLESS)
+    try:
+        stacks = [_stack(stored) for stored in stored_stacks(state)]
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    stacks = [stack for stack in stacks if stack.positions or stack.terms or stack.kernels]
+    if not stacks:
+        raise CheckpointError(
+            f"{path}: there is nothing to analyse: no position embeddings ({POSITIONS}, or "
+            f"sinusoidal), no relative terms ({', '.join(TERM_PARAMETERS)}), no lightweight "
+            "convolutions"
+        )
+    return Contents(str(path), updates(state), stacks)
+
+
+def layer_names(layers: tuple[int, ...] | list[int]) -> str:
+    """``layer 3``, ``layers 0, 2`` or ``layers 0-11``."""
+    if len(layers) == 1:
+        return f"layer {layers[0]}"
+    if list(layers) == list(range(layers[0], layers[-1] + 1)):
+        return f"layers {layers[0]}-{layers[-1]}"
+    return f"layers {', '.join(map(str, layers))}"
+
+
+def _stack(stored: StoredStack) -> Stack:
+    positions = _learned(stored) or _sinusoidal(stored)
+    attention = _attention(stored) if positions else []
+    projected = _projected(stored, positions.table, attention) if attention else None
+    return Stack(
+        stored.name,
+        positions,
+        projected,
+        attention if projected is not None else [],
+        _terms(stored),
+        _kernels(stored),
+        stored.notes,
+    )
+
+
+def _learned(stored: StoredStack) -> Positions | None:
+    if POSITIONS not in stored.weights:
+        return None
+    (table,) = stored.double(stored.weights[POSITIONS])
+    zero = (table[: _PADDING + 1] == 0).all(dim=1).nonzero()  # fairseq never trains that row
+    padding_rows = int(zero.max()) + 1 if len(zero) else 0
+    return Positions(table[padding_rows:], "learned", padding_rows)
+
+
+def _sinusoidal(stored: StoredStack) -> Positions | None:
+    """fairseq's, which no checkpoint stores; None where the options do not ask for them."""
+    without = str(stored.options.get("no_token_positional_embeddings")).lower() == "true"
+    width = stored.option("embed_dim")
+    if stored.option("learned_pos") is not False or without or not isinstance(width, int):
+        return None
+    name = "max_source_positions" if stored.side == "encoder" else "max_target_positions"
+    limit = stored.options.get(name) or _SINUSOIDAL_POSITIONS
+    rows = _PADDING + 1 + min(limit, _SINUSOIDAL_POSITIONS)
+    table = SinusoidalPositionalEmbedding.get_embedding(rows, width, _PADDING)
+    stored.notes.append(
+        "its positions are sinusoids, not in the checkpoint but computed; E E^T is a Toeplitz "
+        "matrix by construction"
+    )
+    return Positions(table[_PADDING + 1 :].double(), "sinusoidal", 0)
+
+
+def _attention(stored: StoredStack) -> list[Attention]:
+    """The layers whose scores have a product of linear maps of their input in them."""
+    heads = _heads(stored)
+    found, other = {}, []
+    for layer, weights in stored.layers.items():
+        pair = _query_and_key(weights)
+        if pair and _scores_by_content(stored, layer) and heads and not len(pair[0]) % heads:
+            found[layer] = stored.double(*pair)
+        elif any(name in weights for name in _CONTENT):
+            other.append(layer)
+    if other:
+        stored.notes.append(
+            f"{layer_names(other)}: no R^2 per head, as there are no queries and keys of a known "
+            "number of heads that are linear maps and multiplied"
+        )
+    return [
+        Attention(layers, *(projection.unflatten(0, (heads, -1)) for projection in pair))
+        for layers, pair in shared_by_layers(found)
+    ]
+
+
+def _heads(stored: StoredStack) -> int | None:
+    heads = stored.option("attention_heads")
+    if heads is None:  # RoBERTa's encoder was called decoder in 2019
+        heads = stored.options.get("encoder_attention_heads")
+    return heads if isinstance(heads, int) else None
+
+
+def _query_and_key(weights: dict[str, Tensor]) -> tuple[Tensor, ...] | None:
+    """``W_Q`` and ``W_K``, each ``[embed_dim, embed_dim]``; None where one is missing."""
+    if "self_attn.in_proj_weight" in weights:  # query, key and value in one
+        return weights["self_attn.in_proj_weight"].chunk(3)[:2]
+    names = [f"self_attn.{projection}_proj.weight" for projection in "qk"]
+    if any(weights.get(name) is None or weights[name].dim() != 2 for name in names):
+        return None
+    return tuple(weights[name] for name in names)
+
+
+def _scores_by_content(stored: StoredStack, layer: int) -> bool:
+    convolved = any(name.startswith(_CONVOLVED) for name in stored.layers[layer])
+    composite = stored.mixers().get(layer) == "composite"
+    return not convolved and not (composite and "content" not in _term_names(stored))
+
+
+def _term_names(stored: StoredStack) -> list[str]:
+    """Of this plugin's composite attention."""
+    terms = stored.options.get("attention_terms") or ENCODER_DECODER.base["attention_terms"]
+    return [name.strip() for name in str(terms).split(",")]
+
+
+def _projected(stored: StoredStack, table: Tensor, attention: list[Attention]) -> Tensor | None:
+    """The positions in the width of the layers, which may be more than the table's."""
+    shape = (attention[0].query.size(-1), table.size(1))
+    if shape[0] == shape[1]:
+        return table
+    maps = [
+        name
+        for name, weight in stored.weights.items()
+        if weight.shape == shape and not name.startswith("embed_")
+    ]
+    if len(maps) != 1:
+        stored.notes.append(
+            f"no R^2 per head, for no one linear map leads from its positions, {shape[1]} wide, "
+            f"to its layers, {shape[0]} wide"
+        )
+        return None
+    stored.notes.append(f"its layers see its positions through {maps[0]}")
+    (weight,) = stored.double(stored.weights[maps[0]])
+    return table @ weight.T
+
+
+def _terms(stored: StoredStack) -> dict[str, list[Curves]]:
+    curves = {}
+    for term, names in TERM_PARAMETERS.items():
+        found = {}
+        for layer in stored.layers:
+            parameters = [_parameter(stored, layer, name) for name in names]
+            if all(parameter is not None for parameter in parameters):
+                doubles = dict(zip(names, stored.double(*parameters), strict=True))
+                found[layer] = term_curves(term, doubles, stored.causal)
+        if found:
+            curves[term] = [Curves(layers, *curve) for layers, curve in shared_by_layers(found)]
+    return curves
+
+
+def _parameter(stored: StoredStack, layer: int, name: str) -> Tensor | None:
+    if name == "alibi" and "alibi" in _term_names(stored):  # which has no parameters
+        return alibi_slopes(_heads(stored)) if stored.mixers().get(layer) == "composite" else None
+    return stored.layers[layer].get(f"self_attn.terms.{name}")
+
+
+def _kernels(stored: StoredStack) -> dict[str, list[Curves]]:
+    norm = stored.options.get("weight_norm") or ENCODER_DECODER.base["weight_norm"]
+    if stored.options.get("weight_softmax") is False:  # fairseq's lightconv
+        norm = "none"
+    curves = {}
+    for convolved, names in _KERNELS.items():
+        found = {}
+        for layer, weights in stored.layers.items():
+            for name in names:
+                if name in weights and _is_lightweight(stored, name):
+                    (logits,) = stored.double(weights[name])
+                    found[layer] = kernel_curves(logits, str(norm), stored.causal)
+        if found:
+            curves[convolved] = [Curves(layers, *taps) for layers, taps in shared_by_layers(found)]
+    dynamic = [x for x, weights in stored.layers.items() if any(map(_is_dynamic, weights))]
+    if dynamic:
+        stored.notes.append(
+            f"{layer_names(dynamic)}: no kernels of dynamic convolutions, which depend on the input"
+        )
+    return curves
+
+
+def _is_lightweight(stored: StoredStack, name: str) -> bool:
+    """``conv.weight`` is a common name, and not fairseq's lightconv alone has it."""
+    return name != "conv.weight" or stored.option("conv_type") == "lightweight"
+
+
+def _is_dynamic(name: str) -> bool:
+    return name.endswith(_DYNAMIC)

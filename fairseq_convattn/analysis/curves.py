@@ -1,0 +1,96 @@
+"""What a layer adds to, or makes of, every relative position, as curves over the distance."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..ops import normalize_taps, relative_bias
+
+FARTHEST = 128  # of the curves that have no last distance
+
+# The parameters of each term, as the composite mixer names them.
+TERM_PARAMETERS = {
+    "fixed": ("fixed",),
+    "tisa": ("tisa_amplitude", "tisa_sharpness", "tisa_center"),
+    "t5": ("t5",),
+    "kerple": ("kerple_scale", "kerple_rate"),
+    "alibi": ("alibi",),
+    "query": ("query",),
+    "key": ("key",),
+}
+# These depend on content: of their vectors there is a length to show.
+VECTOR_TERMS = ("query", "key")
+
+
+class Curves(NamedTuple):
+    """A value per head and distance, the same in all of ``layers``.
+
+    Attributes:
+        distances: ``[points]``, ``j - i`` of key j and query i, rising.
+        values: ``[heads, points]``; one head where all share it.
+    """
+
+    layers: tuple[int, ...]
+    distances: Tensor
+    values: Tensor
+
+
+def term_curves(term: str, parameters: Mapping[str, Tensor], causal: bool) -> tuple[Tensor, Tensor]:
+    """f(j - i) of a relative term; of ``query`` and ``key`` the vectors' Euclidean length.
+
+    Args:
+        term: a key of ``TERM_PARAMETERS``.
+        parameters: by the names there.
+        causal: whether there are only distances up to 0.
+
+    Returns:
+        distances, ``[points]``, and values, ``[heads or 1, points]``. Tables end where their
+        span does.
+    """
+    tensors = tuple(parameters[name] for name in TERM_PARAMETERS[term])
+    if term in VECTOR_TERMS:
+        lengths = torch.linalg.vector_norm(tensors[0], dim=-1)
+        # the key's table is over i - j
+        return _taps(lengths.size(1), causal), lengths.flip(1) if term == "key" else lengths
+    if term == "fixed":
+        distances = _taps(tensors[0].size(1), causal)
+    else:
+        distances = torch.arange(-FARTHEST, (0 if causal else FARTHEST) + 1)
+    value = tensors if len(tensors) > 1 else tensors[0]
+    return distances, relative_bias({term: value}, distances, causal=causal)
+
+
+def kernel_curves(logits: Tensor, norm: str, causal: bool) -> tuple[Tensor, Tensor]:
+    """The taps of a lightweight convolution over the distances ``j - i``.
+
+    Args:
+        logits: ``[heads, kernel_size]``, or ``[heads, 1, kernel_size]`` as in 2019.
+        norm: how they are normalised, as :func:`ops.normalize_taps` names it.
+        causal: whether the last tap falls on the position itself, or the middle one.
+
+    Returns:
+        distances, ``[kernel_size]``, and taps, ``[heads, kernel_size]``.
+    """
+    taps = normalize_taps(logits.flatten(1), norm)
+    return _taps(taps.size(1), causal), taps
+
+
+def shared_by_layers(
+    found: Mapping[int, tuple[Tensor, ...]],
+) -> list[tuple[tuple[int, ...], tuple[Tensor, ...]]]:
+    """Layers whose tensors are equal, as those of shared parameters are, taken together."""
+    groups: list[tuple[list[int], tuple[Tensor, ...]]] = []
+    for layer, tensors in found.items():
+        for layers, others in groups:
+            if all(map(torch.equal, tensors, others)):
+                layers.append(layer)
+                break
+        else:
+            groups.append(([layer], tensors))
+    return [(tuple(layers), tensors) for layers, tensors in groups]
+
+
+def _taps(count: int, causal: bool) -> Tensor:
+    return torch.arange(count) - (count - 1 if causal else count // 2)

@@ -1,0 +1,574 @@
+"""The analysis of checkpoints: against the models' own modules, and as a command."""
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, SHRUNK, train
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+
+from fairseq_convattn.analysis import __main__ as command
+from fairseq_convattn.analysis.checkpoint import read_contents
+from fairseq_convattn.analysis.output import write_analysis
+from fairseq_convattn.analysis.report import analyse, analysis, markdown
+from fairseq_convattn.analysis.toeplitz import toeplitz_r2
+from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel, ConvAttnModel
+from fairseq_convattn.architectures.config import (
+    ENCODER_DECODER,
+    MASKED_LANGUAGE_MODEL,
+    Schema,
+    complete,
+)
+from fairseq_convattn.checkpoint_files import CheckpointError
+from fairseq_convattn.legacy_checkpoint import convert_checkpoint
+from fairseq_convattn.ops import composite_attention, lightweight_conv, normalize_taps
+
+TRANSLATION = {
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+}
+MASKED_LM = {
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 32,
+    "encoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "max_positions": 40,
+}
+
+
+def build(model_class, schema: Schema, **given) -> tuple:
+    """A model of ours, every parameter drawn anew, and its options as checkpoints have them."""
+    dictionary = Dictionary()
+    for i in range(9):
+        dictionary.add_symbol(str(i))
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    options = complete(Namespace(**given), schema)
+    model = model_class.build_model(options, task).double().eval()
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "embed_positions" not in name:  # whose padding stays zero
+            torch.nn.init.normal_(parameter, generator=generator)
+    return model, vars(options)
+
+
+def save(path: Path, model, options: dict, updates: int | None = 7) -> Path:
+    history = [{"num_updates": updates}] if updates is not None else []
+    state = model if isinstance(model, dict) else model.state_dict()
+    torch.save(
+        {"args": None, "cfg": {"model": options}, "model": state, "optimizer_history": history},
+        path,
+    )
+    return path
+
+
+def translation(path: Path, **given) -> tuple:
+    model, options = build(ConvAttnModel, ENCODER_DECODER, **TRANSLATION, **given)
+    return model, save(path / "checkpoint.pt", model, options)
+
+
+def masked_lm(path: Path, **given) -> tuple:
+    given = {**MASKED_LM, **given}
+    model, options = build(ConvAttnMaskedLanguageModel, MASKED_LANGUAGE_MODEL, **given)
+    return model, save(path / "checkpoint.pt", model, options)
+
+
+def only_stack(checkpoint: Path):
+    (stack,) = read_contents(checkpoint).stacks
+    return stack
+
+
+def embedded_positions(module, length: int) -> torch.Tensor:
+    """What a model adds at the first positions of a text without padding."""
+    return module(torch.full((1, length), 5))[0].detach().double()
+
+
+def naive_head_r2(positions: torch.Tensor, query, key, heads: int) -> list[float]:
+    """R^2 of F^ of each head, with F^ as attention computes its scores: projected, cut into
+    heads, multiplied position by position."""
+    n = len(positions)
+    q = (positions @ query.T.double()).view(n, heads, -1).detach()
+    k = (positions @ key.T.double()).view(n, heads, -1).detach()
+    found = []
+    for h in range(heads):
+        rows = [[torch.dot(q[i, h], k[j, h]) for j in range(n)] for i in range(n)]
+        found.append(toeplitz_r2(torch.tensor(rows)))
+    return found
+
+
+def head_r2(stack: dict) -> list[list[float]]:
+    return [[head["overall"] for head in layer["heads"]] for layer in stack["attention"]]
+
+
+@pytest.fixture(scope="module")
+def fairseqs_transformer(data, tmp_path_factory) -> Path:
+    """fairseq's own, with learned positions in its encoder, as fairseq-train writes it."""
+    folder = tmp_path_factory.mktemp("transformer")
+    positions = ("--encoder-learned-pos", "--max-source-positions", "40")
+    train(
+        data, folder, "--arch", "transformer", *SHRUNK, *positions, "--max-target-positions", "30",
+        "--save-interval-updates", "2", "--max-update", "4",
+    )  # fmt: skip
+    return folder
+
+
+def test_positions_and_heads_of_fairseqs_transformer(fairseqs_transformer):
+    path = fairseqs_transformer / "checkpoint_last.pt"
+    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(path)])
+    result = analysis(read_contents(path), 16)
+    assert result["updates"] == 4
+    kinds = {"encoder": ("learned", 40, 2), "decoder": ("sinusoidal", 30, 0)}
+    for side, (kind, number, padding_rows) in kinds.items():
+        stack, module = result["stacks"][side], getattr(model, side)
+        positions = embedded_positions(module.embed_positions, number)
+        found = stack["positions"]
+        assert (found["kind"], found["number"], found["width"]) == (kind, number, 16)
+        assert found["padding_rows"] == padding_rows
+        assert found["r2"]["overall"] == pytest.approx(toeplitz_r2(positions @ positions.T))
+        first = positions[:16]
+        assert found["r2"]["blocks"][0]["r2"] == pytest.approx(toeplitz_r2(first @ first.T))
+        assert [layer["layers"] for layer in stack["attention"]] == [[0], [1]]
+        expected = [
+            naive_head_r2(
+                positions, layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight, heads=4
+            )
+            for layer in module.layers
+        ]
+        for r2, layer in zip(head_r2(stack), expected, strict=True):
+            assert r2 == pytest.approx(layer)
+    assert result["stacks"]["decoder"]["positions"]["r2"]["overall"] == pytest.approx(1, abs=1e-6)
+    assert "sinusoids" in result["stacks"]["decoder"]["notes"][0]
+    assert not result["stacks"]["encoder"]["notes"]
+
+
+def test_query_and_key_in_one_as_in_old_checkpoints(fairseqs_transformer, tmp_path):
+    state = torch.load(fairseqs_transformer / "checkpoint_last.pt")
+    expected = head_r2(analysis_of(save(tmp_path / "a.pt", state["model"], state["cfg"]["model"])))
+    for layer in (0, 1):
+        prefix = f"encoder.layers.{layer}.self_attn."
+        weights = [state["model"].pop(f"{prefix}{x}_proj.weight") for x in "qkv"]
+        state["model"][f"{prefix}in_proj_weight"] = torch.cat(weights)
+    old = save(tmp_path / "b.pt", state["model"], state["cfg"]["model"])
+    assert head_r2(analysis_of(old)) == expected
+
+
+def analysis_of(checkpoint: Path, stack: str = "encoder", block: int = 128) -> dict:
+    return analysis(read_contents(checkpoint), block)["stacks"][stack]
+
+
+def test_options_in_parts_and_in_a_namespace(fairseqs_transformer, tmp_path):
+    state = torch.load(fairseqs_transformer / "checkpoint_last.pt")
+    expected = head_r2(analysis_of(fairseqs_transformer / "checkpoint_last.pt"))
+    parts = {"encoder": {"attention_heads": 4}, "decoder": {"attention_heads": 4}}
+    assert head_r2(analysis_of(save(tmp_path / "a.pt", state["model"], parts))) == expected
+    state["args"] = Namespace(encoder_attention_heads=4)
+    torch.save({**state, "cfg": None}, tmp_path / "b.pt")
+    assert head_r2(analysis_of(tmp_path / "b.pt")) == expected
+
+
+def test_half_precision(fairseqs_transformer, tmp_path):
+    path = fairseqs_transformer / "checkpoint_last.pt"
+    state = torch.load(path)
+    half = {name: weight.half() for name, weight in state["model"].items()}
+    stack = analysis_of(save(tmp_path / "half.pt", half, state["cfg"]["model"]))
+    expected = analysis_of(path)
+    assert stack["positions"]["padding_rows"] == 2
+    assert stack["positions"]["r2"]["overall"] == pytest.approx(
+        expected["positions"]["r2"]["overall"], abs=1e-2
+    )
+
+
+def test_a_table_without_rows_of_padding(tmp_path):
+    table = torch.randn(20, 8)
+    state = {"encoder.embed_positions.weight": table}
+    positions = only_stack(save(tmp_path / "a.pt", state, {})).positions
+    assert positions.padding_rows == 0 and torch.equal(positions.table, table.double())
+    table[0] = 0  # BertDictionary has its padding there
+    positions = only_stack(save(tmp_path / "b.pt", state, {})).positions
+    assert positions.padding_rows == 1 and torch.equal(positions.table, table[1:].double())
+
+
+def test_roberta_as_published(tmp_path):
+    """Its stack was called decoder.sentence_encoder, its options the encoder's."""
+    prefix = "decoder.sentence_encoder"
+    state = {
+        f"{prefix}.embed_positions.weight": torch.randn(20, 8),
+        f"{prefix}.layers.0.self_attn.in_proj_weight": torch.randn(24, 8),
+    }
+    path = tmp_path / "model.pt"
+    torch.save({"args": Namespace(encoder_attention_heads=2), "model": state}, path)
+    assert len(head_r2(analysis_of(path, prefix))[0]) == 2
+
+
+def test_positions_narrower_than_the_layers_and_shared_layers(tmp_path):
+    model, path = masked_lm(
+        tmp_path, encoder_mixers="attention", encoder_input_dim=8, share_encoder_layers="true"
+    )
+    encoder = model.encoder.sentence_encoder
+    result = analysis_of(path, "encoder.sentence_encoder")
+    positions = embedded_positions(encoder.embed_positions, 40)
+    attention = encoder.layers[0].self_attn
+    expected = naive_head_r2(
+        positions @ encoder.project_embedding.weight.T, attention.q_proj.weight,
+        attention.k_proj.weight, heads=4,
+    )  # fmt: skip
+    assert [layer["layers"] for layer in result["attention"]] == [[0, 1, 2]]
+    assert head_r2(result)[0] == pytest.approx(expected)
+    assert result["positions"]["width"] == 8
+    assert any("through project_embedding.weight" in note for note in result["notes"])
+    state = torch.load(path)
+    del state["model"]["encoder.sentence_encoder.project_embedding.weight"]
+    torch.save(state, path)
+    result = analysis_of(path, "encoder.sentence_encoder")
+    assert result["attention"] == [] and "8 wide" in result["notes"][0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"query_key_projection": "separable"},
+        {"attention_terms": "fixed,query,key"},
+        {"attention_terms": "fixed,query"},
+    ],
+)
+def test_no_r2_of_heads_that_do_not_multiply_linear_maps(options, tmp_path):
+    _, path = masked_lm(
+        tmp_path, encoder_mixers="composite,attention,composite",
+        no_token_positional_embeddings="false", **options,
+    )  # fmt: skip
+    result = analysis_of(path, "encoder.sentence_encoder")
+    assert [layer["layers"] for layer in result["attention"]] == [[1]]
+    assert any(note.startswith("layers 0, 2: no R^2 per head") for note in result["notes"])
+
+
+def content_independent_scores(attention, distances: torch.Tensor, causal: bool):
+    """f(j - i) of every head up to a constant, out of the operation itself."""
+    terms = {
+        name: value
+        for name, value in attention.terms(torch.device("cpu")).items()
+        if name not in ("content", "query", "key", "key_only")
+    }
+    n = int(distances.abs().max()) + 1
+    zeros = torch.zeros(1, 4, n if causal else 2 * n - 1, 4, dtype=torch.double)
+    identity = torch.eye(zeros.size(2), dtype=torch.double).expand(1, 4, -1, -1)
+    weights = composite_attention(zeros, zeros, identity, terms, causal=causal)
+    return weights[0, :, n - 1].detach().log()[:, distances + n - 1]
+
+
+@pytest.mark.parametrize("term", ["fixed", "tisa", "t5", "kerple", "alibi"])
+@pytest.mark.parametrize("share", ["true", "false"])
+def test_curves_are_what_attention_adds(term, share, tmp_path):
+    model, path = translation(
+        tmp_path, encoder_mixers="composite", decoder_mixers="composite",
+        attention_terms=f"content,{term}", attention_span=3, share_tables_across_layers=share,
+    )  # fmt: skip
+    stacks = {stack.name: stack for stack in read_contents(path).stacks}
+    for side in ("encoder", "decoder"):
+        causal = side == "decoder"
+        found = stacks[side].terms
+        assert list(found) == [term] and not stacks[side].positions
+        together = share == "true" or term == "alibi"
+        assert [curves.layers for curves in found[term]] == ([(0, 1)] if together else [(0,), (1,)])
+        for curves in found[term]:
+            farthest = 3 if term == "fixed" else 128
+            right = 0 if causal else farthest
+            assert curves.distances.tolist() == list(range(-farthest, right + 1))
+            near = curves.distances.abs() <= 20  # where no weight is lost in rounding
+            distances, values = curves.distances[near], curves.values[:, near]
+            attention = getattr(model, side).layers[curves.layers[0]].self_attn
+            expected = content_independent_scores(attention, distances, causal)
+            difference = values - expected
+            shown = expected > -30
+            spread = [row[s].max() - row[s].min() for row, s in zip(difference, shown, strict=True)]
+            assert max(spread) < 1e-5
+
+
+def test_alibi_is_where_composite_attention_is(tmp_path):
+    mixers = "attention,composite,tisa"
+    _, path = masked_lm(tmp_path, encoder_mixers=mixers, attention_terms="content,alibi")
+    (curves,) = only_stack(path).terms["alibi"]
+    assert curves.layers == (1,)
+    slopes = [2**-2, 2**-4, 2**-6, 2**-8]  # Press et al. 2022: of four heads
+    assert curves.values[:, 128 - 3].tolist() == [-3 * slope for slope in slopes]
+
+
+def test_tisa_against_its_formula(tmp_path):
+    model, path = masked_lm(tmp_path, encoder_mixers="tisa", tisa_kernels=2)
+    curves = only_stack(path).terms["tisa"][1]
+    assert curves.layers == (1,)
+    terms = model.encoder.sentence_encoder.layers[1].self_attn.terms
+    a, b, c = (
+        getattr(terms, f"tisa_{name}")[2].tolist() for name in ("amplitude", "sharpness", "center")
+    )
+    for r in (-5, 0, 1, 8):
+        expected = sum(a[s] * math.exp(-abs(b[s]) * (r - c[s]) ** 2) for s in range(2))
+        assert curves.values[2, r + 128].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_lengths_of_query_and_key_vectors(tmp_path):
+    model, path = translation(
+        tmp_path, encoder_mixers="composite", decoder_mixers="composite", attention_span=2,
+        attention_terms="content,query,key",
+    )  # fmt: skip
+    for stack in read_contents(path).stacks:
+        taps = [-2, -1, 0] if stack.name == "decoder" else [-2, -1, 0, 1, 2]
+        terms = getattr(model, stack.name).layers[0].self_attn.terms
+        for name, table in (("query", terms.query[0]), ("key", terms.key[0].flip(0))):
+            curves = stack.terms[name][0]
+            assert curves.distances.tolist() == taps
+            assert curves.values.shape == (1, len(taps))
+            expected = [math.hypot(*vector) for vector in table.tolist()]
+            assert curves.values[0].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("norm", ["softmax", "tanh"])
+def test_kernels_are_the_response_to_an_impulse(norm, tmp_path):
+    model, path = translation(
+        tmp_path, encoder_mixers="lightweight", decoder_mixers="lightweight,dynamic",
+        encoder_kernel_sizes=[3, 7], decoder_kernel_sizes=[4, 5], weight_norm=norm,
+    )  # fmt: skip
+    stacks = {stack.name: stack for stack in read_contents(path).stacks}
+    assert [k.layers for k in stacks["encoder"].kernels["input"]] == [(0,), (1,)]
+    assert [k.layers for k in stacks["decoder"].kernels["input"]] == [(0,)]
+    assert "layer 1: no kernels of dynamic convolutions" in stacks["decoder"].notes[-1]
+    for side, stack in stacks.items():
+        for layers, distances, values in stack.kernels["input"]:
+            kernel = getattr(model, side).layers[layers[0]].self_attn.kernel.detach()
+            impulse = torch.zeros(21, 1, 4, dtype=torch.double)
+            impulse[10] = 1  # j = 10
+            response = lightweight_conv(
+                impulse, normalize_taps(kernel, norm), causal=side == "decoder"
+            )
+            torch.testing.assert_close(values, response[10 - distances, 0].T)  # i = j - distance
+            assert response.abs().sum() == pytest.approx(values.abs().sum().item())
+
+
+def test_kernels_of_convolved_projections(tmp_path):
+    _, path = masked_lm(
+        tmp_path, encoder_mixers="composite", query_key_projection="lightweight",
+        value_projection="dynamic", attention_span=2,
+    )  # fmt: skip
+    stack = only_stack(path)
+    assert list(stack.kernels) == ["queries", "keys"]
+    first = stack.kernels["queries"][0]
+    assert first.distances.tolist() == [-2, -1, 0, 1, 2]
+    torch.testing.assert_close(first.values.sum(dim=1), torch.ones(4).double())
+    assert "layers 0-2: no kernels of dynamic convolutions" in stack.notes[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["light/checkpoint_last.as_written.pt", "v062_light/checkpoint_last.pt"]
+)
+def test_kernels_of_2019_are_those_of_the_converted_checkpoint(name, shared, tmp_path):
+    old, new = shared / "legacy" / name, tmp_path / "new.pt"
+    convert_checkpoint(old, new)
+    results = [analysis(read_contents(path), 128) for path in (old, new)]
+    assert results[0]["stacks"] == results[1]["stacks"]
+    assert results[0]["updates"] == 600
+    kernels = results[0]["stacks"]["decoder"]["kernels"]["input"]
+    assert [layer["distances"][0] for layer in kernels] == [-2, -6, -30]
+    for layer in kernels:
+        assert layer["distances"][-1] == 0
+        assert [sum(head) for head in layer["heads"]] == pytest.approx([1] * 4)
+        means = [sum(taps) / 4 for taps in zip(*layer["heads"], strict=True)]
+        assert layer["mean"] == pytest.approx(means)
+
+
+def test_language_model_of_2019(shared):
+    stack = analysis_of(shared / "legacy" / "lm" / "checkpoint_last.pt", "decoder")
+    assert stack["positions"]["number"] == 64 and stack["kernels"] == {}
+    assert "layers 0-2: no kernels of dynamic convolutions" in stack["notes"][-1]
+
+
+def test_a_constant_table_has_no_r2(tmp_path):
+    state = {"encoder.embed_positions.weight": torch.ones(5, 4)}
+    results, _ = analyse([save(tmp_path / "a.pt", state, {})], block=4)
+    r2 = results[0]["stacks"]["encoder"]["positions"]["r2"]
+    assert r2["overall"] is None and r2["blocks"][1]["r2"] is None
+    assert "| 0-4 | undefined |" in markdown(results)
+
+
+@pytest.mark.parametrize(
+    "state, message",
+    [
+        ({"encoder.layers.0.fc1.weight": torch.ones(2, 2)}, "nothing to analyse: no position"),
+        ({"encoder.layers.0.conv.weight": torch.ones(2, 1, 3)}, "nothing to analyse: no position"),
+        (
+            {"encoder.embed_positions.weight": torch.tensor([[1.0, math.nan]])},
+            "weights of its encoder are not finite",
+        ),
+    ],
+)
+def test_what_cannot_be_analysed(state, message, tmp_path):
+    with pytest.raises(CheckpointError, match=f"a.pt: .*{message}"):
+        read_contents(save(tmp_path / "a.pt", state, {}))
+
+
+def test_several_checkpoints_are_ordered_by_updates(tmp_path):
+    state = {"encoder.embed_positions.weight": torch.randn(5, 4)}
+    paths = [save(tmp_path / f"{n}.pt", state, {}, updates=n) for n in (30, 9, 200, 10)]
+    results, last = analyse(paths, 128)
+    assert [result["updates"] for result in results] == [9, 10, 30, 200]
+    assert last.path == str(paths[2])
+
+
+def test_several_checkpoints_must_know_their_updates(tmp_path):
+    state = {"encoder.embed_positions.weight": torch.randn(5, 4)}
+    known = save(tmp_path / "a.pt", state, {}, updates=5)
+    unknown = save(tmp_path / "b.pt", state, {}, updates=None)
+    assert analyse([unknown], 128)[0][0]["updates"] is None
+    with pytest.raises(CheckpointError, match="b.pt does not say after how many updates"):
+        analyse([known, unknown], 128)
+
+
+def test_several_checkpoints_must_be_of_one_model(tmp_path):
+    _, first = masked_lm(tmp_path, encoder_mixers="attention")
+    (tmp_path / "other").mkdir()
+    _, other = masked_lm(tmp_path / "other", encoder_mixers="attention", encoder_layers=2)
+    with pytest.raises(CheckpointError, match="other/checkpoint.pt and .* not of the same model"):
+        analyse([first, other], 128)
+
+
+def is_picture(path: Path) -> bool:
+    image = pytest.importorskip("matplotlib.image").imread(path)
+    return min(image.shape[:2]) > 200 and image[..., :3].std() > 0.05
+
+
+def test_figures_draw_what_was_found(tmp_path):
+    figures = pytest.importorskip("fairseq_convattn.analysis.figures").figures
+    options = {"encoder_mixers": "composite,lightweight,attention", "attention_span": 2}
+    _, path = masked_lm(tmp_path, **options, no_token_positional_embeddings="false")
+    results, last = analyse([path], block=16)
+    (stack,) = last.stacks
+    result = results[0]["stacks"][stack.name]
+    drawn = {name.removeprefix("encoder-sentence_encoder-"): figure.axes
+             for name, figure in figures(results * 2, last, block=16)}  # fmt: skip
+    product = stack.positions.table @ stack.positions.table.T
+    images = [torch.tensor(axis.images[0].get_array()) for axis in drawn["positions"][:3]]
+    torch.testing.assert_close(images[0], product)
+    torch.testing.assert_close(images[1] + images[2], product)
+    assert toeplitz_r2(images[1]) == pytest.approx(1)
+    r2 = [[head["overall"] for head in layer["heads"]] for layer in result["attention"]]
+    assert drawn["heads"][0].images[0].get_array().tolist() == [pytest.approx(x) for x in r2]
+    for term in ("fixed", "query"):
+        curves = stack.terms[term][0]
+        lines = {x.get_label(): x for x in drawn[term][0].lines}
+        for head, values in enumerate(curves.values):
+            assert lines[str(head)].get_xdata().tolist() == [-2, -1, 0, 1, 2]
+            assert lines[str(head)].get_ydata().tolist() == values.tolist()
+    taps = stack.kernels["input"][0].values
+    image = drawn["kernels-input"][0].images[0]
+    assert image.get_array().tolist() == (taps * taps.size(1)).tolist()
+    assert image.get_extent() == [-3.5, 3.5, 3.5, -0.5]  # seven taps, four heads
+    mean = drawn["mean-kernels-input"][0].images[0].get_array()[0]
+    assert mean.tolist() == pytest.approx((taps.mean(dim=0) * taps.size(1)).tolist())
+    of_table = drawn["r2-by-updates"][0].lines[0]
+    assert of_table.get_ydata().tolist() == [result["positions"]["r2"]["overall"]] * 2
+
+
+def test_every_figure(tmp_path):
+    pytest.importorskip("matplotlib")
+    everything = {
+        "no_token_positional_embeddings": "false",
+        "encoder_mixers": "composite,lightweight,attention",
+        "attention_terms": "content,fixed,query,key,tisa,t5,kerple,alibi",
+        "query_key_projection": "lightweight",
+    }
+    _, path = masked_lm(tmp_path, **everything)
+    results, last = analyse([path], block=16)
+    files = write_analysis(tmp_path / "out", results, last, block=16)
+    terms = ("fixed", "tisa", "t5", "kerple", "alibi", "query", "key")
+    kernels = (f"{kind}-{x}" for kind in ("kernels", "mean-kernels") for x in ("input", "queries"))
+    for name in ("positions", "blocks", "heads", *terms, *kernels):
+        assert f"encoder-sentence_encoder-{name}.png" in files
+    assert all(is_picture(tmp_path / "out" / name) for name in files if name.endswith(".png"))
+
+
+def test_no_directory_is_replaced_or_half_written(tmp_path, monkeypatch):
+    figures = pytest.importorskip("fairseq_convattn.analysis.figures")
+    state = {"encoder.embed_positions.weight": torch.randn(5, 4)}
+    results, last = analyse([save(tmp_path / "a.pt", state, {})], block=128)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileExistsError, match="empty is there already"):
+        write_analysis(tmp_path / "empty", results, last, block=128)
+
+    def broken(*arguments):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(figures, "positions_figure", broken)
+    with pytest.raises(RuntimeError):
+        write_analysis(tmp_path / "out", results, last, block=128)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pt", "empty"]
+
+
+def run(monkeypatch, *arguments) -> None:
+    monkeypatch.setattr(sys, "argv", ["analysis", *map(str, arguments)])
+    command.main()
+
+
+def test_the_output_is_refused_before_anything_is_read(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    for output, message in (
+        (tmp_path, "is there already"),
+        (tmp_path / "no" / "x", "no directory"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            run(monkeypatch, tmp_path / "none.pt", "--output", output)
+    with pytest.raises(SystemExit, match="error: .*none.pt: there is no such file"):
+        run(monkeypatch, tmp_path / "none.pt", "--output", tmp_path / "x")
+
+
+@pytest.mark.parametrize("block", ["0", "-1", "x"])
+def test_a_block_that_cannot_be(block, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "a.pt", "--block", block)
+    assert f"invalid positive value: '{block}'" in capsys.readouterr().err
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name)
+    )
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "a.pt")
+    assert "pip install matplotlib" in capsys.readouterr().err
+
+
+def test_command(fairseqs_transformer, tmp_path):
+    pytest.importorskip("matplotlib")
+    names = ("checkpoint_last.pt", "checkpoint_1_2.pt")
+    checkpoints = [fairseqs_transformer / name for name in names]
+    arguments = [*map(str, checkpoints), "--block", "16"]
+    process = subprocess.run(
+        [sys.executable, "-m", "fairseq_convattn.analysis", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert process.returncode == 0, process.stderr
+    content = json.loads((tmp_path / "analysis" / "analysis.json").read_text())
+    assert content["block"] == 16
+    assert [x["updates"] for x in content["checkpoints"]] == [2, 4]
+    assert [x["checkpoint"] for x in content["checkpoints"]] == [str(x) for x in checkpoints[::-1]]
+    stack = content["checkpoints"][1]["stacks"]["encoder"]
+    assert set(stack) == {"notes", "positions", "attention", "terms", "kernels"}
+    assert len(stack["positions"]["diagonal_means"]) == 79
+    r2 = stack["positions"]["r2"]
+    assert f"| 4 | {checkpoints[0]} | encoder | {r2['overall']:.3f} |" in process.stdout
+    pictures = sorted((tmp_path / "analysis").glob("*.png"))
+    assert [path.stem for path in pictures] == [
+        "decoder-heads", "encoder-blocks", "encoder-heads", "encoder-positions", "r2-by-updates",
+    ]  # fmt: skip
+    assert all(map(is_picture, pictures))
