@@ -7,10 +7,11 @@ and of a window leave out the keys that none of their queries sees.
 from collections.abc import Callable, Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .scores import Layout, Scores, blind_queries, decompose
+from .scores import HIDDEN, Layout, Scores, blind_queries, decompose
 from .terms import Terms
 
 QUERIES = 128
@@ -53,10 +54,7 @@ class _BlockedAttention(torch.autograd.Function):
         dropout = _dropout(dropout_p, seed, y.device)
         for block in _blocks(scores, layout):
             for part in block.parts():
-                weights = block.weights(part)
-                kept = dropout(weights)
-                weights = weights if kept is None else weights.mul_(kept)
-                block.write(y, part, weights)
+                y[part][:, :, block.rows] = block.output(part, dropout if dropout_p else None)
         ctx.save_for_backward(*tensors, y)
         return y
 
@@ -139,25 +137,39 @@ class _Block:
         """Normalised, ``[n, rows, columns]``, n counting the part's heads."""
         scores = self.scores
         q, k = self._rows(scores.q, part), self._columns(scores.k, part)
-        s = q.new_empty(q.size(0), *self.shape)
+        framed, s = self._framed(q)
         heads = self.toeplitz[part[1]]
         s.unflatten(0, (-1, heads.size(0))).copy_(heads)
         s.baddbmm_(q, k.transpose(1, 2), alpha=self.layout.scale)
+        if scores.column is not None:
+            s.add_(self._columns(scores.column, part).unsqueeze(1))
         if scores.band is not None:
-            self._along_band(s).add_(self._rows(scores.band, part))
-        if scores.row_step is not None or scores.column_step is not None:
+            self._along_band(framed).add_(self._rows(scores.band, part))
+            self._fill_frame(framed, HIDDEN)
+        if scores.row_step is not None:
             region, inside = self._beyond_band(s)
-            if scores.row_step is not None:
-                region.addcmul_(inside, self._rows(scores.row_step, part).unsqueeze(2))
-            if scores.column_step is not None:
-                step = self._columns(scores.column_step, part)[:, self.beyond]
-                region.addcmul_(inside, step.unsqueeze(1))
-        return torch.softmax(s, dim=-1, out=s)
+            region.addcmul_(inside, self._rows(scores.row_step, part).unsqueeze(2))
+        if scores.column_step is not None:
+            region, inside = self._beyond_band(s)
+            step = self._columns(scores.column_step, part)[:, self.beyond]
+            region.addcmul_(inside, step.unsqueeze(1))
+        torch.softmax(framed, dim=-1, out=framed)
+        return s
 
-    def write(self, y: Tensor, part: Part, weights: Tensor) -> None:
-        """Put the weighted sums of values where they belong."""
-        values = self._columns(self.scores.v, part)
-        self._rows(y, part).copy_(torch.bmm(weights, values))
+    def output(self, part: Part, dropout: Callable[[Tensor], Tensor] | None) -> Tensor:
+        """The weighted sums of values, ``[sentences, heads, rows, value_dim]``."""
+        scores = self.scores
+        if dropout is None and scores.band is None:
+            mask = self.toeplitz[part[1]].unsqueeze(0)
+            if scores.column is not None:
+                mask = mask + scores.column[part][:, :, None, self.columns]
+            q, (k, v) = scores.q[part][:, :, self.rows], (scores.k[part], scores.v[part])
+            k, v = k[:, :, self.columns], v[:, :, self.columns]
+            return F.scaled_dot_product_attention(q, k, v, mask, scale=self.layout.scale)
+        weights = self.weights(part)
+        weights = weights if dropout is None else weights.mul_(dropout(weights))
+        y = torch.bmm(weights, self._columns(scores.v, part))
+        return y.unflatten(0, (-1, self.toeplitz[part[1]].size(0)))
 
     def add_gradients(
         self,
@@ -174,13 +186,17 @@ class _Block:
         grad, v = self._rows(grad, part), self._columns(scores.v, part)
         dropped = weights if kept is None else weights * kept
         self._columns(grads.v, part).baddbmm_(dropped.transpose(1, 2), grad)
-        s = torch.bmm(grad, v.transpose(1, 2))
+        framed, s = self._framed(grad)
+        s.baddbmm_(grad, v.transpose(1, 2), beta=0)
         s = s if kept is None else s.mul_(kept)
         s.sub_(self._rows(mean, part)).mul_(weights)
         self._rows(grads.q, part).copy_(torch.bmm(s, k).mul_(scale))
         self._columns(grads.k, part).baddbmm_(s.transpose(1, 2), q, alpha=scale)
+        if scores.column_step is not None or scores.column is not None:
+            self._columns(grads.column, part).add_(s.sum(1))
         if scores.band is not None:
-            self._rows(grads.band, part).copy_(self._along_band(s))
+            self._fill_frame(framed, 0)
+            self._rows(grads.band, part).copy_(self._along_band(framed))
         if scores.row_step is not None or scores.column_step is not None:
             region, inside = self._beyond_band(s)
             region = region * inside
@@ -198,7 +214,9 @@ class _Block:
         if self.diagonal_sums is None:
             self.diagonal_sums = s.new_zeros(heads, rows - 1 + rows * width)
         by_rows = self.diagonal_sums[:, rows - 1 :].view(heads, rows, width)
-        by_rows[part[1], :, :columns] += s.unflatten(0, (-1, by_rows[part[1]].size(0))).sum(0)
+        by_rows = by_rows[part[1], :, :columns]
+        s = s.unflatten(0, (-1, by_rows.size(0)))
+        by_rows += s[0] if s.size(0) == 1 else s.sum(0)
 
     def add_curve_gradient(self, grad: Tensor) -> None:
         """Add the sums over the diagonals."""
@@ -217,11 +235,23 @@ class _Block:
         """Likewise of ``[batch, heads, keys, ...]``."""
         return x[part][:, :, self.columns].flatten(0, 1)
 
-    def _along_band(self, s: Tensor) -> Tensor:
-        """``[n, rows, columns]`` -> view of the diagonals of the band, ``[n, rows, taps]``."""
+    def _framed(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """New ``[n, rows, columns]`` inside a frame of columns, into which the band of
+        the first and the last queries reaches; with the frame, and without."""
+        left, right = self.layout.left, self.layout.right
+        rows, columns = self.shape
+        framed = like.new_empty(like.size(0), rows, left + columns + right)
+        return framed, framed[:, :, left : left + columns]
+
+    def _fill_frame(self, framed: Tensor, value: float) -> None:
+        framed[:, :, : self.layout.left] = value
+        framed[:, :, self.layout.left + self.shape[1] :] = value
+
+    def _along_band(self, framed: Tensor) -> Tensor:
+        """View of the diagonals of the band, ``[n, rows, taps]``."""
         taps = self.layout.left + 1 + self.layout.right
-        strides = (s.stride(0), s.stride(1) + 1, 1)
-        return s.as_strided((*s.shape[:2], taps), strides, self.own - self.layout.left)
+        strides = (framed.stride(0), framed.stride(1) + 1, 1)
+        return framed.as_strided((*framed.shape[:2], taps), strides, self.own)
 
     def _beyond_band(self, s: Tensor) -> tuple[Tensor, Tensor]:
         """The columns where keys beyond the band's right begin, and 1 where they are so."""

@@ -2,12 +2,13 @@
 
 Query t stands at key position ``offset + t``; with r = j - offset - t,
 
-    S_tj = scale q_t . k_j + curve[r] + band_t[r] + [r > right] (row_step_t + column_step_j)
+    S_tj = scale q_t . k_j + curve[r] + column_j
+         + band_t[r] + [r > right] (row_step_t + column_step_j)
 
 All that does not depend on content is ``curve``, one Toeplitz matrix per head. Query and key
-terms are ``band``s of taps along the diagonal. A tap that serves all farther keys is the
-same for a whole row, which softmax ignores, or for a whole column, which is one more
-product q_t . k_j; taps are counted from there, and ``steps`` lead to those of the other edge.
+terms are a ``band`` of taps along the diagonal. The tap that serves all earlier keys is the
+same for a whole row, which softmax ignores, or for a whole column; the taps are counted
+from it, and the steps lead to the one that serves all later keys.
 """
 
 from typing import NamedTuple
@@ -46,11 +47,12 @@ class Scores(NamedTuple):
 
     Attributes:
         q: ``[batch, heads, queries, width]``; the width may be zero.
-        k: ``[batch, heads, keys, width]``, with ``left`` and ``right`` hidden keys around
-            when there is a band.
-        v: ``[batch, heads, keys, value_dim]``, likewise.
+        k: ``[batch, heads, keys, width]``.
+        v: ``[batch, heads, keys, value_dim]``.
         curve: ``[heads or 1, queries + keys - 1]``, for r from ``1 - offset - queries`` on.
-        band: None, or ``[batch, heads, queries, left + 1 + right]``.
+        column: None, or ``[batch, heads, keys]``.
+        band: None, or ``[batch, heads, queries, left + 1 + right]``; taps beyond the first or
+            last key have no meaning.
         row_step, column_step: None, or ``[batch, heads, queries]``, ``[batch, heads, keys]``.
     """
 
@@ -58,6 +60,7 @@ class Scores(NamedTuple):
     k: Tensor
     v: Tensor
     curve: Tensor
+    column: Tensor | None
     band: Tensor | None
     row_step: Tensor | None
     column_step: Tensor | None
@@ -74,40 +77,33 @@ def decompose(
     beyond: str,
     span: int | None,
     scale: float,
+    widen: bool = True,
 ) -> tuple[Scores, Layout]:
-    """The arguments of :func:`composite_attention` in the form above."""
-    q, k, v = wide(q), wide(k), wide(v)
-    banded = "query" in terms or "key" in terms
-    left = span if banded else 0
-    right = 0 if causal else left
+    """The arguments of :func:`composite_attention` in the form above; ``widen`` brings q, k
+    and v to float32 at least, as everything else."""
+    if widen:
+        q, k, v = wide(q), wide(k), wide(v)
     past = k.size(2) - q.size(2)
-    reach = span if beyond == "mask" else None
-    layout = Layout(past + left, left, right, reach, causal, scale)
+    left = span if "query" in terms or "key" in terms else 0
+    right = 0 if causal else left
+    layout = Layout(past, left, right, span if beyond == "mask" else None, causal, scale)
 
-    band = row_step = column_step = column = None
+    column = band = row_step = column_step = None
     if "query" in terms:
-        taps = q @ wide(terms["query"]).transpose(-1, -2) * scale
+        taps = _products(q, terms["query"]) * scale
         band, _, row_step = _from_edge(taps, causal, beyond)
     if "key" in terms:
-        taps = k @ wide(terms["key"]).flip(1).transpose(-1, -2) * scale
+        taps = _products(k, terms["key"].flip(1)) * scale
         along_keys, column, column_step = _from_edge(taps, causal, beyond)
         along_keys = _Sheared.apply(F.pad(along_keys, (0, 0, left, right)), past, q.size(2))
         band = along_keys if band is None else band + along_keys
-    q_features, k_features = _features(q, k, terms)
-    if banded or padding_mask is not None:
-        hidden = torch.zeros(k.size(0), k.size(2), dtype=torch.bool, device=k.device)
-        hidden = F.pad(hidden if padding_mask is None else padding_mask, (left, right), value=True)
-        column = k.new_zeros(1) if column is None else F.pad(column, (left, right))
-        column = column.masked_fill(hidden[:, None], HIDDEN).expand(-1, k.size(1), -1)
-        k_features = F.pad(k_features, (0, 0, left, right))
-        k_features = torch.cat([k_features, column.unsqueeze(-1)], dim=-1)
-        q_features = F.pad(q_features, (0, 1), value=1 / scale)
-        v = F.pad(v, (0, 0, left, right))
-    if column_step is not None:
-        column_step = F.pad(column_step, (left, right))
-    curve = _curve(terms, q.size(2), v.size(2), layout, beyond, v.device)
-    curve = curve.to(v.dtype)
-    return Scores(q_features, k_features, v, curve, band, row_step, column_step), layout
+    if padding_mask is not None:
+        column = wide(k.new_zeros(1)) if column is None else column
+        column = column.masked_fill(padding_mask[:, None], HIDDEN).expand(-1, k.size(1), -1)
+    curve = _curve(terms, q.size(2), k.size(2), layout, beyond, k.device)
+    q, k = _features(q, k, terms)
+    curve = curve.to(torch.promote_types(k.dtype, torch.float32))
+    return Scores(q, k, v, curve, column, band, row_step, column_step), layout
 
 
 def blind_queries(padding_mask: Tensor, queries: int, layout: Layout) -> Tensor:
@@ -119,6 +115,11 @@ def blind_queries(padding_mask: Tensor, queries: int, layout: Layout) -> Tensor:
     last = position if layout.causal else (position + reach).clamp(max=keys - 1)
     seen = F.pad((~padding_mask).long().cumsum(1), (1, 0))
     return seen[:, last + 1] == seen[:, first]
+
+
+def _products(x: Tensor, table: Tensor) -> Tensor:
+    """``[batch, heads, time, width]`` times ``[heads or 1, taps, width]``, over the width."""
+    return wide(x @ table.to(x.dtype).transpose(-1, -2))
 
 
 def _from_edge(
@@ -155,10 +156,12 @@ class _Sheared(torch.autograd.Function):
 
 def _features(q: Tensor, k: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
     """Queries and keys whose products are the ``content`` and ``key_only`` terms."""
-    if "content" not in terms and "key_only" not in terms:
-        return q[..., :0], k[..., :0]
-    u = wide(terms["key_only"]).unsqueeze(1) if "key_only" in terms else 0
-    return (q if "content" in terms else torch.zeros_like(q)) + u, k
+    if "key_only" in terms:
+        u = terms["key_only"].to(q.dtype).unsqueeze(1)
+        q = q + u if "content" in terms else u.expand_as(q)
+    elif "content" not in terms:
+        q, k = q[..., :0], k[..., :0]
+    return q, k
 
 
 def _curve(
