@@ -1,5 +1,9 @@
 """Composite attention: self-attention united with relative-position convolutions."""
 
+import functools
+import importlib.util
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -7,6 +11,7 @@ from . import blocked, reference
 from .terms import BEYOND, TABLE_TERMS, TERMS, Terms
 
 IMPLEMENTATIONS = {"reference": reference.attend, "blocked": blocked.attend}
+TRITON = "triton"  # imported when it is used
 
 
 def composite_attention(
@@ -56,8 +61,9 @@ def composite_attention(
             nothing gets zeros.
         dropout_p: probability of dropping a normalised weight.
         scale: of the content; ``head_dim ** -0.5`` when None.
-        impl: ``reference`` (which builds a score tensor per head) or ``blocked``, the
-            default.
+        impl: ``reference`` (which builds a score tensor per head), ``blocked`` (in PyTorch)
+            or ``triton`` (kernels for GPUs, of float32 or half precision). By default
+            ``triton`` where it is installed and can take the inputs, else ``blocked``.
 
     Returns:
         ``[batch, heads, queries, value_dim]`` in the dtype of ``v``; scores are float32
@@ -67,10 +73,10 @@ def composite_attention(
         ValueError: shapes, terms or options do not go together.
     """
     _check_inputs(q, k, v, padding_mask, dropout_p)
-    _check(impl is None or impl in IMPLEMENTATIONS, f"unknown impl {impl!r}: {_choose()}")
+    _check(impl in (None, TRITON, *IMPLEMENTATIONS), f"unknown impl {impl!r}: {_choose()}")
     _check(beyond in BEYOND, f"unknown beyond {beyond!r}: choose from {', '.join(BEYOND)}")
     _check_terms(terms, q.size(1), q.size(3))
-    return IMPLEMENTATIONS[impl or "blocked"](
+    return _implementation(impl, q, v)(
         q,
         k,
         v,
@@ -82,6 +88,27 @@ def composite_attention(
         dropout_p=dropout_p,
         scale=q.size(3) ** -0.5 if scale is None else scale,
     )
+
+
+def _implementation(impl: str | None, q: Tensor, v: Tensor) -> Callable[..., Tensor]:
+    """That of the name; without one the fastest that can take the inputs."""
+    if impl in IMPLEMENTATIONS:
+        return IMPLEMENTATIONS[impl]
+    if impl is None and not (q.is_cuda and _has_triton()):
+        return blocked.attend
+    _check(_has_triton(), "impl='triton' needs Triton: pip install triton")
+    from . import triton_kernels
+
+    unfit = triton_kernels.unfit(q, v)
+    if impl is None and unfit:
+        return blocked.attend
+    _check(not unfit, f"impl='triton' {unfit}")
+    return triton_kernels.attend
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def _check_inputs(
@@ -143,7 +170,7 @@ def _span(terms: Terms, span: int | None, causal: bool, beyond: str) -> int | No
 
 
 def _choose() -> str:
-    return f"choose from {', '.join(IMPLEMENTATIONS)}"
+    return f"choose from {', '.join((*IMPLEMENTATIONS, TRITON))}"
 
 
 def _choose_terms() -> str:

@@ -4,6 +4,7 @@ Neither pass holds the scores of more queries than a block's. Blocks of a causal
 and of a window leave out the keys that none of their queries sees.
 """
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -85,8 +86,9 @@ def _dropout(p: float, seed: int, device: torch.device) -> Callable[[Tensor], Te
 
 
 def _blocks(scores: Scores, layout: Layout) -> Iterator["_Block"]:
+    scratch = {}
     for start in range(0, scores.q.size(2), QUERIES):
-        yield _Block(scores, layout, start)
+        yield _Block(scores, layout, start, scratch)
 
 
 class _Block:
@@ -101,8 +103,8 @@ class _Block:
         toeplitz: the curve's entries, ``[heads, rows, columns]``.
     """
 
-    def __init__(self, scores: Scores, layout: Layout, start: int):
-        self.scores, self.layout = scores, layout
+    def __init__(self, scores: Scores, layout: Layout, start: int, scratch: dict[str, Tensor]):
+        self.scores, self.layout, self.scratch = scores, layout, scratch
         queries, keys = scores.q.size(2), scores.k.size(2)
         stop = min(start + QUERIES, queries)
         first, last = 0, keys
@@ -137,7 +139,7 @@ class _Block:
         """Normalised, ``[n, rows, columns]``, n counting the part's heads."""
         scores = self.scores
         q, k = self._rows(scores.q, part), self._columns(scores.k, part)
-        framed, s = self._framed(q)
+        framed, s = self._framed("weights", q)
         heads = self.toeplitz[part[1]]
         s.unflatten(0, (-1, heads.size(0))).copy_(heads)
         s.baddbmm_(q, k.transpose(1, 2), alpha=self.layout.scale)
@@ -186,7 +188,7 @@ class _Block:
         grad, v = self._rows(grad, part), self._columns(scores.v, part)
         dropped = weights if kept is None else weights * kept
         self._columns(grads.v, part).baddbmm_(dropped.transpose(1, 2), grad)
-        framed, s = self._framed(grad)
+        framed, s = self._framed("gradients", grad)
         s.baddbmm_(grad, v.transpose(1, 2), beta=0)
         s = s if kept is None else s.mul_(kept)
         s.sub_(self._rows(mean, part)).mul_(weights)
@@ -235,13 +237,16 @@ class _Block:
         """Likewise of ``[batch, heads, keys, ...]``."""
         return x[part][:, :, self.columns].flatten(0, 1)
 
-    def _framed(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """New ``[n, rows, columns]`` inside a frame of columns, into which the band of
-        the first and the last queries reaches; with the frame, and without."""
+    def _framed(self, name: str, like: Tensor) -> tuple[Tensor, Tensor]:
+        """``[n, rows, columns]`` inside a frame of columns, into which the band of the
+        first and the last queries reaches; with the frame, and without. Its memory is
+        that of the last one of this name."""
         left, right = self.layout.left, self.layout.right
-        rows, columns = self.shape
-        framed = like.new_empty(like.size(0), rows, left + columns + right)
-        return framed, framed[:, :, left : left + columns]
+        shape = like.size(0), self.shape[0], left + self.shape[1] + right
+        if name not in self.scratch or self.scratch[name].numel() < math.prod(shape):
+            self.scratch[name] = like.new_empty(math.prod(shape))
+        framed = self.scratch[name][: math.prod(shape)].view(shape)
+        return framed, framed[:, :, left : left + self.shape[1]]
 
     def _fill_frame(self, framed: Tensor, value: float) -> None:
         framed[:, :, : self.layout.left] = value

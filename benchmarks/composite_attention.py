@@ -1,0 +1,376 @@
+#!/usr/bin/env python
+"""Composite attention: time and memory beside PyTorch's attention and the published code's way.
+
+Computes (forward) and trains (forward and backward, the tables' gradients included)
+``composite_attention`` with some sets of terms, ``scaled_dot_product_attention`` with the same
+padding as a float mask, and the terms as the published BERT code computes them: scores of all
+heads, relative terms gathered for every pair of positions. Implementations are timed in turn,
+round after round; memory is measured once each, in a process of its own, inputs and masks not
+counted. Linux only.
+"""
+
+import argparse
+import csv
+import importlib.util
+import os
+import platform
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from long_inputs import _memory, _names, _new_file, _numbers, in_own_process
+
+TERMS = ("content,fixed", "content,tisa", "content,fixed,query", "content,fixed,query,key")
+PASSES = ("forward", "training")
+SDPA, SDPA_CAUSAL = "sdpa", "sdpa, is_causal"
+FIELDS = (
+    *("pass", "tokens", "implementation", "milliseconds", "lower_quartile", "upper_quartile"),
+    *("times_sdpa", "published_times", "memory_MiB", "memory_times_sdpa"),
+)
+SPAN = 8
+TISA_KERNELS = 5
+SECONDS = 0.02  # that one measurement takes at least
+
+
+class Problem(NamedTuple):
+    """What is computed; ``tokens`` per sentence, threads apart all that its name says."""
+
+    tokens: int
+    batch: int
+    heads: int
+    head_dim: int
+    causal: bool
+    dtype: str
+    device: str
+    threads: int
+
+
+def implementations(terms: list[str], causal: bool) -> list[str]:
+    sdpa = [SDPA, SDPA_CAUSAL] if causal else [SDPA]
+    return [*sdpa, *terms, *map(_published, terms)]
+
+
+def _published(terms: str) -> str:
+    return f"published {terms}"
+
+
+def inputs(problem: Problem):
+    """q, k and v, the padding mask and the same (or the causal one) as a float mask."""
+    import torch
+
+    options = {"dtype": getattr(torch, problem.dtype), "device": problem.device}
+    shape = (problem.batch, problem.heads, problem.tokens, problem.head_dim)
+    qkv = [torch.randn(shape, **options, requires_grad=True) for _ in range(3)]
+    if problem.causal:
+        hidden = torch.ones(problem.tokens, problem.tokens, dtype=torch.bool).triu(1)
+        padding = None
+    else:  # up to a quarter of a sentence, none of the first
+        quarter = torch.linspace(0, problem.tokens // 4, problem.batch).long()
+        padding = torch.arange(problem.tokens) >= problem.tokens - quarter.unsqueeze(1)
+        hidden = padding[:, None, None]
+        padding = padding.to(problem.device)
+    mask = torch.zeros(hidden.shape, **options).masked_fill_(
+        hidden.to(problem.device), float("-inf")
+    )
+    return qkv, padding, mask
+
+
+def parameters(terms: str, problem: Problem) -> tuple[dict, list]:
+    """Random ones, shared by the heads where the mixer's are by default, by name and as a list."""
+    import torch
+
+    options = {"dtype": getattr(torch, problem.dtype), "device": problem.device}
+    heads, d = problem.heads, problem.head_dim
+    taps = SPAN + 1 if problem.causal else 2 * SPAN + 1
+    shapes = {
+        "content": [],
+        "fixed": [(heads, taps)],
+        "query": [(1, taps, d)],
+        "key": [(1, taps, d)],
+        "tisa": [(heads, TISA_KERNELS)] * 3,
+    }
+    made, tables = {}, []
+    for term in terms.split(","):
+        tensors = tuple(torch.randn(s, **options, requires_grad=True) for s in shapes[term])
+        made[term] = None if not tensors else tensors[0] if len(tensors) == 1 else tensors
+        tables += tensors
+    return made, tables
+
+
+def build(name: str, problem: Problem, qkv, padding, mask) -> tuple[Callable, list]:
+    """The implementation as a function of nothing, and what is differentiated."""
+    import torch.nn.functional as F
+
+    if name in (SDPA, SDPA_CAUSAL):
+        how = {"attn_mask": mask} if name == SDPA else {"is_causal": True}
+        return lambda: F.scaled_dot_product_attention(*qkv, **how), qkv
+    terms, tables = parameters(name.removeprefix("published "), problem)
+    if name.startswith("published "):
+        return lambda: published(*qkv, terms, mask, problem.causal), [*qkv, *tables]
+    from fairseq_convattn.ops import composite_attention
+
+    return (
+        lambda: composite_attention(*qkv, terms, causal=problem.causal, padding_mask=padding),
+        [*qkv, *tables],
+    )
+
+
+def published(q, k, v, terms: dict, mask, causal: bool):
+    """With a score tensor and, for query and key terms, a vector for every pair of positions."""
+    import torch
+    import torch.nn.functional as F
+
+    heads, tokens, scale = q.size(1), q.size(2), q.size(3) ** -0.5
+    scores = torch.matmul(q, k.transpose(-1, -2)) * scale
+    position = torch.arange(tokens, device=q.device)
+    distance = position - position.unsqueeze(1)
+    index = distance.clamp(-SPAN, 0 if causal else SPAN) + SPAN
+    of_all = q.size(0), heads, tokens
+    if "fixed" in terms:
+        taps = terms["fixed"][:, None].expand(*of_all, -1)
+        scores = scores + taps.gather(3, index.expand(*of_all, -1))
+    if "query" in terms:
+        vectors = F.embedding(index, terms["query"][0])
+        scores = scores + torch.einsum("bhid,ijd->bhij", q, vectors) * scale
+    if "key" in terms:
+        vectors = F.embedding(index.max() - index, terms["key"][0])
+        scores = scores + torch.einsum("bhjd,ijd->bhij", k, vectors) * scale
+    if "tisa" in terms:
+        a, b, c = (x.unsqueeze(-1) for x in terms["tisa"])
+        every = torch.arange(1 - tokens, tokens, device=q.device)
+        curve = (a * torch.exp(-b.abs() * (every - c) ** 2)).sum(1)
+        curve = curve[:, None].expand(*of_all, -1)
+        scores = scores + curve.gather(3, (distance + tokens - 1).expand(*of_all, -1))
+    return torch.softmax(scores + mask, dim=-1) @ v
+
+
+def steps(names: list[str], which: str, problem: Problem) -> Iterator[Callable[[], None]]:
+    """One function per implementation, which computes or trains on the same inputs."""
+    import torch
+
+    torch.manual_seed(1)
+    qkv, padding, mask = inputs(problem)
+    grad = torch.randn_like(qkv[0])
+    for name in names:
+        compute, wanted = build(name, problem, qkv, padding, mask)
+        yield _step(compute, wanted if which == "training" else None, grad)
+
+
+def _step(compute: Callable, wanted: list | None, grad) -> Callable[[], None]:
+    import torch
+
+    def step() -> None:
+        with torch.set_grad_enabled(wanted is not None):
+            y = compute()
+        if wanted is not None:
+            torch.autograd.grad(y, wanted, grad)
+        if grad.is_cuda:
+            torch.cuda.synchronize()
+
+    return step
+
+
+def times(names: list[str], which: str, problem: Problem, repetitions: int) -> list[list[float]]:
+    """Milliseconds of every repetition of every implementation."""
+    functions = list(steps(names, which, problem))
+    for step in functions:
+        step()  # what is allocated or compiled once
+    calls = [max(1, round(SECONDS / _seconds(step, 1))) for step in functions]
+    found: list[list[float]] = [[] for _ in names]
+    for _ in range(repetitions):
+        for i in range(len(names)):
+            found[i].append(1e3 * _seconds(functions[i], calls[i]))
+    return found
+
+
+def _seconds(step: Callable[[], None], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        step()
+    return (time.perf_counter() - start) / calls
+
+
+def measure_memory(which: str, name: str, problem: Problem, results) -> None:
+    """Put the MiB at the peak, beyond those of the inputs, into ``results``."""
+    import torch
+
+    torch.set_num_threads(problem.threads)
+    (tiny,) = steps([name], which, problem._replace(tokens=4, batch=1))
+    tiny()  # what libraries load and keep
+    (step,) = steps([name], which, problem)
+    if problem.device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        results.put((torch.cuda.max_memory_allocated() - before) / 2**20)
+        return
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    step()
+    results.put(_memory("VmHWM") - before)
+
+
+def measure(
+    which: str, problem: Problem, terms: list[str], repetitions: int
+) -> Iterator[dict[str, str | float | None]]:
+    """Rows of ``FIELDS``."""
+    names = implementations(terms, problem.causal)
+    found = dict(zip(names, times(names, which, problem, repetitions), strict=True))
+    medians = {name: statistics.median(found[name]) for name in names}
+    memory = {name: in_own_process(measure_memory, which, name, problem) for name in names}
+    for name in names:
+        lower, _, upper = statistics.quantiles(found[name], n=4, method="inclusive")
+        slower = medians[_published(name)] / medians[name] if name in terms else None
+        figures = (medians[name], lower, upper, medians[name] / medians[SDPA], slower)
+        more = memory[name] / memory[SDPA] if memory[SDPA] else None
+        row = (which, problem.tokens, name, *figures, memory[name], more)
+        yield dict(zip(FIELDS, row, strict=True))
+
+
+def _line(row: dict) -> str:
+    def number(field: str, spec: str) -> str:
+        return format(row[field], spec) if row[field] is not None else ""
+
+    quartiles = f"{row['lower_quartile']:.2f}..{row['upper_quartile']:.2f}"
+    return (
+        f"{row['pass']:10}{row['tokens']:6,}  {row['implementation']:34}"
+        f"{row['milliseconds']:10.2f} {quartiles:>18}{number('times_sdpa', '.2f'):>8}"
+        f"{number('published_times', '.1f'):>11}{row['memory_MiB']:10,.1f}"
+        f"{number('memory_times_sdpa', '.2f'):>8}"
+    )
+
+
+HEADER = (
+    f"{'pass':10}{'tokens':>6}  {'implementation':34}{'ms':>10} {'quartiles':>18}{'x sdpa':>8}"
+    f"{'published':>11}{'MiB':>10}{'x sdpa':>8}"
+)
+
+
+def plot(rows: list[dict], file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    passes = list(dict.fromkeys(row["pass"] for row in rows))
+    fields = (("milliseconds", "milliseconds"), ("memory_MiB", "memory (MiB)"))
+    figure, axes = pyplot.subplots(
+        len(passes), 2, figsize=(9, 3.6 * len(passes)), squeeze=False, layout="constrained"
+    )
+    for line, which in zip(axes, passes, strict=True):
+        for axis, (field, title) in zip(line, fields, strict=True):
+            for name in dict.fromkeys(row["implementation"] for row in rows):
+                points = [r for r in rows if (r["pass"], r["implementation"]) == (which, name)]
+                style = "--s" if name.startswith(("published", SDPA)) else "-o"
+                axis.plot(
+                    [p["tokens"] for p in points], [p[field] for p in points], style, label=name
+                )
+            axis.set(title=f"{which}: {title}", xlabel="tokens", xscale="log", yscale="log")
+            ticks = sorted({row["tokens"] for row in rows})
+            axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+            axis.minorticks_off()
+            axis.grid(alpha=0.3)
+    axes[0][0].legend(fontsize="x-small")
+    figure.savefig(file)
+
+
+def _machine(problem: Problem) -> str:
+    import torch
+
+    if problem.device == "cuda":
+        import triton
+
+        return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, Triton " + (
+            triton.__version__
+        )
+    return f"{platform.processor() or platform.machine()}, {problem.threads} threads"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--passes", type=_names(PASSES), default=list(PASSES), help="default: forward,training"
+    )
+    parser.add_argument(
+        "--terms",
+        nargs="+",
+        choices=TERMS,
+        default=list(TERMS),
+        metavar="TERMS",
+        help=f"sets of terms (default: {' '.join(TERMS)})",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=_numbers,
+        default=[128, 512, 1024],
+        help="lengths of the sentences (default: 128,512,1024)",
+    )
+    parser.add_argument("--batch", type=int, default=8, help="sentences (default: 8)")
+    parser.add_argument("--heads", type=int, default=12, help="default: 12")
+    parser.add_argument("--head-dim", type=int, default=64, help="default: 64")
+    parser.add_argument(
+        "--causal",
+        action="store_true",
+        help="hide later positions, and no padding; also times is_causal=True",
+    )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32",
+        help="of inputs and tables (default: float32)",
+    )  # fmt: skip
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all")
+    parser.add_argument(
+        "--repetitions", type=int, default=10, help="rounds, of which the median (default: 10)"
+    )
+    parser.add_argument(
+        "--csv", type=_new_file, metavar="FILE", help="also write the figures there"
+    )
+    parser.add_argument(
+        "--plot", type=_new_file, metavar="FILE", help="also draw them (needs matplotlib)"
+    )
+    arguments = parser.parse_args()
+    for option in ("batch", "heads", "head_dim", "threads"):
+        if getattr(arguments, option) < 1:
+            parser.error(f"--{option.replace('_', '-')} must be positive")
+    if arguments.repetitions < 2:
+        parser.error("--repetitions: a spread needs two or more")
+    if arguments.plot and not importlib.util.find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    import torch
+
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch sees no GPU")
+    if arguments.device == "cuda" and not importlib.util.find_spec("triton"):
+        parser.error("--device cuda needs Triton: pip install triton")
+    torch.set_num_threads(arguments.threads)
+    fields = {name: value for name, value in vars(arguments).items() if name in Problem._fields}
+    problems = [Problem(**{**fields, "tokens": tokens}) for tokens in arguments.tokens]
+    print(
+        f"{shlex.join(['python', *sys.argv])}\n{_machine(problems[0])}; Python "
+        f"{platform.python_version()}, torch {torch.__version__}; batch {arguments.batch}, "
+        f"{arguments.heads} heads of {arguments.head_dim}, {arguments.dtype}, "
+        f"{'causal' if arguments.causal else 'padded'}, span {SPAN}; median and quartiles of "
+        f"{arguments.repetitions} rounds; published: how many times longer it takes for the "
+        f"same terms; memory beyond the inputs\n\n{HEADER}"
+    )
+    rows = []
+    for which in arguments.passes:
+        for problem in problems:
+            for row in measure(which, problem, arguments.terms, arguments.repetitions):
+                rows.append(row)
+                print(_line(row), flush=True)
+    if arguments.csv:
+        with open(arguments.csv, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, FIELDS)
+            writer.writeheader()
+            writer.writerows(rows)
+    if arguments.plot:
+        plot(rows, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
