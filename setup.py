@@ -9,7 +9,7 @@ version = re.search(r'^__version__ = "(.+)"$', source.read_text(encoding="utf-8"
 setup(
     name="fairseq_convattn",
     version=version[1],
-    description="Lightweight, dynamic and attention token mixers as a fairseq plugin",
+    description="Convolutions and attention with relative positions as a fairseq plugin",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_convattn", "fairseq_convattn.*"]),
     package_data={"fairseq_convattn": ["py.typed"]},
@@ -21,9 +21,12 @@ setup(
         "sacrebleu>=2.4,<3",
         "rouge-score>=0.1.2,<0.2",
         "sentencepiece>=0.2,<0.3",
+        "scikit-learn>=1.3,<2",
+        "scipy>=1.11,<2",
     ],
     extras_require={
-        "test": ["pytest", "ruff", "subword-nmt"],
+        "test": ["pytest", "ruff", "subword-nmt", "matplotlib", "triton; sys_platform == 'linux'"],
         "benchmark": ["matplotlib"],
+        "analysis": ["matplotlib"],
     },
 )

@@ -2,12 +2,24 @@ import re
 
 from conftest import ROOT
 
-from fairseq_convattn.architectures.overview import architecture_table, language_model_table
+from fairseq_convattn.architectures.overview import (
+    architecture_table,
+    language_model_table,
+    masked_language_model_table,
+)
 
 
 def test_its_tables_of_architectures_are_the_codes():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert architecture_table() in readme and language_model_table() in readme
+    for table in (architecture_table, language_model_table, masked_language_model_table):
+        assert table() in readme
+
+
+def test_every_equivalence_on_its_page_is_a_test_and_the_other_way_round():
+    page = (ROOT / "docs" / "equivalences.md").read_text(encoding="utf-8")
+    tests = (ROOT / "tests" / "test_equivalences.py").read_text(encoding="utf-8")
+    named = re.findall(r"`(?:test_)?(e[1-6]_\w+)`", page)
+    assert set(named) == set(re.findall(r"def test_(e[1-6]_\w+)", tests))
 
 
 def test_the_files_that_the_documents_name_are_there():

@@ -16,6 +16,7 @@ from .scores import HIDDEN, Layout, Scores, blind_queries, decompose
 from .terms import Terms
 
 QUERIES = 128
+MANY_QUERIES = 1024, 256  # of which scaled_dot_product_attention takes larger tiles; causal
 SCORES = 2**19  # computed at once: few enough for a core's cache
 
 Part = tuple[slice, slice]  # of the sentences and of the heads
@@ -53,7 +54,10 @@ class _BlockedAttention(torch.autograd.Function):
         ctx.layout, ctx.dropout = layout, (dropout_p, seed)
         y = scores.v.new_empty(*scores.q.shape[:3], scores.v.size(3))
         dropout = _dropout(dropout_p, seed, y.device)
-        for block in _blocks(scores, layout):
+        many = QUERIES
+        if dropout_p == 0 and scores.band is None:
+            many = MANY_QUERIES[layout.causal]
+        for block in _blocks(scores, layout, many):
             for part in block.parts():
                 y[part][:, :, block.rows] = block.output(part, dropout if dropout_p else None)
         ctx.save_for_backward(*tensors, y)
@@ -67,7 +71,7 @@ class _BlockedAttention(torch.autograd.Function):
         grads = Scores(*(x if x is None else x.new_zeros(x.shape) for x in tensors))
         dropout = _dropout(*ctx.dropout, y.device)
         mean = (grad * y).sum(-1, keepdim=True)  # of the weights' gradients, row by row
-        for block in _blocks(scores, ctx.layout):
+        for block in _blocks(scores, ctx.layout, QUERIES):
             for part in block.parts():
                 weights = block.weights(part)
                 block.add_gradients(part, weights, dropout(weights), grad, mean, grads)
@@ -85,10 +89,10 @@ def _dropout(p: float, seed: int, device: torch.device) -> Callable[[Tensor], Te
     )
 
 
-def _blocks(scores: Scores, layout: Layout) -> Iterator["_Block"]:
+def _blocks(scores: Scores, layout: Layout, size: int) -> Iterator["_Block"]:
     scratch = {}
-    for start in range(0, scores.q.size(2), QUERIES):
-        yield _Block(scores, layout, start, scratch)
+    for start in range(0, scores.q.size(2), size):
+        yield _Block(scores, layout, slice(start, min(start + size, scores.q.size(2))), scratch)
 
 
 class _Block:
@@ -100,27 +104,29 @@ class _Block:
         own: the first query's own position among the columns.
         beyond: the columns that some query has beyond the band's right.
         diagonals: where the curve has the block's, from the last query's first key on.
-        toeplitz: the curve's entries, ``[heads, rows, columns]``.
+        upside_down: view of the curve's entries, ``[heads or 1, rows, columns]``, with the
+            last row first.
+        toeplitz: some heads, and the curve's entries for them.
     """
 
-    def __init__(self, scores: Scores, layout: Layout, start: int, scratch: dict[str, Tensor]):
+    def __init__(self, scores: Scores, layout: Layout, rows: slice, scratch: dict[str, Tensor]):
         self.scores, self.layout, self.scratch = scores, layout, scratch
         queries, keys = scores.q.size(2), scores.k.size(2)
-        stop = min(start + QUERIES, queries)
+        start, stop = rows.start, rows.stop
         first, last = 0, keys
         if layout.reach is not None:
             first = max(0, layout.offset + start - layout.reach)
             last = min(keys, layout.offset + stop + layout.reach)
         if layout.causal:
             last = layout.offset + stop
-        self.rows, self.columns = slice(start, stop), slice(first, last)
+        self.rows, self.columns = rows, slice(first, last)
         self.shape = stop - start, last - first
         self.own = layout.offset + start - first
         self.beyond = slice(self.own + layout.right + 1, last - first)
         begin = first - stop + queries
         self.diagonals = slice(begin, begin + sum(self.shape) - 1)
-        toeplitz = scores.curve[:, self.diagonals].unfold(1, self.shape[1], 1).flip(1)
-        self.toeplitz = toeplitz.expand(scores.q.size(1), -1, -1)
+        self.upside_down = scores.curve[:, self.diagonals].unfold(1, self.shape[1], 1)
+        self.toeplitz = slice(0), None
         self.diagonal_sums = None
 
     def parts(self) -> Iterator[Part]:
@@ -128,20 +134,28 @@ class _Block:
         sentences, heads = self.scores.q.shape[:2]
         fitting = max(1, SCORES // (self.shape[0] * self.shape[1]))
         if fitting < heads:
-            for b in range(sentences):
-                for h in range(0, heads, fitting):
+            for h in range(0, heads, fitting):
+                for b in range(sentences):
                     yield slice(b, b + 1), slice(h, h + fitting)
         else:
             for b in range(0, sentences, fitting // heads):
                 yield slice(b, b + fitting // heads), slice(0, heads)
+
+    def curves(self, heads: slice) -> Tensor:
+        """The curve's entries for some heads, ``[heads, rows, columns]``."""
+        if self.toeplitz[0] != heads:
+            mine = self.upside_down if self.upside_down.size(0) == 1 else self.upside_down[heads]
+            self.toeplitz = heads, mine.flip(1)
+        count = len(range(self.scores.q.size(1))[heads])
+        return self.toeplitz[1].expand(count, -1, -1)
 
     def weights(self, part: Part) -> Tensor:
         """Normalised, ``[n, rows, columns]``, n counting the part's heads."""
         scores = self.scores
         q, k = self._rows(scores.q, part), self._columns(scores.k, part)
         framed, s = self._framed("weights", q)
-        heads = self.toeplitz[part[1]]
-        s.unflatten(0, (-1, heads.size(0))).copy_(heads)
+        curves = self.curves(part[1])
+        s.unflatten(0, (-1, curves.size(0))).copy_(curves)
         s.baddbmm_(q, k.transpose(1, 2), alpha=self.layout.scale)
         if scores.column is not None:
             s.add_(self._columns(scores.column, part).unsqueeze(1))
@@ -162,7 +176,7 @@ class _Block:
         """The weighted sums of values, ``[sentences, heads, rows, value_dim]``."""
         scores = self.scores
         if dropout is None and scores.band is None:
-            mask = self.toeplitz[part[1]].unsqueeze(0)
+            mask = self.curves(part[1]).unsqueeze(0)
             if scores.column is not None:
                 mask = mask + scores.column[part][:, :, None, self.columns]
             q, (k, v) = scores.q[part][:, :, self.rows], (scores.k[part], scores.v[part])
@@ -171,7 +185,7 @@ class _Block:
         weights = self.weights(part)
         weights = weights if dropout is None else weights.mul_(dropout(weights))
         y = torch.bmm(weights, self._columns(scores.v, part))
-        return y.unflatten(0, (-1, self.toeplitz[part[1]].size(0)))
+        return y.unflatten(0, (-1, self.curves(part[1]).size(0)))
 
     def add_gradients(
         self,
@@ -192,7 +206,7 @@ class _Block:
         s.baddbmm_(grad, v.transpose(1, 2), beta=0)
         s = s if kept is None else s.mul_(kept)
         s.sub_(self._rows(mean, part)).mul_(weights)
-        self._rows(grads.q, part).copy_(torch.bmm(s, k).mul_(scale))
+        self._rows(grads.q, part).baddbmm_(s, k, beta=0, alpha=scale)
         self._columns(grads.k, part).baddbmm_(s.transpose(1, 2), q, alpha=scale)
         if scores.column_step is not None or scores.column is not None:
             self._columns(grads.column, part).add_(s.sum(1))
