@@ -137,7 +137,7 @@ def published(q, k, v, terms: dict, mask, causal: bool):
         vectors = F.embedding(index, terms["query"][0])
         scores = scores + torch.einsum("bhid,ijd->bhij", q, vectors) * scale
     if "key" in terms:
-        vectors = F.embedding(index.max() - index, terms["key"][0])
+        vectors = F.embedding((SPAN if causal else 2 * SPAN) - index, terms["key"][0])
         scores = scores + torch.einsum("bhjd,ijd->bhij", k, vectors) * scale
     if "tisa" in terms:
         a, b, c = (x.unsqueeze(-1) for x in terms["tisa"])

@@ -1,153 +1,342 @@
-"""The Triton kernels of composite attention, in Triton's interpreter or on a GPU."""
+"""Composite attention's Triton kernels against the reference: on a GPU, else interpreted."""
 
-import importlib.util
+import importlib
+import itertools
 import os
+import subprocess
 import sys
 
 import pytest
 import torch
+from conftest import PLUGIN
 
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("needs Triton: pip install triton", allow_module_level=True)
-ON_GPU = torch.cuda.is_available()
-if not ON_GPU:  # Triton reads it when it is imported
-    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("Triton is imported already, without its interpreter", allow_module_level=True)
-    os.environ["TRITON_INTERPRET"] = "1"
+from fairseq_convattn.ops import composite_attention
+from fairseq_convattn.ops.attention import BEYOND, TERMS, api
 
-from fairseq_convattn.ops import composite_attention  # noqa: E402
-from fairseq_convattn.ops.attention import BEYOND  # noqa: E402
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+if not GPU and "triton" not in sys.modules:  # Triton looks at it once
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
+triton_kernels = importlib.import_module("fairseq_convattn.ops.attention.triton_kernels")
+if triton_kernels.unfit(*[torch.zeros(1, 1, 1, 1, device=DEVICE)] * 2):
+    pytest.skip("Triton was imported without TRITON_INTERPRET=1", allow_module_level=True)
 
-DEVICE = "cuda" if ON_GPU else "cpu"
-HEADS, WIDTH, SPAN = 2, 8, 3
-TERMS = [
-    ("content",),
+needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
+HEADS, WIDTH, VALUES, SPAN = 2, 8, 12, 3
+COMBINATIONS = [
     ("content", "fixed"),
     ("content", "tisa"),
-    ("query",),
-    ("key", "key_only"),
-    ("content", "fixed", "query", "key", "t5", "alibi", "kerple"),
+    ("content", "fixed", "query"),
+    ("content", "fixed", "query", "key"),
+    tuple(TERMS),
 ]
 
 
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch, request):
+    """The smallest that there are, so that short inputs have several."""
+    if "own_blocks" not in request.fixturenames:
+        set_blocks(monkeypatch, (16, 16), (16, 16))
+
+
+@pytest.fixture
+def own_blocks():
+    """Those for GPUs."""
+
+
+def set_blocks(monkeypatch, forward, backward):
+    for name, shape in (("_forward_blocks", forward), ("_backward_blocks", backward)):
+        blocks = triton_kernels.Blocks(*shape, 4, 1)
+        monkeypatch.setattr(triton_kernels, name, lambda width, dtype, blocks=blocks: blocks)
+
+
 def random(*shape, dtype=torch.float32):
-    return torch.randn(*shape, device=DEVICE, dtype=dtype, requires_grad=True)
+    return torch.randn(shape).to(DEVICE, dtype).requires_grad_()
 
 
-def parameters(terms, causal, heads):
-    taps = SPAN + 1 if causal else 2 * SPAN + 1
+def parameters(terms, causal, heads=HEADS, width=WIDTH, span=SPAN, dtype=torch.float32):
+    taps = span + 1 if causal else 2 * span + 1
+
+    def table(*shape):
+        return random(heads, *shape, dtype=dtype)
+
     made = {
         "content": lambda: None,
-        "fixed": lambda: random(heads, taps),
-        "query": lambda: random(heads, taps, WIDTH),
-        "key": lambda: random(heads, taps, WIDTH),
-        "key_only": lambda: random(heads, WIDTH),
-        "tisa": lambda: tuple(random(heads, 3) for _ in range(3)),
-        "alibi": lambda: random(heads),
-        "t5": lambda: random(heads, 32),
-        "kerple": lambda: (random(heads), random(heads)),
+        "fixed": lambda: table(taps),
+        "query": lambda: table(taps, width),
+        "key": lambda: table(taps, width),
+        "key_only": lambda: table(width),
+        "tisa": lambda: (table(3), table(3), table(3)),
+        "alibi": lambda: table(),
+        "t5": lambda: table(32),
+        "kerple": lambda: (table(), table()),
     }
     return {term: made[term]() for term in terms}
 
 
 def tensors(terms):
+    """The parameters of all terms, one after another."""
     for term in terms.values():
         if term is not None:
             yield from term if isinstance(term, tuple) else (term,)
 
 
-def run(qkv, terms, beyond="clip", impl="triton", **options):
-    """Output, then the gradients of inputs and tables."""
-    span = SPAN if beyond == "mask" else None
-    y = composite_attention(*qkv, terms, beyond=beyond, span=span, impl=impl, **options)
+def inputs(queries, keys, width=WIDTH, values=VALUES, batch=1, heads=HEADS, dtype=torch.float32):
+    shapes = ((queries, width), (keys, width), (keys, values))
+    return [random(batch, heads, *shape, dtype=dtype) for shape in shapes]
+
+
+def padding(keys):
+    """On both sides of one sentence, all over the other."""
+    mask = torch.zeros(2, keys, dtype=torch.bool, device=DEVICE)
+    mask[0, : keys // 4], mask[0, keys - keys // 5 :], mask[1] = True, True, True
+    return mask
+
+
+def run(qkv, terms, impl="triton", causal=False, beyond="clip", span=SPAN, **options):
+    return composite_attention(
+        *qkv, terms, impl=impl, causal=causal, beyond=beyond, span=span, **options
+    )
+
+
+def with_gradients(qkv, terms, **options):
+    y = run(qkv, terms, **options)
     weights = torch.linspace(-1, 1, y.numel(), device=DEVICE).view_as(y).to(y.dtype)
-    wanted = [*qkv, *tensors(terms)]
+    wanted = [x for x in (*qkv, *tensors(terms)) if x.requires_grad]
     return y, *torch.autograd.grad(y, wanted, weights, materialize_grads=True)
 
 
-def compare(qkv, terms, beyond, atol=1e-4, **options):
-    expected = run(qkv, terms, beyond, "reference", **options)
-    for e, actual in zip(expected, run(qkv, terms, beyond, **options), strict=True):
-        torch.testing.assert_close(actual, e, rtol=0, atol=atol)
+def assert_near(actual, expected, tolerance):
+    """Relative to the largest element."""
+    assert actual.shape == expected.shape and actual.isfinite().all()
+    difference = (actual.float() - expected.float()).abs().max()
+    assert difference <= tolerance * max(1, expected.abs().max()), difference
+
+
+def compare(qkv, terms, tolerance=1e-5, **options):
+    actual = with_gradients(qkv, terms, **options)
+    expected = with_gradients(qkv, terms, impl="reference", **options)
+    for x, y in zip(actual, expected, strict=True):
+        assert_near(x, y, tolerance)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("terms", TERMS, ids=",".join)
-def test_kernels_give_what_the_reference_gives(terms, causal):
+@pytest.mark.parametrize("term", TERMS)
+def test_every_term(term, causal):
     torch.manual_seed(1)
-    for beyond in BEYOND:
-        for queries, keys in ((21, 21), (5, 21), (1, 1)):
-            qkv = [random(3, HEADS, time, WIDTH) for time in (queries, keys, keys)]
-            mask = torch.zeros(3, keys, dtype=torch.bool, device=DEVICE)
-            mask[0, : keys // 3], mask[1, keys - keys // 3 :], mask[2] = True, True, True
-            made = parameters(terms, causal, heads=1 if queries == 5 else HEADS)
-            compare(qkv, made, beyond, causal=causal, padding_mask=mask)
+    compare(inputs(20, 20, batch=2), parameters((term,), causal), causal=causal)
 
 
-@pytest.mark.parametrize("width", [1, 17, 40])
-def test_widths_and_strides(width):
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("terms", COMBINATIONS, ids=",".join)
+def test_terms_together(terms, beyond, causal):
     torch.manual_seed(2)
-    q, k = (random(2, 33, HEADS, WIDTH).transpose(1, 2) for _ in range(2))
-    v = random(2, 33, HEADS, width).transpose(1, 2)
-    compare([q, k, v], parameters(("content", "fixed", "query"), True, HEADS), "clip", causal=True)
+    compare(
+        inputs(19, 23, batch=2),
+        parameters(terms, causal),
+        causal=causal,
+        beyond=beyond,
+        padding_mask=padding(23),
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries, keys", [(1, 1), (2, 3), (1, 33), (16, 16), (17, 40), (49, 49)])
+def test_every_length(queries, keys, causal):
+    torch.manual_seed(3)
+    terms = parameters(("content", "fixed", "query", "key"), causal)
+    compare(inputs(queries, keys), terms, causal=causal)
+
+
+@pytest.mark.parametrize("span", [0, 1, 30])
+def test_every_span(span):
+    torch.manual_seed(4)
+    for causal, beyond in ((False, "clip"), (True, "zero"), (False, "mask")):
+        terms = parameters(("content", "fixed", "query", "key"), causal, span=span)
+        compare(inputs(21, 21), terms, causal=causal, beyond=beyond, span=span)
+
+
+@pytest.mark.parametrize("width, values", [(8, 16), (20, 40), (33, 7), (40, 1), (1, 32)])
+def test_every_width(width, values):
+    torch.manual_seed(5)
+    terms = parameters(("content", "query", "key_only"), True, width=width)
+    compare(inputs(18, 18, width, values), terms, causal=True)
+
+
+@pytest.mark.parametrize("forward, backward", [((32, 16), (16, 32)), ((16, 64), (32, 64))])
+def test_blocks_of_any_shape(monkeypatch, forward, backward):
+    set_blocks(monkeypatch, forward, backward)
+    torch.manual_seed(6)
+    for causal in (False, True):
+        terms = parameters(("content", "tisa", "query", "key"), causal)
+        compare(inputs(50, 70), terms, causal=causal)
+        compare(inputs(50, 70), terms, causal=causal, beyond="mask")
+
+
+def test_tables_that_heads_share():
+    torch.manual_seed(7)
+    for beyond in ("clip", "zero"):
+        compare(inputs(18, 18), parameters(TERMS, False, heads=1), beyond=beyond)
+
+
+def test_inputs_of_any_stride():
+    torch.manual_seed(8)
+    time_first = [random(18, 2, HEADS, WIDTH).permute(1, 2, 0, 3) for _ in range(3)]
+    compare(time_first, parameters(("content", "query", "key"), False))
+    width_first = [random(WIDTH, 2, HEADS, 18).permute(1, 2, 3, 0) for _ in range(3)]
+    compare(width_first, parameters(("content", "fixed"), True), causal=True)
 
 
 def test_padding_gives_zeros_where_nothing_is_seen():
-    qkv = [random(2, HEADS, 20, WIDTH) for _ in range(3)]
-    mask = torch.zeros(2, 20, dtype=torch.bool, device=DEVICE)
-    mask[0, :4], mask[1] = True, True
-    y, *grads = run(
-        qkv, parameters(("content", "tisa"), True, HEADS), causal=True, padding_mask=mask
-    )
-    assert y[1].eq(0).all() and y[0, :, :4].eq(0).all() and y[0, :, 4:].ne(0).all()
-    assert all(grad.isfinite().all() for grad in grads)
+    torch.manual_seed(9)
+    qkv, terms = inputs(20, 20, batch=2), parameters(TERMS, True)
+    y, *grads = with_gradients(qkv, terms, causal=True, padding_mask=padding(20))
+    assert y[1].eq(0).all() and y[0, :, :5].eq(0).all() and y[0, :, 5:].ne(0).all()
+    assert all(grad[1].eq(0).all() for grad in grads[:3])
+    assert grads[1][0, :, :5].eq(0).all() and grads[2][0, :, 16:].eq(0).all()
 
 
-def test_the_same_inputs_give_the_same_bits():
-    qkv = [random(2, HEADS, 50, WIDTH) for _ in range(3)]
-    terms = parameters(("content", "fixed", "query", "key"), False, HEADS)
-    first, second = (run(qkv, terms, causal=False) for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+def test_tables_without_gradients():
+    torch.manual_seed(10)
+    terms = {
+        name: x if x is None else tuple(map(torch.detach, x)) if type(x) is tuple else x.detach()
+        for name, x in parameters(TERMS, False).items()
+    }
+    compare(inputs(18, 18), terms)
+    compare([x.detach().requires_grad_(i == 2) for i, x in enumerate(inputs(18, 18))], terms)
+
+
+@pytest.mark.parametrize(
+    "dtype, tolerance",
+    [(torch.float16, 5e-3), pytest.param(torch.bfloat16, 4e-2, marks=needs_gpu)],
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_half_precision(dtype, tolerance, causal):
+    torch.manual_seed(11)
+    terms = parameters(("content", "fixed", "query", "key"), causal, dtype=dtype)
+    qkv = inputs(20, 20, dtype=dtype)
+    assert run(qkv, terms, causal=causal).dtype == dtype
+    compare(qkv, terms, tolerance, causal=causal)
+
+
+def dropped_weights(qkv, terms, p, seed, **options):
+    """The weights as dropout leaves them: what values of one at a single key give."""
+    torch.manual_seed(seed)
+    keys = qkv[1].size(2)
+    one_hot = torch.eye(keys, device=DEVICE).expand(*qkv[1].shape[:2], -1, -1)
+    return run((*qkv[:2], one_hot), terms, dropout_p=p, **options)
+
+
+def test_dropout_drops_and_scales_weights():
+    torch.manual_seed(12)
+    qkv, terms = inputs(40, 40, batch=2), parameters(("content", "fixed"), False)
+    full = dropped_weights(qkv, terms, 0.0, 1)
+    seen = []
+    for seed in (1, 1, 2):
+        weights = dropped_weights(qkv, terms, 0.3, seed)
+        kept = weights != 0
+        torch.testing.assert_close(weights, full / 0.7 * kept)
+        assert abs(kept.float().mean() - 0.7) < 0.02
+        seen.append(kept)
+    assert seen[0].equal(seen[1])
+    same = [seen[0] == seen[2], seen[0][0] == seen[0][1], seen[0][:, 0] == seen[0][:, 1]]
+    same += [seen[0][:, :, 1:] == seen[0][:, :, :-1], seen[0][..., 1:] == seen[0][..., :-1]]
+    for other in same:  # drawn independently for every call, sentence, head, query and key
+        assert abs(other.float().mean() - 0.58) < 0.03
 
 
 def test_dropout_drops_the_same_weights_forward_and_backward():
-    """The output is linear in v: its gradient is the transposed use of the same weights."""
-    qkv = [random(2, HEADS, 40, WIDTH) for _ in range(3)]
-    terms = parameters(("content", "fixed"), True, HEADS)
-    torch.manual_seed(3)
-    y, _, _, grad, *_ = run(qkv, terms, causal=True, dropout_p=0.4)
-    weights = torch.linspace(-1, 1, y.numel(), device=DEVICE).view_as(y)
-    torch.testing.assert_close((grad * qkv[2]).sum(), (weights * y).sum(), rtol=1e-4, atol=1e-3)
-    assert not torch.allclose(y, run(qkv, terms, causal=True)[0])
-
-
-BFLOAT16 = pytest.param(
-    torch.bfloat16,
-    marks=pytest.mark.skipif(not ON_GPU, reason="Triton's interpreter multiplies bfloat16 wrongly"),
-)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, BFLOAT16])
-def test_half_precision(dtype):
-    torch.manual_seed(4)
-    qkv = [random(1, HEADS, 40, WIDTH, dtype=dtype) for _ in range(3)]
-    terms = parameters(("content", "tisa", "query"), True, HEADS)
-    y = run(qkv, terms, causal=True)[0]
-    expected = run([x.detach().float().requires_grad_() for x in qkv], terms, causal=True)[0]
-    assert y.dtype == dtype
-    torch.testing.assert_close(y.float(), expected, rtol=0, atol=0.05)
-
-
-@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
-@pytest.mark.parametrize("time", [512, 1000, 2048])
-def test_long_inputs_on_a_gpu(time):
+    torch.manual_seed(13)
+    qkv, terms = inputs(20, 37), parameters(("content", "tisa", "query"), True)
+    kept = dropped_weights(qkv, terms, 0.4, 5, causal=True) != 0
     torch.manual_seed(5)
-    qkv = [random(2, 4, time, 64) for _ in range(3)]
-    terms = {"content": None, "fixed": random(4, 17), "query": random(1, 17, 64)}
-    compare(qkv, terms, "clip", atol=2e-2, causal=False)
+    actual = with_gradients(qkv, terms, causal=True, dropout_p=0.4)
+    one_hot = torch.eye(37, device=DEVICE).expand(1, HEADS, -1, -1)
+    weights = run((*qkv[:2], one_hot), terms, impl="reference", causal=True)
+    y = (weights * kept / 0.6) @ qkv[2]
+    wanted = [*qkv, *tensors(terms)]
+    grads = torch.autograd.grad(
+        y, wanted, torch.linspace(-1, 1, y.numel(), device=DEVICE).view_as(y)
+    )
+    for x, expected in zip(actual, (y, *grads), strict=True):
+        assert_near(x, expected, 1e-5)
 
 
-def test_refuses_double_precision():
-    qkv = [random(1, HEADS, 4, WIDTH, dtype=torch.float64) for _ in range(3)]
-    with pytest.raises(ValueError, match="float32"):
-        composite_attention(*qkv, {"content": None}, causal=True, impl="triton")
+def test_the_same_inputs_give_the_same_bits():
+    torch.manual_seed(14)
+    qkv, terms = inputs(20, 20, batch=2), parameters(TERMS, False)
+
+    def once():
+        torch.manual_seed(15)
+        return with_gradients(qkv, terms, dropout_p=0.1)
+
+    assert all(x.equal(y) for x, y in zip(once(), once(), strict=True))
+
+
+def test_refuses_what_it_cannot_compute(monkeypatch):
+    terms = {"content": None}
+    with pytest.raises(ValueError, match="give float32 or half"):
+        run([x.double() for x in inputs(5, 5)], terms)
+    with pytest.raises(ValueError, match="at most 256, not 257"):
+        run(inputs(5, 5, values=257), terms)
+    if not GPU:
+        with pytest.raises(ValueError, match="needs a GPU for bfloat16"):
+            run(inputs(5, 5, dtype=torch.bfloat16), terms)
+    monkeypatch.setattr(api, "_has_triton", lambda: False)
+    with pytest.raises(ValueError, match="pip install triton"):
+        run(inputs(5, 5), terms)
+
+
+def test_without_fairseq_and_without_the_interpreter():
+    code = (
+        "import sys, torch, ops\n"
+        "x = torch.zeros(1, 1, 4, 8)\n"
+        "ops.composite_attention(x, x, x, {'content': None}, causal=True)\n"
+        "try: ops.composite_attention(x, x, x, {'content': None}, causal=True, impl='triton')\n"
+        "except ValueError as error: print(error, 'fairseq' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PLUGIN), "TRITON_INTERPRET": "0"}
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert "needs tensors on a GPU" in process.stdout and process.stdout.endswith("False\n")
+
+
+def test_is_what_gpus_use_by_default(monkeypatch):
+    used = []
+    attend = triton_kernels.attend
+    monkeypatch.setattr(triton_kernels, "attend", lambda *a, **k: used.append(1) or attend(*a, **k))
+    run(inputs(5, 5), {"content": None}, impl=None)
+    assert len(used) == GPU
+    run([x.double() for x in inputs(5, 5)], {"content": None}, impl=None)
+    assert len(used) == GPU
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [32, 64, 128, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_large_inputs(own_blocks, causal, width, dtype):
+    torch.manual_seed(16)
+    tolerance = {torch.float32: 5e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}[dtype]
+    for (queries, keys), terms in itertools.product(((1000, 1000), (130, 517)), COMBINATIONS):
+        made = parameters(terms, causal, heads=1, width=width, span=8, dtype=dtype)
+        qkv = inputs(queries, keys, width, width, batch=2, dtype=dtype)
+        for beyond in ("clip", "mask"):
+            options = {"causal": causal, "beyond": beyond, "span": 8, "padding_mask": padding(keys)}
+            compare(qkv, made, tolerance, **options)
+
+
+@needs_gpu
+def test_large_inputs_give_the_same_bits(own_blocks):
+    torch.manual_seed(17)
+    qkv = inputs(1000, 1000, 64, 64, batch=8, heads=12, dtype=torch.bfloat16)
+    terms = parameters(("content", "fixed", "query", "key"), False, heads=12, width=64)
+
+    def once():
+        torch.manual_seed(18)
+        return with_gradients(qkv, terms, dropout_p=0.1)
+
+    assert all(x.equal(y) for x, y in zip(once(), once(), strict=True))

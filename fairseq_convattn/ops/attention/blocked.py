@@ -43,7 +43,8 @@ def attend(
     y = _BlockedAttention.apply(layout, dropout_p, seed, *scores)
     if padding_mask is not None:
         blind = blind_queries(padding_mask, q.size(2), layout)
-        y = y.masked_fill(blind[:, None, :, None], 0)
+        if blind.any():
+            y = y.masked_fill(blind[:, None, :, None], 0)
     return y.to(v.dtype)
 
 
@@ -70,11 +71,10 @@ class _BlockedAttention(torch.autograd.Function):
         scores = Scores(*tensors)
         grads = Scores(*(x if x is None else x.new_zeros(x.shape) for x in tensors))
         dropout = _dropout(*ctx.dropout, y.device)
-        mean = (grad * y).sum(-1, keepdim=True)  # of the weights' gradients, row by row
         for block in _blocks(scores, ctx.layout, QUERIES):
             for part in block.parts():
                 weights = block.weights(part)
-                block.add_gradients(part, weights, dropout(weights), grad, mean, grads)
+                block.add_gradients(part, weights, dropout(weights), y, grad, grads)
             block.add_curve_gradient(grads.curve)
         return None, None, None, *grads
 
@@ -192,8 +192,8 @@ class _Block:
         part: Part,
         weights: Tensor,
         kept: Tensor | None,
+        y: Tensor,
         grad: Tensor,
-        mean: Tensor,
         grads: Scores,
     ) -> None:
         """Add what the block contributes to all gradients but the curve's."""
@@ -205,7 +205,8 @@ class _Block:
         framed, s = self._framed("gradients", grad)
         s.baddbmm_(grad, v.transpose(1, 2), beta=0)
         s = s if kept is None else s.mul_(kept)
-        s.sub_(self._rows(mean, part)).mul_(weights)
+        mean = (grad * self._rows(y, part)).sum(-1, keepdim=True)
+        s.sub_(mean).mul_(weights)
         self._rows(grads.q, part).baddbmm_(s, k, beta=0, alpha=scale)
         self._columns(grads.k, part).baddbmm_(s.transpose(1, 2), q, alpha=scale)
         if scores.column_step is not None or scores.column is not None:

@@ -46,7 +46,9 @@ def unfit(q: Tensor, v: Tensor) -> str:
             "imported"
         )
     if q.is_cuda and torch.cuda.get_device_capability(q.device) < (8, 0):
-        return "needs a GPU of compute capability 8.0 or more, whose tensor cores Triton uses"
+        return "needs a GPU of compute capability 8.0 or more"
+    if not q.is_cuda and torch.bfloat16 in (q.dtype, v.dtype):
+        return "needs a GPU for bfloat16, whose bits Triton's interpreter multiplies as integers"
     if torch.float64 in (q.dtype, v.dtype):
         return "computes in float32: give float32 or half precision"
     if max(q.size(3), v.size(3)) > WIDEST:

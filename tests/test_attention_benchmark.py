@@ -1,0 +1,81 @@
+import csv
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+
+from fairseq_convattn.ops import composite_attention
+
+SCRIPT = ROOT / "benchmarks" / "composite_attention.py"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    spec = importlib.util.spec_from_file_location("composite_attention_benchmark", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("tokens", [5, 23])
+@pytest.mark.parametrize("causal", [False, True])
+def test_all_implementations_compute_the_same(benchmark, causal, tokens):
+    """With terms ours and the published code's way, without any ours and PyTorch's."""
+    problem = benchmark.Problem(
+        tokens=tokens, batch=3, heads=2, head_dim=4, causal=causal, dtype="float32", device="cpu",
+        threads=1,
+    )  # fmt: skip
+    qkv, padding, mask = benchmark.inputs(problem)
+    for terms in benchmark.TERMS:
+        torch.manual_seed(1)
+        ours, wanted = benchmark.build(terms, problem, qkv, padding, mask)
+        torch.manual_seed(1)
+        published, also_wanted = benchmark.build(f"published {terms}", problem, qkv, padding, mask)
+        results = []
+        for compute, tensors in ((ours, wanted), (published, also_wanted)):
+            y = compute()
+            grad = torch.linspace(-1, 1, y.numel()).view_as(y)
+            results.append((y, *torch.autograd.grad(y, tensors, grad)))
+        for x, expected in zip(*results, strict=True):
+            torch.testing.assert_close(x, expected, atol=1e-4, rtol=1e-4)
+    plain = composite_attention(*qkv, {"content": None}, causal=causal, padding_mask=padding)
+    for name in benchmark.implementations([], causal):
+        compute, _ = benchmark.build(name, problem, qkv, padding, mask)
+        torch.testing.assert_close(compute(), plain)
+
+
+def test_benchmark(tmp_path):
+    figures = tmp_path / "figures.csv"
+    options = ("--passes", "training", "--terms", "content,fixed", "--tokens", "12", "--causal")
+    sizes = ("--batch", "2", "--heads", "2", "--head-dim", "4", "--repetitions", "2")
+    run = subprocess.run(
+        [sys.executable, SCRIPT, *options, *sizes, "--threads", "1", "--csv", figures],
+        capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=True,
+    )  # fmt: skip
+    assert "--tokens 12" in run.stdout and torch.__version__ in run.stdout
+    with open(figures, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["implementation"] for row in rows] == [
+        *("sdpa", "sdpa, is_causal", "content,fixed", "published content,fixed"),
+    ]
+    for row in rows:
+        assert 0 < float(row["lower_quartile"]) <= float(row["milliseconds"])
+    sdpa, _, ours, published = (float(row["milliseconds"]) for row in rows)
+    assert float(rows[2]["times_sdpa"]) == pytest.approx(ours / sdpa)
+    assert float(rows[2]["published_times"]) == pytest.approx(published / ours)
+
+
+def test_bad_options_are_refused_before_any_measurement(tmp_path):
+    for options, message in (
+        (("--terms", "content,query"), "invalid choice"),
+        (("--tokens", "1"), "too few"),
+        (("--heads", "0"), "--heads must be positive"),
+        (("--repetitions", "1"), "two or more"),
+        (("--csv", str(tmp_path)), "is there already"),
+    ):
+        run = subprocess.run([sys.executable, SCRIPT, *options], capture_output=True, text=True)
+        assert run.returncode == 2 and message in run.stderr and not run.stdout
