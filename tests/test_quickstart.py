@@ -43,7 +43,6 @@ def test_learns_its_task(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_learns_to_summarize(tmp_path):
     output = tmp_path / "new"
     model, lead = re.findall(r"ROUGE-L F1 = (\d+\.\d+)", tour(output, "--task", "summarization"))
