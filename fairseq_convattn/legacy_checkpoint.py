@@ -30,7 +30,7 @@ class _Inert:
 
 
 _METERS = ("AverageMeter", "MetersDict", "StopwatchMeter", "TimeMeter")
-_HARMLESS = [
+HARMLESS_GLOBALS = [
     (_Inert, f"{module}.{name}")
     for module in ("fairseq.meters", "fairseq.logging.meters")
     for name in _METERS
@@ -103,7 +103,7 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> dict[str, Any]:
         FileNotFoundError: the directory of ``new`` is not there.
     """
     require_new(new)
-    state = read_checkpoint(old, also_allow=_HARMLESS)
+    state = read_checkpoint(old, also_allow=HARMLESS_GLOBALS)
     try:
         state = _converted(state)
     except CheckpointError as error:

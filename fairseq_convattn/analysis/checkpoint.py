@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..architectures.config import ENCODER_DECODER
 from ..checkpoint_files import CheckpointError, read_checkpoint
-from ..legacy_checkpoint import _HARMLESS
+from ..legacy_checkpoint import HARMLESS_GLOBALS
 from ..ops.attention import alibi_slopes
 from .curves import TERM_PARAMETERS, Curves, kernel_curves, shared_by_layers, term_curves
 from .stored import POSITIONS, StoredStack, stored_stacks, updates
@@ -94,7 +94,7 @@ def read_contents(path: str | Path) -> Contents:
         CheckpointError: the file cannot be read, holds numbers that are not finite, or
             nothing to analyse.
     """
-    state = read_checkpoint(path, also_allow=_HARMLESS)
+    state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
     try:
         stacks = [_stack(stored) for stored in stored_stacks(state)]
     except CheckpointError as error:
