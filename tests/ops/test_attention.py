@@ -27,7 +27,8 @@ def impl(request):
 def small_blocks(monkeypatch):
     """Blocks of the size of the tests' inputs, so that several are joined."""
     blocked = importlib.import_module("fairseq_convattn.ops.attention.blocked")
-    monkeypatch.setattr(blocked, "QUERIES", 4)
+    monkeypatch.setattr(blocked, "FEW_QUERIES", 4)
+    monkeypatch.setattr(blocked, "QUERIES", 8)
     monkeypatch.setattr(blocked, "SCORES", 64)
 
 

@@ -1,25 +1,45 @@
-"""Composite attention a block of queries at a time, in matrix products.
+"""Composite attention a tile of scores at a time, in matrix products.
 
-Neither pass holds the scores of more queries than a block's. Blocks of a causal attention
-and of a window leave out the keys that none of their queries sees.
+Neither pass holds more scores than a tile's. The backward pass computes them again; for the
+softmax it needs what the forward pass keeps, the logarithms of the sums. Keys that none of a
+tile's queries sees are left out: those after a causal tile, those far from a window's, and
+the padding at either end of the sentences.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .scores import HIDDEN, Layout, Scores, blind_queries, decompose
+from .scores import HIDDEN, Layout, Scores, decompose
 from .terms import Terms
 
-QUERIES = 128
-MANY_QUERIES = 1024, 256  # of which scaled_dot_product_attention takes larger tiles; causal
-SCORES = 2**19  # computed at once: few enough for a core's cache
+FEW_QUERIES, QUERIES = 128, 512  # of a tile: few where fewer see fewer keys
+SCORES = 2**18  # of a tile: few enough for a core's cache
+BEYOND = "beyond"  # 1 where a key lies beyond a query's band, from the first such key on
+LOG2_E = math.log2(math.e)
 
-Part = tuple[slice, slice]  # of the sentences and of the heads
+
+class How(NamedTuple):
+    """All that is no tensor.
+
+    Attributes:
+        layout: where keys lie, seen from the queries.
+        heads: how many.
+        visible: None, or of each sentence the first key that is no padding and the end of
+            the last one.
+        dropout_p: probability of dropping a normalised weight.
+        seed: of dropout.
+    """
+
+    layout: Layout
+    heads: int
+    visible: list[tuple[int, int]] | None
+    dropout_p: float
+    seed: int
 
 
 def attend(
@@ -40,232 +60,323 @@ def attend(
         q, k, v, terms, padding_mask, causal=causal, beyond=beyond, span=span, scale=scale
     )
     seed = int(torch.randint(2**62, ())) if dropout_p > 0 else 0
-    y = _BlockedAttention.apply(layout, dropout_p, seed, *scores)
-    if padding_mask is not None:
-        blind = blind_queries(padding_mask, q.size(2), layout)
-        if blind.any():
-            y = y.masked_fill(blind[:, None, :, None], 0)
-    return y.to(v.dtype)
+    how = How(layout, q.size(1), _visible(padding_mask), dropout_p, seed)
+    return _BlockedAttention.apply(how, *scores).to(v.dtype)
+
+
+def _visible(padding_mask: Tensor | None) -> list[tuple[int, int]] | None:
+    if padding_mask is None:
+        return None
+    seen = (~padding_mask).int()
+    first, after = seen.argmax(1), seen.flip(1).argmax(1)
+    return list(zip(first.tolist(), (seen.size(1) - after).tolist(), strict=True))
 
 
 class _BlockedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, layout: Layout, dropout_p: float, seed: int, *tensors: Tensor | None):
-        scores = Scores(*tensors)
-        ctx.layout, ctx.dropout = layout, (dropout_p, seed)
-        y = scores.v.new_empty(*scores.q.shape[:3], scores.v.size(3))
-        dropout = _dropout(dropout_p, seed, y.device)
-        many = QUERIES
-        if dropout_p == 0 and scores.band is None:
-            many = MANY_QUERIES[layout.causal]
-        for block in _blocks(scores, layout, many):
-            for part in block.parts():
-                y[part][:, :, block.rows] = block.output(part, dropout if dropout_p else None)
-        ctx.save_for_backward(*tensors, y)
-        return y
+    def forward(ctx, how: How, *tensors: Tensor | None):
+        scores = _flat(tensors)
+        y = scores.v.new_empty(*scores.q.shape[:2], scores.v.size(2))
+        log_sums = y.new_empty(*y.shape[:2], 1)
+        dropout = _dropout(how, y.device)
+        for block in _blocks(scores, how):
+            for tile in block.tiles():
+                tile.attend(dropout, y, log_sums)
+        ctx.save_for_backward(*tensors, y, log_sums)
+        ctx.how = how
+        return y.unflatten(0, (-1, how.heads))
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        *tensors, y = ctx.saved_tensors
-        scores = Scores(*tensors)
-        grads = Scores(*(x if x is None else x.new_zeros(x.shape) for x in tensors))
-        dropout = _dropout(*ctx.dropout, y.device)
-        for block in _blocks(scores, ctx.layout, QUERIES):
-            for part in block.parts():
-                weights = block.weights(part)
-                block.add_gradients(part, weights, dropout(weights), y, grad, grads)
-            block.add_curve_gradient(grads.curve)
-        return None, None, None, *grads
+        *tensors, y, log_sums = ctx.saved_tensors
+        scores = _flat(tensors)
+        grads = _gradients(Scores(*tensors))
+        flat = _flat(grads)
+        dropout = _dropout(ctx.how, y.device)
+        curve = ctx.needs_input_grad[1 + Scores._fields.index("curve")]
+        for block in _blocks(scores, ctx.how):
+            for tile in block.tiles():
+                s = tile.add_gradients(dropout, y, log_sums, grad.flatten(0, 1), flat)
+                if curve:
+                    block.add_to_diagonals(tile, s)
+            if curve:
+                block.add_curve_gradient(grads.curve)
+        return None, *grads
 
 
-def _dropout(p: float, seed: int, device: torch.device) -> Callable[[Tensor], Tensor | None]:
-    """Gives the factors of dropout, the same ones for the same seed and order of calls."""
-    if p == 0:
-        return lambda weights: None
-    generator = torch.Generator(device).manual_seed(seed)
-    return lambda weights: (
-        torch.empty_like(weights).bernoulli_(1 - p, generator=generator).div_(1 - p)
+def _gradients(scores: Scores) -> Scores:
+    """Zeros, but for what tiles write once instead of adding to it."""
+    grads = {name: x for name, x in scores._asdict().items() if x is not None}
+    written = ("q", "band", "row_step")
+    return Scores(**dict.fromkeys(Scores._fields))._replace(
+        **{
+            n: x.new_empty(x.shape) if n in written else x.new_zeros(x.shape)
+            for n, x in grads.items()
+        }
     )
 
 
-def _blocks(scores: Scores, layout: Layout, size: int) -> Iterator["_Block"]:
-    scratch = {}
-    for start in range(0, scores.q.size(2), size):
-        yield _Block(scores, layout, slice(start, min(start + size, scores.q.size(2))), scratch)
+def _flat(tensors: Sequence[Tensor | None]) -> Scores:
+    """With sentences and heads as one dimension; views where they are contiguous."""
+    scores = Scores(*tensors)
+    flat = (x if x is None else x.flatten(0, 1) for x in scores)
+    return Scores(*flat)._replace(curve=scores.curve)
+
+
+def _exponentials(s: Tensor, less: Tensor) -> Tensor:
+    """exp(s - less), in place; by powers of 2, as MKL's exp is many times slower near zero."""
+    return torch.add(less * -LOG2_E, s, alpha=LOG2_E, out=s).exp2_()
+
+
+def _dropout(how: How, device: torch.device) -> Callable[[Tensor], Tensor] | None:
+    """Gives the factors of dropout, the same ones in the same order of calls."""
+    if how.dropout_p == 0:
+        return None
+    generator = torch.Generator(device).manual_seed(how.seed)
+    keep = 1 - how.dropout_p
+    return lambda weights: (
+        torch.empty_like(weights).bernoulli_(keep, generator=generator).div_(keep)
+    )
+
+
+def _blocks(scores: Scores, how: How) -> Iterator["_Block"]:
+    queries, keys, scratch = scores.q.size(1), scores.k.size(1), {}
+    local = how.layout.causal or how.layout.reach is not None
+    most = FEW_QUERIES if local else min(max(FEW_QUERIES, SCORES // keys), QUERIES)
+    if scores.row_step is not None or scores.column_step is not None:
+        scratch[BEYOND] = scores.q.new_ones(min(most, queries), keys).triu_()
+    for start in range(0, queries, most):
+        rows = slice(start, min(start + most, queries))
+        columns = _columns(how.layout, rows, keys)
+        size = (rows.stop - start) * (columns.stop - columns.start)
+        groups = -(-how.heads // max(1, SCORES // size))
+        for group in range(groups):
+            heads = slice(how.heads * group // groups, how.heads * (group + 1) // groups)
+            yield _Block(scores, how, rows, columns, heads, scratch)
+
+
+def _columns(layout: Layout, rows: slice, keys: int) -> slice:
+    """Of the keys that some of the queries sees."""
+    first, last = 0, keys
+    if layout.reach is not None:
+        first = max(0, layout.offset + rows.start - layout.reach)
+        last = min(keys, layout.offset + rows.stop + layout.reach)
+    if layout.causal:
+        last = layout.offset + rows.stop
+    return slice(first, last)
+
+
+def _scratch(scratch: dict[str, Tensor], name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Memory that the next one of this name takes over."""
+    size = math.prod(shape)
+    if name not in scratch or scratch[name].numel() < size:
+        scratch[name] = like.new_empty(size)
+    return scratch[name][:size].view(shape)
 
 
 class _Block:
-    """A block of queries with the keys that they see.
+    """Some queries of some heads, of all sentences.
 
     Attributes:
-        rows, columns: which queries and which keys.
-        shape: how many of them.
-        own: the first query's own position among the columns.
-        beyond: the columns that some query has beyond the band's right.
+        rows, columns, heads: which queries, the keys that they see, and which heads.
+        shape: how many queries and keys.
+        count: how many heads.
         diagonals: where the curve has the block's, from the last query's first key on.
-        upside_down: view of the curve's entries, ``[heads or 1, rows, columns]``, with the
-            last row first.
-        toeplitz: some heads, and the curve's entries for them.
+        curves: the curve's entries, ``[heads or 1, rows, columns]``.
+        sums: of the scores' gradients over the sentences, ``[heads, rows, diagonals]``.
     """
 
-    def __init__(self, scores: Scores, layout: Layout, rows: slice, scratch: dict[str, Tensor]):
-        self.scores, self.layout, self.scratch = scores, layout, scratch
-        queries, keys = scores.q.size(2), scores.k.size(2)
-        start, stop = rows.start, rows.stop
-        first, last = 0, keys
-        if layout.reach is not None:
-            first = max(0, layout.offset + start - layout.reach)
-            last = min(keys, layout.offset + stop + layout.reach)
-        if layout.causal:
-            last = layout.offset + stop
-        self.rows, self.columns = rows, slice(first, last)
-        self.shape = stop - start, last - first
-        self.own = layout.offset + start - first
-        self.beyond = slice(self.own + layout.right + 1, last - first)
-        begin = first - stop + queries
-        self.diagonals = slice(begin, begin + sum(self.shape) - 1)
-        self.upside_down = scores.curve[:, self.diagonals].unfold(1, self.shape[1], 1)
-        self.toeplitz = slice(0), None
-        self.diagonal_sums = None
-
-    def parts(self) -> Iterator[Part]:
-        """Sentences and heads whose scores are computed at once."""
-        sentences, heads = self.scores.q.shape[:2]
-        fitting = max(1, SCORES // (self.shape[0] * self.shape[1]))
-        if fitting < heads:
-            for h in range(0, heads, fitting):
-                for b in range(sentences):
-                    yield slice(b, b + 1), slice(h, h + fitting)
-        else:
-            for b in range(0, sentences, fitting // heads):
-                yield slice(b, b + fitting // heads), slice(0, heads)
-
-    def curves(self, heads: slice) -> Tensor:
-        """The curve's entries for some heads, ``[heads, rows, columns]``."""
-        if self.toeplitz[0] != heads:
-            mine = self.upside_down if self.upside_down.size(0) == 1 else self.upside_down[heads]
-            self.toeplitz = heads, mine.flip(1)
-        count = len(range(self.scores.q.size(1))[heads])
-        return self.toeplitz[1].expand(count, -1, -1)
-
-    def weights(self, part: Part) -> Tensor:
-        """Normalised, ``[n, rows, columns]``, n counting the part's heads."""
-        scores = self.scores
-        q, k = self._rows(scores.q, part), self._columns(scores.k, part)
-        framed, s = self._framed("weights", q)
-        curves = self.curves(part[1])
-        s.unflatten(0, (-1, curves.size(0))).copy_(curves)
-        s.baddbmm_(q, k.transpose(1, 2), alpha=self.layout.scale)
-        if scores.column is not None:
-            s.add_(self._columns(scores.column, part).unsqueeze(1))
-        if scores.band is not None:
-            self._along_band(framed).add_(self._rows(scores.band, part))
-            self._fill_frame(framed, HIDDEN)
-        if scores.row_step is not None:
-            region, inside = self._beyond_band(s)
-            region.addcmul_(inside, self._rows(scores.row_step, part).unsqueeze(2))
-        if scores.column_step is not None:
-            region, inside = self._beyond_band(s)
-            step = self._columns(scores.column_step, part)[:, self.beyond]
-            region.addcmul_(inside, step.unsqueeze(1))
-        torch.softmax(framed, dim=-1, out=framed)
-        return s
-
-    def output(self, part: Part, dropout: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """The weighted sums of values, ``[sentences, heads, rows, value_dim]``."""
-        scores = self.scores
-        if dropout is None and scores.band is None:
-            mask = self.curves(part[1]).unsqueeze(0)
-            if scores.column is not None:
-                mask = mask + scores.column[part][:, :, None, self.columns]
-            q, (k, v) = scores.q[part][:, :, self.rows], (scores.k[part], scores.v[part])
-            k, v = k[:, :, self.columns], v[:, :, self.columns]
-            return F.scaled_dot_product_attention(q, k, v, mask, scale=self.layout.scale)
-        weights = self.weights(part)
-        weights = weights if dropout is None else weights.mul_(dropout(weights))
-        y = torch.bmm(weights, self._columns(scores.v, part))
-        return y.unflatten(0, (-1, self.curves(part[1]).size(0)))
-
-    def add_gradients(
+    def __init__(
         self,
-        part: Part,
-        weights: Tensor,
-        kept: Tensor | None,
-        y: Tensor,
-        grad: Tensor,
-        grads: Scores,
-    ) -> None:
-        """Add what the block contributes to all gradients but the curve's."""
-        scores, scale = self.scores, self.layout.scale
-        q, k = self._rows(scores.q, part), self._columns(scores.k, part)
-        grad, v = self._rows(grad, part), self._columns(scores.v, part)
-        dropped = weights if kept is None else weights * kept
-        self._columns(grads.v, part).baddbmm_(dropped.transpose(1, 2), grad)
-        framed, s = self._framed("gradients", grad)
-        s.baddbmm_(grad, v.transpose(1, 2), beta=0)
-        s = s if kept is None else s.mul_(kept)
-        mean = (grad * self._rows(y, part)).sum(-1, keepdim=True)
-        s.sub_(mean).mul_(weights)
-        self._rows(grads.q, part).baddbmm_(s, k, beta=0, alpha=scale)
-        self._columns(grads.k, part).baddbmm_(s.transpose(1, 2), q, alpha=scale)
-        if scores.column_step is not None or scores.column is not None:
-            self._columns(grads.column, part).add_(s.sum(1))
-        if scores.band is not None:
-            self._fill_frame(framed, 0)
-            self._rows(grads.band, part).copy_(self._along_band(framed))
-        if scores.row_step is not None or scores.column_step is not None:
-            region, inside = self._beyond_band(s)
-            region = region * inside
-            if scores.row_step is not None:
-                self._rows(grads.row_step, part).copy_(region.sum(2))
-            if scores.column_step is not None:
-                self._columns(grads.column_step, part)[:, self.beyond].add_(region.sum(1))
-        self._add_to_diagonals(part, s)
+        scores: Scores,
+        how: How,
+        rows: slice,
+        columns: slice,
+        heads: slice,
+        scratch: dict[str, Tensor],
+    ):
+        self.scores, self.how, self.scratch = scores, how, scratch
+        self.rows, self.columns, self.heads = rows, columns, heads
+        self.shape = rows.stop - rows.start, columns.stop - columns.start
+        self.count = heads.stop - heads.start
+        first = columns.start - rows.stop + scores.q.size(1)
+        self.diagonals = slice(first, first + sum(self.shape) - 1)
+        curve = self._curve(scores.curve).unsqueeze(1)
+        self.curves = self._skewed(self._by_diagonals("curves", curve.size(0)).copy_(curve))
+        self.sums = None
 
-    def _add_to_diagonals(self, part: Part, s: Tensor) -> None:
-        """Sum scores' gradients over the sentences, in rows with room for a skewed view."""
-        rows, columns = self.shape
-        heads = self.scores.q.size(1)
-        width = rows + columns - 1
-        if self.diagonal_sums is None:
-            self.diagonal_sums = s.new_zeros(heads, rows - 1 + rows * width)
-        by_rows = self.diagonal_sums[:, rows - 1 :].view(heads, rows, width)
-        by_rows = by_rows[part[1], :, :columns]
-        s = s.unflatten(0, (-1, by_rows.size(0)))
-        by_rows += s[0] if s.size(0) == 1 else s.sum(0)
+    def tiles(self) -> Iterator["_Tile"]:
+        """The scores that are computed at once: of one sentence, or of all heads of some."""
+        heads = self.how.heads
+        sentences = self.scores.q.size(0) // heads
+        fitting = 1
+        if self.count == heads:
+            fitting = max(1, SCORES // (heads * math.prod(self.shape)))
+        for first in range(0, sentences, fitting):
+            last = min(first + fitting, sentences)
+            some = slice(first * heads + self.heads.start, (last - 1) * heads + self.heads.stop)
+            yield _Tile(self, some, self._seen(slice(first, last)))
+
+    def _seen(self, sentences: slice) -> slice:
+        """The columns without padding at the ends; with those of the band, and one at least."""
+        first, last = self.columns.start, self.columns.stop
+        if self.how.visible is None:
+            return self.columns
+        starts, ends = zip(*self.how.visible[sentences], strict=True)
+        start, end = min(starts), max(ends)
+        if self.scores.band is not None:
+            start = min(start, self.how.layout.offset + self.rows.start)
+            end = max(end, self.how.layout.offset + self.rows.stop)
+        first = min(max(first, start), last - 1)
+        return slice(first, max(min(last, end), first + 1))
+
+    def add_to_diagonals(self, tile: "_Tile", s: Tensor) -> None:
+        """Add scores' gradients to the sums."""
+        if self.sums is None:
+            self.sums = self._by_diagonals("sums", self.count).zero_()
+        first = tile.columns.start - self.columns.start
+        sums = self._skewed(self.sums)[:, :, first : first + s.size(2)]
+        sums += s if s.size(0) == self.count else s.unflatten(0, (-1, self.count)).sum(0)
 
     def add_curve_gradient(self, grad: Tensor) -> None:
         """Add the sums over the diagonals."""
+        sums, grad = self.sums.sum(1), self._curve(grad)
+        grad += sums if grad.size(0) == self.count else sums.sum(0, keepdim=True)
+
+    def _by_diagonals(self, name: str, heads: int) -> Tensor:
+        """``[heads, rows, diagonals]``."""
+        shape = heads, self.shape[0], sum(self.shape) - 1
+        return _scratch(self.scratch, name, shape, self.scores.curve)
+
+    def _skewed(self, x: Tensor) -> Tensor:
+        """View of ``[heads, rows, diagonals]`` by columns, ``[heads, rows, columns]``."""
         rows, columns = self.shape
-        width = rows + columns - 1
-        heads, length = self.diagonal_sums.shape
-        sums = self.diagonal_sums.as_strided((heads, rows, width), (length, width + 1, 1)).sum(1)
-        grad[:, self.diagonals] += sums if grad.size(0) == heads else sums.sum(0, keepdim=True)
+        return x.as_strided((x.size(0), rows, columns), (x.stride(0), x.stride(1) - 1, 1), rows - 1)
 
-    def _rows(self, x: Tensor, part: Part) -> Tensor:
-        """``[batch, heads, queries, ...]`` -> the part's and the block's, ``[n, rows, ...]``;
-        a view where ``x`` is contiguous."""
-        return x[part][:, :, self.rows].flatten(0, 1)
+    def _curve(self, x: Tensor) -> Tensor:
+        """Of ``[heads or 1, ...]`` the block's heads and diagonals."""
+        return x[self.heads if x.size(0) > 1 else slice(None), self.diagonals]
 
-    def _columns(self, x: Tensor, part: Part) -> Tensor:
-        """Likewise of ``[batch, heads, keys, ...]``."""
-        return x[part][:, :, self.columns].flatten(0, 1)
 
-    def _framed(self, name: str, like: Tensor) -> tuple[Tensor, Tensor]:
+class _Tile:
+    """A block's scores for some sentences.
+
+    Attributes:
+        some: which of the n sentences' heads.
+        columns: the keys that some query sees.
+        shape: how many of all three.
+        own: the first query's own position among the columns.
+        beyond: the columns that some query has beyond the band's right.
+    """
+
+    def __init__(self, block: _Block, some: slice, columns: slice):
+        self.block, self.some, self.columns = block, some, columns
+        self.layout, self.scores = block.how.layout, block.scores
+        self.shape = some.stop - some.start, block.shape[0], columns.stop - columns.start
+        self.own = self.layout.offset + block.rows.start - columns.start
+        self.beyond = slice(self.own + self.layout.right + 1, self.shape[2])
+
+    def attend(
+        self, dropout: Callable[[Tensor], Tensor] | None, y: Tensor, log_sums: Tensor
+    ) -> None:
+        """Write the weighted sums of values, and the logarithms of the weights' sums."""
+        s = self._logits()
+        largest = s.amax(-1, keepdim=True).clamp_(min=HIDDEN / 2)
+        sums = _exponentials(s, largest).sum(-1, keepdim=True)
+        sums.clamp_(min=0.5)  # below only where a query sees nothing
+        if dropout is not None:
+            s.mul_(dropout(s))
+        self._rows(log_sums).copy_(largest.add_(sums.log()))
+        self._rows(y).baddbmm_(s, self._columns(self.scores.v), beta=0).div_(sums)
+
+    def add_gradients(
+        self,
+        dropout: Callable[[Tensor], Tensor] | None,
+        y: Tensor,
+        log_sums: Tensor,
+        grad: Tensor,
+        grads: Scores,
+    ) -> Tensor:
+        """Add what the tile contributes to all gradients but the curve's.
+
+        Returns:
+            The scores' gradients, ``[n, rows, columns]``.
+        """
+        scores, scale = self.scores, self.layout.scale
+        q, k, v = self._rows(scores.q), self._columns(scores.k), self._columns(scores.v)
+        y, grad = self._rows(y), self._rows(grad)
+        weights = _exponentials(self._logits(), self._rows(log_sums))
+        framed, s = self._framed("gradients")
+        s.baddbmm_(grad, v.transpose(1, 2), beta=0)
+        dropped = weights
+        if dropout is not None:
+            kept = dropout(weights)
+            s.mul_(kept)
+            dropped = kept.mul_(weights)
+        self._columns(grads.v).baddbmm_(dropped.transpose(1, 2), grad)
+        s.sub_((grad * y).sum(-1, keepdim=True)).mul_(weights)
+        self._rows(grads.q).baddbmm_(s, k, beta=0, alpha=scale)
+        self._columns(grads.k).baddbmm_(s.transpose(1, 2), q, alpha=scale)
+        if scores.column is not None:
+            self._columns(grads.column).add_(s.sum(1))
+        if scores.band is not None:
+            self._fill_frame(framed, 0)
+            self._rows(grads.band).copy_(self._along_band(framed))
+        if scores.row_step is not None or scores.column_step is not None:
+            region, inside = self._beyond_band(s)
+            region = torch.mul(region, inside, out=weights[:, :, : inside.size(1)])
+            if scores.row_step is not None:
+                self._rows(grads.row_step).copy_(region.sum(2))
+            if scores.column_step is not None:
+                self._columns(grads.column_step)[:, self.beyond].add_(region.sum(1))
+        return s
+
+    def _logits(self) -> Tensor:
+        """``[n, rows, columns]``."""
+        scores = self.scores
+        framed, s = self._framed("scores")
+        first = self.columns.start - self.block.columns.start
+        curves = self.block.curves[:, :, first : first + self.shape[2]]
+        by_sentence = s.unflatten(0, (-1, self.block.count))
+        if scores.column is None:
+            by_sentence.copy_(curves)
+        else:
+            column = self._columns(scores.column).unflatten(0, (-1, self.block.count))
+            torch.add(curves, column.unsqueeze(2), out=by_sentence)
+        q, k = self._rows(scores.q), self._columns(scores.k)
+        s.baddbmm_(q, k.transpose(1, 2), alpha=self.layout.scale)
+        if scores.band is not None:
+            self._along_band(framed).add_(self._rows(scores.band))
+        if scores.row_step is not None:
+            region, inside = self._beyond_band(s)
+            region.addcmul_(inside, self._rows(scores.row_step).unsqueeze(2))
+        if scores.column_step is not None:
+            region, inside = self._beyond_band(s)
+            step = self._columns(scores.column_step)[:, self.beyond]
+            region.addcmul_(inside, step.unsqueeze(1))
+        return s
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """View of ``[sentences and heads, queries, ...]``: the tile's, ``[n, rows, ...]``."""
+        return x[self.some, self.block.rows]
+
+    def _columns(self, x: Tensor) -> Tensor:
+        """Likewise of ``[sentences and heads, keys, ...]``."""
+        return x[self.some, self.columns]
+
+    def _framed(self, name: str) -> tuple[Tensor, Tensor]:
         """``[n, rows, columns]`` inside a frame of columns, into which the band of the
-        first and the last queries reaches; with the frame, and without. Its memory is
-        that of the last one of this name."""
+        first and the last queries reaches; with the frame, and without."""
+        n, rows, columns = self.shape
         left, right = self.layout.left, self.layout.right
-        shape = like.size(0), self.shape[0], left + self.shape[1] + right
-        if name not in self.scratch or self.scratch[name].numel() < math.prod(shape):
-            self.scratch[name] = like.new_empty(math.prod(shape))
-        framed = self.scratch[name][: math.prod(shape)].view(shape)
-        return framed, framed[:, :, left : left + self.shape[1]]
+        shape = n, rows, left + columns + right
+        framed = _scratch(self.block.scratch, name, shape, self.scores.q)
+        return framed, framed[:, :, left : left + columns]
 
     def _fill_frame(self, framed: Tensor, value: float) -> None:
         framed[:, :, : self.layout.left] = value
-        framed[:, :, self.layout.left + self.shape[1] :] = value
+        framed[:, :, self.layout.left + self.shape[2] :] = value
 
     def _along_band(self, framed: Tensor) -> Tensor:
         """View of the diagonals of the band, ``[n, rows, taps]``."""
@@ -276,4 +387,4 @@ class _Block:
     def _beyond_band(self, s: Tensor) -> tuple[Tensor, Tensor]:
         """The columns where keys beyond the band's right begin, and 1 where they are so."""
         region = s[:, :, self.beyond]
-        return region, torch.ones_like(region[0]).triu()
+        return region, self.block.scratch[BEYOND][: region.size(1), : region.size(2)]

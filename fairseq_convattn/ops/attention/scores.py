@@ -106,17 +106,6 @@ def decompose(
     return Scores(q, k, v, curve, column, band, row_step, column_step), layout
 
 
-def blind_queries(padding_mask: Tensor, queries: int, layout: Layout) -> Tensor:
-    """Boolean ``[batch, queries]``: True where a query sees no key at all."""
-    keys = padding_mask.size(1)
-    position = torch.arange(keys - queries, keys, device=padding_mask.device)
-    reach = keys if layout.reach is None else layout.reach
-    first = (position - reach).clamp(min=0)
-    last = position if layout.causal else (position + reach).clamp(max=keys - 1)
-    seen = F.pad((~padding_mask).long().cumsum(1), (1, 0))
-    return seen[:, last + 1] == seen[:, first]
-
-
 def _products(x: Tensor, table: Tensor) -> Tensor:
     """``[batch, heads, time, width]`` times ``[heads or 1, taps, width]``, over the width."""
     return wide(x @ table.to(x.dtype).transpose(-1, -2))
