@@ -88,23 +88,25 @@ def compare(qkv, terms, *arguments, **options):
 
 
 def paddings(keys):
-    """None; and both sides and whole sentences padded."""
-    mask = torch.zeros(3, keys, dtype=torch.bool)
-    mask[0, : keys // 3], mask[1, keys - keys // 3 :], mask[2] = True, True, True
-    return None, mask
+    """None; at either end; and also in between, and all of a sentence."""
+    ends = torch.zeros(3, keys, dtype=torch.bool)
+    ends[0, : keys // 2], ends[1, keys // 3 + 1 :] = True, True
+    everywhere = ends.clone()
+    everywhere[0, keys - 2 : keys - 1], everywhere[2] = True, True
+    return None, ends, everywhere
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("terms", SLOW, ids=",".join)
 def test_blocks_give_what_the_reference_gives(small_blocks, terms, causal):
     torch.manual_seed(len(terms))
-    for beyond in BEYOND:
+    for beyond, padding_mask in itertools.product(BEYOND, paddings(9)[1:]):
         compare(
             inputs(9, 9),
             parameters(terms, causal),
             beyond,
             causal=causal,
-            padding_mask=paddings(9)[1],
+            padding_mask=padding_mask,
         )
 
 

@@ -17,8 +17,9 @@ from torch.autograd.function import once_differentiable
 from .scores import HIDDEN, Layout, Scores, decompose
 from .terms import Terms
 
-FEW_QUERIES, QUERIES = 128, 512  # of a tile: few where fewer see fewer keys
-SCORES = 2**18  # of a tile: few enough for a core's cache
+QUERIES = 512  # of a tile: as many as matrix products like
+FEW_QUERIES = 128  # where fewer see fewer keys, or lie along a band
+SCORES = 2**18  # of a tile, at best: few enough for a core's cache
 BEYOND = "beyond"  # 1 where a key lies beyond a query's band, from the first such key on
 LOG2_E = math.log2(math.e)
 
@@ -29,6 +30,8 @@ class How(NamedTuple):
     Attributes:
         layout: where keys lie, seen from the queries.
         heads: how many.
+        only_ends: whether the scores have nothing by columns but padding, all of it at the
+            sentences' ends.
         visible: None, or of each sentence the first key that is no padding and the end of
             the last one.
         dropout_p: probability of dropping a normalised weight.
@@ -37,6 +40,7 @@ class How(NamedTuple):
 
     layout: Layout
     heads: int
+    only_ends: bool
     visible: list[tuple[int, int]] | None
     dropout_p: float
     seed: int
@@ -60,16 +64,19 @@ def attend(
         q, k, v, terms, padding_mask, causal=causal, beyond=beyond, span=span, scale=scale
     )
     seed = int(torch.randint(2**62, ())) if dropout_p > 0 else 0
-    how = How(layout, q.size(1), _visible(padding_mask), dropout_p, seed)
+    visible, only_ends = _visible(padding_mask)
+    how = How(layout, q.size(1), only_ends and "key" not in terms, visible, dropout_p, seed)
     return _BlockedAttention.apply(how, *scores).to(v.dtype)
 
 
-def _visible(padding_mask: Tensor | None) -> list[tuple[int, int]] | None:
+def _visible(padding_mask: Tensor | None) -> tuple[list[tuple[int, int]] | None, bool]:
+    """``How.visible``, and whether no padding lies between."""
     if padding_mask is None:
-        return None
+        return None, True
     seen = (~padding_mask).int()
-    first, after = seen.argmax(1), seen.flip(1).argmax(1)
-    return list(zip(first.tolist(), (seen.size(1) - after).tolist(), strict=True))
+    first, end = seen.argmax(1), seen.size(1) - seen.flip(1).argmax(1)
+    only_ends = bool((end - first == seen.sum(1)).all())
+    return list(zip(first.tolist(), end.tolist(), strict=True)), only_ends
 
 
 class _BlockedAttention(torch.autograd.Function):
@@ -91,29 +98,27 @@ class _BlockedAttention(torch.autograd.Function):
     def backward(ctx, grad):
         *tensors, y, log_sums = ctx.saved_tensors
         scores = _flat(tensors)
-        grads = _gradients(Scores(*tensors))
+        grads = _gradients(tensors, ctx.needs_input_grad[1:], ctx.how.layout)
         flat = _flat(grads)
         dropout = _dropout(ctx.how, y.device)
-        curve = ctx.needs_input_grad[1 + Scores._fields.index("curve")]
         for block in _blocks(scores, ctx.how):
             for tile in block.tiles():
                 s = tile.add_gradients(dropout, y, log_sums, grad.flatten(0, 1), flat)
-                if curve:
+                if grads.curve is not None:
                     block.add_to_diagonals(tile, s)
-            if curve:
+            if grads.curve is not None:
                 block.add_curve_gradient(grads.curve)
         return None, *grads
 
 
-def _gradients(scores: Scores) -> Scores:
-    """Zeros, but for what tiles write once instead of adding to it."""
-    grads = {name: x for name, x in scores._asdict().items() if x is not None}
-    written = ("q", "band", "row_step")
-    return Scores(**dict.fromkeys(Scores._fields))._replace(
-        **{
-            n: x.new_empty(x.shape) if n in written else x.new_zeros(x.shape)
-            for n, x in grads.items()
-        }
+def _gradients(tensors: Sequence[Tensor | None], needed: Sequence[bool], layout: Layout) -> Scores:
+    """Zeros for what tiles add to; None where nobody needs it."""
+    written = {"q", "band", "row_step"} if layout.local else {"q", "k", "v", "band", "row_step"}
+    return Scores(
+        *(
+            (x.new_empty if name in written else x.new_zeros)(x.shape) if need else None
+            for name, x, need in zip(Scores._fields, tensors, needed, strict=True)
+        )
     )
 
 
@@ -122,11 +127,6 @@ def _flat(tensors: Sequence[Tensor | None]) -> Scores:
     scores = Scores(*tensors)
     flat = (x if x is None else x.flatten(0, 1) for x in scores)
     return Scores(*flat)._replace(curve=scores.curve)
-
-
-def _exponentials(s: Tensor, less: Tensor) -> Tensor:
-    """exp(s - less), in place; by powers of 2, as MKL's exp is many times slower near zero."""
-    return torch.add(less * -LOG2_E, s, alpha=LOG2_E, out=s).exp2_()
 
 
 def _dropout(how: How, device: torch.device) -> Callable[[Tensor], Tensor] | None:
@@ -142,8 +142,9 @@ def _dropout(how: How, device: torch.device) -> Callable[[Tensor], Tensor] | Non
 
 def _blocks(scores: Scores, how: How) -> Iterator["_Block"]:
     queries, keys, scratch = scores.q.size(1), scores.k.size(1), {}
-    local = how.layout.causal or how.layout.reach is not None
-    most = FEW_QUERIES if local else min(max(FEW_QUERIES, SCORES // keys), QUERIES)
+    most = min(QUERIES, max(FEW_QUERIES, 2 * SCORES // keys))
+    if how.layout.local or scores.band is not None:
+        most = FEW_QUERIES
     if scores.row_step is not None or scores.column_step is not None:
         scratch[BEYOND] = scores.q.new_ones(min(most, queries), keys).triu_()
     for start in range(0, queries, most):
@@ -183,7 +184,7 @@ class _Block:
         shape: how many queries and keys.
         count: how many heads.
         diagonals: where the curve has the block's, from the last query's first key on.
-        curves: the curve's entries, ``[heads or 1, rows, columns]``.
+        curves: the curve's entries, to base 2, ``[heads or 1, rows, columns]``.
         sums: of the scores' gradients over the sentences, ``[heads, rows, diagonals]``.
     """
 
@@ -203,7 +204,9 @@ class _Block:
         first = columns.start - rows.stop + scores.q.size(1)
         self.diagonals = slice(first, first + sum(self.shape) - 1)
         curve = self._curve(scores.curve).unsqueeze(1)
-        self.curves = self._skewed(self._by_diagonals("curves", curve.size(0)).copy_(curve))
+        self.curves = self._skewed(
+            self._by_diagonals("curves", curve.size(0)).copy_(curve * LOG2_E)
+        )
         self.sums = None
 
     def tiles(self) -> Iterator["_Tile"]:
@@ -216,20 +219,24 @@ class _Block:
         for first in range(0, sentences, fitting):
             last = min(first + fitting, sentences)
             some = slice(first * heads + self.heads.start, (last - 1) * heads + self.heads.stop)
-            yield _Tile(self, some, self._seen(slice(first, last)))
+            columns, hiding = self._seen(slice(first, last))
+            yield _Tile(self, some, columns, hiding)
 
-    def _seen(self, sentences: slice) -> slice:
-        """The columns without padding at the ends; with those of the band, and one at least."""
+    def _seen(self, sentences: slice) -> tuple[slice, bool]:
+        """The columns without padding at the ends, but with those of the band, and one at
+        least; and whether ``scores.column`` says more of them than zero."""
         first, last = self.columns.start, self.columns.stop
         if self.how.visible is None:
-            return self.columns
+            return self.columns, self.scores.column is not None
         starts, ends = zip(*self.how.visible[sentences], strict=True)
         start, end = min(starts), max(ends)
         if self.scores.band is not None:
             start = min(start, self.how.layout.offset + self.rows.start)
             end = max(end, self.how.layout.offset + self.rows.stop)
         first = min(max(first, start), last - 1)
-        return slice(first, max(min(last, end), first + 1))
+        last = max(min(last, end), first + 1)
+        padded = first < max(starts) or last > min(ends)
+        return slice(first, last), padded or not self.how.only_ends
 
     def add_to_diagonals(self, tile: "_Tile", s: Tensor) -> None:
         """Add scores' gradients to the sums."""
@@ -265,29 +272,31 @@ class _Tile:
     Attributes:
         some: which of the n sentences' heads.
         columns: the keys that some query sees.
+        adds_column: whether ``scores.column`` is needed.
         shape: how many of all three.
         own: the first query's own position among the columns.
         beyond: the columns that some query has beyond the band's right.
     """
 
-    def __init__(self, block: _Block, some: slice, columns: slice):
+    def __init__(self, block: _Block, some: slice, columns: slice, adds_column: bool):
         self.block, self.some, self.columns = block, some, columns
         self.layout, self.scores = block.how.layout, block.scores
         self.shape = some.stop - some.start, block.shape[0], columns.stop - columns.start
         self.own = self.layout.offset + block.rows.start - columns.start
+        self.adds_column = adds_column
         self.beyond = slice(self.own + self.layout.right + 1, self.shape[2])
 
     def attend(
         self, dropout: Callable[[Tensor], Tensor] | None, y: Tensor, log_sums: Tensor
     ) -> None:
         """Write the weighted sums of values, and the logarithms of the weights' sums."""
-        s = self._logits()
+        s = self._logits(None)
         largest = s.amax(-1, keepdim=True).clamp_(min=HIDDEN / 2)
-        sums = _exponentials(s, largest).sum(-1, keepdim=True)
+        sums = s.sub_(largest).exp2_().sum(-1, keepdim=True)
         sums.clamp_(min=0.5)  # below only where a query sees nothing
         if dropout is not None:
             s.mul_(dropout(s))
-        self._rows(log_sums).copy_(largest.add_(sums.log()))
+        self._rows(log_sums).copy_(largest.add_(sums.log2()))
         self._rows(y).baddbmm_(s, self._columns(self.scores.v), beta=0).div_(sums)
 
     def add_gradients(
@@ -306,7 +315,7 @@ class _Tile:
         scores, scale = self.scores, self.layout.scale
         q, k, v = self._rows(scores.q), self._columns(scores.k), self._columns(scores.v)
         y, grad = self._rows(y), self._rows(grad)
-        weights = _exponentials(self._logits(), self._rows(log_sums))
+        weights = self._logits(self._rows(log_sums)).exp2_()
         framed, s = self._framed("gradients")
         s.baddbmm_(grad, v.transpose(1, 2), beta=0)
         dropped = weights
@@ -314,48 +323,69 @@ class _Tile:
             kept = dropout(weights)
             s.mul_(kept)
             dropped = kept.mul_(weights)
-        self._columns(grads.v).baddbmm_(dropped.transpose(1, 2), grad)
+        self._add_to_columns(grads.v, dropped, grad, 1.0)
         s.sub_((grad * y).sum(-1, keepdim=True)).mul_(weights)
-        self._rows(grads.q).baddbmm_(s, k, beta=0, alpha=scale)
-        self._columns(grads.k).baddbmm_(s.transpose(1, 2), q, alpha=scale)
-        if scores.column is not None:
+        if grads.q is not None:
+            self._rows(grads.q).baddbmm_(s, k, beta=0, alpha=scale)
+        self._add_to_columns(grads.k, s, q, scale)
+        if grads.column is not None:
             self._columns(grads.column).add_(s.sum(1))
-        if scores.band is not None:
+        if grads.band is not None:
             self._fill_frame(framed, 0)
             self._rows(grads.band).copy_(self._along_band(framed))
-        if scores.row_step is not None or scores.column_step is not None:
+        if grads.row_step is not None or grads.column_step is not None:
             region, inside = self._beyond_band(s)
             region = torch.mul(region, inside, out=weights[:, :, : inside.size(1)])
-            if scores.row_step is not None:
+            if grads.row_step is not None:
                 self._rows(grads.row_step).copy_(region.sum(2))
-            if scores.column_step is not None:
+            if grads.column_step is not None:
                 self._columns(grads.column_step)[:, self.beyond].add_(region.sum(1))
         return s
 
-    def _logits(self) -> Tensor:
-        """``[n, rows, columns]``."""
+    def _add_to_columns(self, grads: Tensor | None, s: Tensor, rows: Tensor, scale: float) -> None:
+        """Add ``s^T rows scale``; write it, with zeros at the ends, if nothing is there yet."""
+        if grads is None:
+            return
+        fresh = not self.layout.local and self.block.rows.start == 0
+        if fresh:
+            grads[self.some, : self.columns.start] = 0
+            grads[self.some, self.columns.stop :] = 0
+        self._columns(grads).baddbmm_(s.transpose(1, 2), rows, beta=not fresh, alpha=scale)
+
+    def _logits(self, less: Tensor | None) -> Tensor:
+        """``[n, rows, columns]``, minus ``less``, ``[n, rows, 1]``; to base 2, as MKL's exp
+        is many times slower near zero."""
         scores = self.scores
         framed, s = self._framed("scores")
-        first = self.columns.start - self.block.columns.start
-        curves = self.block.curves[:, :, first : first + self.shape[2]]
         by_sentence = s.unflatten(0, (-1, self.block.count))
-        if scores.column is None:
+        curves = self._curves()
+        if self.adds_column:
+            curves = torch.add(curves, self._column(), alpha=LOG2_E, out=by_sentence)
+        if less is not None:
+            torch.sub(curves, less.unflatten(0, (-1, self.block.count)), out=by_sentence)
+        elif not self.adds_column:
             by_sentence.copy_(curves)
-        else:
-            column = self._columns(scores.column).unflatten(0, (-1, self.block.count))
-            torch.add(curves, column.unsqueeze(2), out=by_sentence)
         q, k = self._rows(scores.q), self._columns(scores.k)
-        s.baddbmm_(q, k.transpose(1, 2), alpha=self.layout.scale)
+        s.baddbmm_(q, k.transpose(1, 2), alpha=self.layout.scale * LOG2_E)
         if scores.band is not None:
-            self._along_band(framed).add_(self._rows(scores.band))
+            self._along_band(framed).add_(self._rows(scores.band), alpha=LOG2_E)
         if scores.row_step is not None:
             region, inside = self._beyond_band(s)
-            region.addcmul_(inside, self._rows(scores.row_step).unsqueeze(2))
+            region.addcmul_(inside, self._rows(scores.row_step).unsqueeze(2), value=LOG2_E)
         if scores.column_step is not None:
             region, inside = self._beyond_band(s)
             step = self._columns(scores.column_step)[:, self.beyond]
-            region.addcmul_(inside, step.unsqueeze(1))
+            region.addcmul_(inside, step.unsqueeze(1), value=LOG2_E)
         return s
+
+    def _curves(self) -> Tensor:
+        """``[heads or 1, rows, columns]``."""
+        first = self.columns.start - self.block.columns.start
+        return self.block.curves[:, :, first : first + self.shape[2]]
+
+    def _column(self) -> Tensor:
+        """``[sentences, heads, 1, columns]``."""
+        return self._columns(self.scores.column).unflatten(0, (-1, self.block.count)).unsqueeze(2)
 
     def _rows(self, x: Tensor) -> Tensor:
         """View of ``[sentences and heads, queries, ...]``: the tile's, ``[n, rows, ...]``."""

@@ -41,6 +41,11 @@ class Layout(NamedTuple):
     causal: bool
     scale: float
 
+    @property
+    def local(self) -> bool:
+        """Whether some key is seen by some of the queries only, whatever the padding."""
+        return self.causal or self.reach is not None
+
 
 class Scores(NamedTuple):
     """What the scores are computed from; float32 at least.
