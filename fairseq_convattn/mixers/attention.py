@@ -16,9 +16,18 @@ class KeyValueCache:
         return x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
 
     def _cached(
-        self, incremental_state: dict, k: Tensor, v: Tensor, padding_mask: Tensor | None
+        self,
+        incremental_state: dict,
+        k: Tensor,
+        v: Tensor,
+        padding_mask: Tensor | None,
+        window: int | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Append to the cache; all keys, all values and the padding mask of all keys."""
+        """Append to the cache, which keeps the last ``window`` positions, or all.
+
+        Returns:
+            All keys, all values and the padding mask of all keys, of the window and ``k``.
+        """
         state = self._get_input_buffer(incremental_state)
         past_mask = state.get("prev_key_padding_mask")
         if padding_mask is not None or past_mask is not None:
@@ -31,12 +40,13 @@ class KeyValueCache:
                 dim=1,
             )
         if "prev_key" in state:
-            k = torch.cat([state["prev_key"], k], dim=2)
+            alike = k is v
             v = torch.cat([state["prev_value"], v], dim=2)
-        self._set_input_buffer(
-            incremental_state,
-            {**state, "prev_key": k, "prev_value": v, "prev_key_padding_mask": padding_mask},
-        )
+            k = v if alike else torch.cat([state["prev_key"], k], dim=2)
+        kept = slice(0 if window is None else max(0, k.size(2) - window), None)
+        mask = padding_mask if padding_mask is None else padding_mask[:, kept]
+        state |= {"prev_key": k[:, :, kept], "prev_value": v[:, :, kept]}
+        self._set_input_buffer(incremental_state, {**state, "prev_key_padding_mask": mask})
         return k, v, padding_mask
 
     @staticmethod

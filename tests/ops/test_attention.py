@@ -168,6 +168,15 @@ def test_gradients(small_blocks, impl, term, beyond, causal):
     assert gradcheck(function, (*qkv, *tensors(terms)))
 
 
+@pytest.mark.parametrize("terms", [("content", "fixed"), ("content", "query", "key")], ids=",".join)
+def test_inside_a_compiled_function(terms):
+    qkv, terms = inputs(9, 9), parameters(terms, False)
+    compiled = torch.compile(with_gradients, backend="aot_eager")
+    expected = with_gradients(qkv, terms, "clip", causal=False)
+    for e, a in zip(expected, compiled(qkv, terms, "clip", causal=False), strict=True):
+        torch.testing.assert_close(a, e)
+
+
 def test_content_alone_is_attention(impl):
     qkv = inputs(9, 9)
     for causal in (False, True):

@@ -46,6 +46,7 @@ class How(NamedTuple):
     seed: int
 
 
+@torch.compiler.disable  # tiles are views that overlap, which compilers do not write to
 def attend(
     q: Tensor,
     k: Tensor,
@@ -94,16 +95,17 @@ class _BlockedAttention(torch.autograd.Function):
         return y.unflatten(0, (-1, how.heads))
 
     @staticmethod
+    @torch.compiler.disable
     @once_differentiable
     def backward(ctx, grad):
         *tensors, y, log_sums = ctx.saved_tensors
         scores = _flat(tensors)
         grads = _gradients(tensors, ctx.needs_input_grad[1:], ctx.how.layout)
         flat = _flat(grads)
-        dropout = _dropout(ctx.how, y.device)
+        dropout, grad = _dropout(ctx.how, y.device), grad.flatten(0, 1)
         for block in _blocks(scores, ctx.how):
             for tile in block.tiles():
-                s = tile.add_gradients(dropout, y, log_sums, grad.flatten(0, 1), flat)
+                s = tile.add_gradients(dropout, y, log_sums, grad, flat)
                 if grads.curve is not None:
                     block.add_to_diagonals(tile, s)
             if grads.curve is not None:

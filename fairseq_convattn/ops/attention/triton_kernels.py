@@ -56,6 +56,7 @@ def unfit(q: Tensor, v: Tensor) -> str:
     return ""
 
 
+@torch.compiler.disable
 def attend(
     q: Tensor,
     k: Tensor,
@@ -100,6 +101,7 @@ class _TritonAttention(torch.autograd.Function):
         return y
 
     @staticmethod
+    @torch.compiler.disable
     @once_differentiable
     def backward(ctx, grad):
         *tensors, y, lse = ctx.saved_tensors
