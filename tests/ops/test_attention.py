@@ -171,10 +171,16 @@ def test_gradients(small_blocks, impl, term, beyond, causal):
 @pytest.mark.parametrize("terms", [("content", "fixed"), ("content", "query", "key")], ids=",".join)
 def test_inside_a_compiled_function(terms):
     qkv, terms = inputs(9, 9), parameters(terms, False)
-    compiled = torch.compile(with_gradients, backend="aot_eager")
-    expected = with_gradients(qkv, terms, "clip", causal=False)
-    for e, a in zip(expected, compiled(qkv, terms, "clip", causal=False), strict=True):
-        torch.testing.assert_close(a, e)
+
+    def function(q, k, v):
+        return run((q.sin(), k, v), terms, "clip", causal=False).cos()
+
+    results = []
+    for f in (function, torch.compile(function, fullgraph=True, backend="aot_eager")):
+        y = f(*qkv)
+        results.append((y, *torch.autograd.grad(y.sum(), [*qkv, *tensors(terms)])))
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 def test_content_alone_is_attention(impl):

@@ -63,7 +63,8 @@ def composite_attention(
         scale: of the content; ``head_dim ** -0.5`` when None.
         impl: ``reference`` (which builds a score tensor per head), ``blocked`` (in PyTorch)
             or ``triton`` (kernels for GPUs, of float32 or half precision). By default
-            ``triton`` where it is installed and can take the inputs, else ``blocked``.
+            ``triton`` where it is installed and can take the inputs, else ``blocked``;
+            inside torch.compile ``reference`` in place of the latter.
 
     Returns:
         ``[batch, heads, queries, value_dim]`` in the dtype of ``v``; scores are float32
@@ -94,14 +95,16 @@ def _implementation(impl: str | None, q: Tensor, v: Tensor) -> Callable[..., Ten
     """That of the name; without one the fastest that can take the inputs."""
     if impl in IMPLEMENTATIONS:
         return IMPLEMENTATIONS[impl]
+    # a compiler takes no tiles, which are views that overlap
+    in_pytorch = reference.attend if torch.compiler.is_compiling() else blocked.attend
     if impl is None and not (q.is_cuda and _has_triton()):
-        return blocked.attend
+        return in_pytorch
     _check(_has_triton(), "impl='triton' needs Triton: pip install triton")
     from . import triton_kernels
 
     unfit = triton_kernels.unfit(q, v)
     if impl is None and unfit:
-        return blocked.attend
+        return in_pytorch
     _check(not unfit, f"impl='triton' {unfit}")
     return triton_kernels.attend
 

@@ -46,7 +46,6 @@ class How(NamedTuple):
     seed: int
 
 
-@torch.compiler.disable  # tiles are views that overlap, which compilers do not write to
 def attend(
     q: Tensor,
     k: Tensor,
@@ -95,7 +94,6 @@ class _BlockedAttention(torch.autograd.Function):
         return y.unflatten(0, (-1, how.heads))
 
     @staticmethod
-    @torch.compiler.disable
     @once_differentiable
     def backward(ctx, grad):
         *tensors, y, log_sums = ctx.saved_tensors

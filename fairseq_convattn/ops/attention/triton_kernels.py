@@ -56,7 +56,6 @@ def unfit(q: Tensor, v: Tensor) -> str:
     return ""
 
 
-@torch.compiler.disable
 def attend(
     q: Tensor,
     k: Tensor,
@@ -101,7 +100,6 @@ class _TritonAttention(torch.autograd.Function):
         return y
 
     @staticmethod
-    @torch.compiler.disable
     @once_differentiable
     def backward(ctx, grad):
         *tensors, y, lse = ctx.saved_tensors
