@@ -5,6 +5,7 @@ in :mod:`fairseq_convattn.ops` still work.
 """
 
 import importlib.util
+import logging
 import warnings
 
 __version__ = "0.1.0"
@@ -18,6 +19,9 @@ if _fairseq is None or _fairseq.origin is None:  # a folder of that name is no p
         stacklevel=2,
     )
 else:
+    # it would ask for tensorboardX at every start
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+
     from . import architectures as architectures
     from . import summarization as summarization
     from .compatibility import apply

@@ -3,6 +3,7 @@
 
 import argparse
 import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -23,15 +24,19 @@ def task_names(text: str) -> list[str]:
 
 
 def positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1 on")
     return int(text)
 
 
 def learning_rate(text: str) -> float:
-    if not 0 < float(text) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no learning rate")
-    return float(text)
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is no number above 0")
+    return rate
 
 
 def seed_numbers(text: str) -> list[int]:
@@ -59,10 +64,10 @@ def command_line() -> argparse.ArgumentParser:
         "epoch that is best there. Every seed is in OUTPUT/seedN, with the checkpoints "
         "of all epochs until it is done and then of the best one; what is done is not "
         "done again, and what was interrupted continues. OUTPUT/results.json has "
-        "scores, medians, spread, commands and versions. The learning rate rises for 10 "
-        "% of the updates and then falls linearly to 0; Adam, weight decay and defaults "
-        "are those of BERT (Devlin et al. 2019, appendix A), for models of its size: "
-        "small models need a higher learning rate and more epochs.",
+        "scores, medians and spread of all seeds there, commands and versions. The "
+        "learning rate rises for 10 % of the updates and then falls linearly to 0; Adam, "
+        "weight decay and defaults are those of BERT (Devlin et al. 2019, appendix A), for "
+        "models of its size: small models need a higher learning rate and more epochs.",
         epilog="Further options go to fairseq-train after --, and win: -- --dropout 0.2 --fp16. "
         "One GPU is used, or the CPU if there is none.",
     )
@@ -145,4 +150,5 @@ def run_finetune(options: argparse.Namespace, extra: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     main()

@@ -59,10 +59,11 @@ declare -A sums=( # as in datasets/glue/dataset_infos.json of Hugging Face's dat
   [mrpc_dev_ids]=971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7
 )
 
-IFS=, read -ra tasks <<<"$chosen"
-for task in "${tasks[@]}"; do
-  [ "$task" = MRPC ] || [ -n "${archives[$task]:-}" ] ||
-    die "--tasks: '$task' is none of $all"
+tasks=()
+IFS=, read -ra names <<<"$chosen,"
+for task in "${names[@]}"; do
+  case ",$all," in *",$task,"*) ;; *) die "--tasks: '$task' is none of $all" ;; esac
+  case " ${tasks[*]} " in *" $task "*) ;; *) tasks+=("$task") ;; esac
 done
 
 require_model() {
@@ -184,8 +185,9 @@ write_tsv() {
 }
 
 write_bin() {
-  python "$scripts/glue.py" binarise --tsv "$work/tsv" --output "$part" --tasks "$chosen" \
-    --sentencepiece "$pieces" --dictionary "$dictionary" ${sample:+--sample} ||
+  python "$scripts/glue.py" binarise --tsv "$work/tsv" --output "$part" \
+    --tasks "$(IFS=,; echo "${tasks[*]}")" --sentencepiece "$pieces" \
+    --dictionary "$dictionary" ${sample:+--sample} ||
     { rm -rf "$work/tsv"; exit 1; } # which may be at fault
 }
 

@@ -1,13 +1,18 @@
 """scripts/finetune_glue.sh: small models, pre-trained for a moment, on generated tasks."""
 
+import fcntl
 import importlib.util
 import json
 import os
 import random
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
+import sys
+import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -170,6 +175,8 @@ def test_finetuning_learns_and_a_finished_seed_is_not_trained_again(
         assert command[command.index("--seed") + 1] == str(seed["seed"])
         assert command[-2:] == ["--dropout", "0.05"]
         assert seed["updates"] == 19 * seed["epoch"]  # of 16 sentences
+        assert command[command.index("--total-num-update") + 1] == str(19 * 3)
+        assert command[command.index("--warmup-updates") + 1] == "5"
         assert len(seed["all_epochs"]) == 3
         versions = {"torch", "scikit-learn", "scipy", "python", "fairseq_convattn", "device"}
         assert versions <= set(seed["versions"])
@@ -210,13 +217,19 @@ def test_scores_are_those_of_all_dev_examples(task, folder, roberta, tmp_path, i
         expected |= {f"{name}{suffix}": value for name, value in scores.items()}
     # random predictions hardly differ, so a correlation has few digits
     assert found["scores"] == pytest.approx(expected, abs=1e-2)
-    again = evaluate(TASKS[task], Path(found["checkpoint"]), folder / "bin" / task, batch_size=3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = folder / "bin" / task
+        again = evaluate(TASKS[task], Path(found["checkpoint"]), data, batch_size=3)
+    assert not [one for one in caught if "pin_memory" in str(one.message)]
     assert again.scores == pytest.approx(expected, abs=1e-2)
     if task == "MNLI":
         assert set(expected) == {"accuracy_matched", "accuracy_mismatched"}
 
 
-def test_an_interrupted_seed_continues(folder, roberta, tmp_path, in_process, monkeypatch):
+@pytest.mark.parametrize("last", ["whole", "half", "none"])
+def test_an_interrupted_seed_continues(folder, roberta, tmp_path, in_process, monkeypatch, last):
+    """Also where it was interrupted while fairseq copied the epoch's checkpoint to the last."""
     run = run_of("MRPC", folder, roberta, tmp_path / "out")
     whole = finetuning._train
 
@@ -228,6 +241,11 @@ def test_an_interrupted_seed_continues(folder, roberta, tmp_path, in_process, mo
     with pytest.raises(KeyboardInterrupt):
         finetune(run, [1])
     first = (tmp_path / "out" / "seed1" / "checkpoint1.pt").stat().st_mtime_ns
+    state = tmp_path / "out" / "seed1" / "checkpoint_last.pt"
+    if last == "half":
+        state.write_bytes(state.read_bytes()[: state.stat().st_size // 2])
+    elif last == "none":
+        state.unlink()
     monkeypatch.setattr(finetuning, "_train", whole)
     seen = []
     monkeypatch.setattr(
@@ -241,6 +259,98 @@ def test_an_interrupted_seed_continues(folder, roberta, tmp_path, in_process, mo
     finetune(run, [1])
     assert seen[0] == first and len(seen) == 2
     assert (tmp_path / "out" / "results.json").exists()
+
+
+def test_a_half_written_state_without_an_epoch_is_dropped(folder, roberta, tmp_path, in_process):
+    state = tmp_path / "out" / "seed1" / "checkpoint_last.pt"
+    run = run_of("MRPC", folder, roberta, tmp_path / "out")
+    finetune(run, [2])
+    state.parent.mkdir()
+    state.write_bytes(b"PK half")
+    finetune(run, [1])
+    assert [seed["seed"] for seed in results(tmp_path / "out")["seeds"]] == [1, 2]
+
+
+def finished(run: Run, pretrained, lengths, seed: int) -> None:
+    """In place of training."""
+    (run.output / f"seed{seed}").mkdir(exist_ok=True)
+    record = {"seed": seed, "epoch": 1, "scores": {"accuracy": float(seed), "f1": 1.0}}
+    (run.output / f"seed{seed}" / "result.json").write_text(json.dumps(record))
+
+
+def is_locked(output: Path) -> bool:
+    with open(output / "lock") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_results_are_those_of_all_finished_seeds(folder, roberta, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(finetuning, "_finetune_seed", finished)
+    output, locked = tmp_path / "out", {}
+    run = run_of("MRPC", folder, roberta, output)
+    finetune(run, [2, 10])
+    capsys.readouterr()
+    (output / "seed3").mkdir()  # was interrupted
+    write = finetuning.write_json
+    monkeypatch.setattr(
+        finetuning,
+        "write_json",
+        lambda content, path: locked.update({path.name: is_locked(output)}) or write(content, path),
+    )
+    finetune(run, [1])
+    found = results(output)
+    assert [seed["seed"] for seed in found["seeds"]] == [1, 2, 10]
+    assert found["summary"]["accuracy"]["median"] == 2
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["10", "1", "10.00", "1.00"] in rows
+    assert locked == {"results.json": True} and not is_locked(output)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_no_training_that_a_second_one_joins(
+    folder, roberta, tmp_path, number
+):
+    """SIGTERM ends fairseq-train; after SIGKILL, which cannot, it keeps others out."""
+    (tmp_path / "fairseq-train").write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 300\n")
+    (tmp_path / "fairseq-train").chmod(0o755)
+    start = f"import runpy, sys; sys.executable = '{tmp_path}/python'; "
+    start += f"runpy.run_path('{ROOT}/scripts/glue.py', run_name='__main__')"
+    arguments = ["finetune", "MRPC", str(roberta), "--data", str(folder / "bin")]
+    arguments += ["--output", str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    script = subprocess.Popen([sys.executable, "-c", start, *arguments], env=environment)
+    try:
+        wait_until(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text())
+    finally:
+        script.send_signal(number)
+        script.wait()
+    training = int((tmp_path / "pid").read_text())
+    try:
+        assert is_running(training) == is_locked(tmp_path / "out") == (number == signal.SIGKILL)
+        if number == signal.SIGKILL:
+            with pytest.raises(SystemExit, match="error: another run is writing to"):
+                glue.main(arguments)
+    finally:
+        if is_running(training):
+            os.kill(training, signal.SIGKILL)
+
+
+def wait_until(condition, seconds: int = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("best", [2, 10])
@@ -273,7 +383,7 @@ def test_the_dev_set_that_chooses_is_the_matched_one():
 
 
 def test_results_of_other_settings_are_refused(folder, roberta, tmp_path, monkeypatch):
-    monkeypatch.setattr(finetuning, "_finetune_seed", lambda *_: {"seed": 1, **EMPTY})
+    monkeypatch.setattr(finetuning, "_finetune_seed", finished)
     output = tmp_path / "out"
     finetune(run_of("MRPC", folder, roberta, output), [1])
     for chosen, name in (
@@ -299,9 +409,6 @@ def test_results_of_other_settings_are_refused(folder, roberta, tmp_path, monkey
     assert files(tmp_path / "mine") <= {"notes.txt", "lock"}
 
 
-EMPTY = {"epoch": 1, "scores": {"accuracy": 1.0, "f1": 1.0}}
-
-
 def test_long_examples_are_counted(folder, model, tmp_path, monkeypatch, capsys):
     data = folder / "bin" / "MRPC"
     first, second = (
@@ -310,7 +417,7 @@ def test_long_examples_are_counted(folder, model, tmp_path, monkeypatch, capsys)
     lengths = sorted(1 + len(a) + 1 + len(b) for a, b in zip(first, second, strict=True))
     limit = lengths[3]
     cut = sum(length > limit for length in lengths)
-    monkeypatch.setattr(finetuning, "_finetune_seed", lambda *_: {"seed": 1, **EMPTY})
+    monkeypatch.setattr(finetuning, "_finetune_seed", finished)
     finetune(run_of("MRPC", folder, model, tmp_path / "out", max_positions=limit), [1])
     assert results(tmp_path / "out")["cut"]["valid"] == cut > 0
     said = capsys.readouterr().out
@@ -399,11 +506,20 @@ def test_the_script_hands_everything_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["SNLI", "x.pt"], ["CoLA"], ["CoLA", "x.pt", "--seeds", "0"], ["CoLA", "x.pt", "--lr", "0"]],
+    "arguments, message",
+    [
+        (["SNLI", "x.pt"], "invalid choice: 'SNLI'"),
+        (["CoLA"], "required: MODEL"),
+        (["CoLA", "x.pt", "--seeds", "0"], "--seeds: '0' is no whole number from 1 on"),
+        (["CoLA", "x.pt", "--seeds", "1,0x"], "--seeds: '0x' is no whole number from 1 on"),
+        (["CoLA", "x.pt", "--epochs", "1.5"], "--epochs: '1.5' is no whole number from 1 on"),
+        (["CoLA", "x.pt", "--lr", "0"], "--lr: '0' is no number above 0"),
+        (["CoLA", "x.pt", "--lr", "high"], "--lr: 'high' is no number above 0"),
+    ],
 )
-def test_wrong_options(arguments, capsys):
+def test_wrong_options(arguments, message, capsys):
     with pytest.raises(SystemExit) as caught:
         glue.main(["finetune", *arguments])
     assert caught.value.code == 2
-    assert "finetune_glue.sh TASK MODEL" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "finetune_glue.sh TASK MODEL" in said and message in said

@@ -259,6 +259,20 @@ def test_options_of_the_preparation(scripts, pretrained_files, tmp_path):
     assert_refused(run, f"{tmp_path / 'none'}: there is no such file")
     run = scripts.prepare(*options(pretrained_files, "--tasks", "CoLA,SNLI"), *output)
     assert_refused(run, "--tasks: 'SNLI' is none of CoLA,SST-2")
+    for tasks in (",RTE", "RTE,", "RTE,,CoLA", ","):
+        run = scripts.prepare(*options(pretrained_files, "--tasks", tasks), *output)
+        assert_refused(run, "--tasks: '' is none of CoLA,SST-2")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_task_that_is_named_twice_is_prepared_once(
+    scripts, miniature, pretrained_files, tmp_path
+):
+    arguments = ("--tasks", "RTE,WNLI,RTE", "--source", miniature[0], "--sample")
+    run = scripts.prepare(*options(pretrained_files, *arguments, "--output", tmp_path / "out"))
+    assert run.returncode == 0, run.stderr
+    assert {path.name for path in (tmp_path / "out" / "bin").iterdir()} == {"RTE", "WNLI"}
+    assert (tmp_path / "out" / "tsv" / "settings").read_text().splitlines()[:2] == ["RTE", "WNLI"]
 
 
 def test_the_developers_data_are_a_sample_of_glue(scripts, shared, pretrained_files, tmp_path):

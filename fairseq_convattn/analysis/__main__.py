@@ -24,8 +24,8 @@ from .report import analyse, markdown
 
 
 def positive(text: str) -> int:
-    if int(text) < 1:
-        raise ValueError(text)
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1 on")
     return int(text)
 
 
@@ -66,6 +66,8 @@ def main() -> None:
         )
         print(markdown(results))
         files = write_analysis(arguments.output, results, last, arguments.block)
+    except FileExistsError as error:
+        sys.exit(f"error: {error}; choose another with --output")
     except (CheckpointError, OSError) as error:
         sys.exit(f"error: {error}")
     print(f"\nwrote {arguments.output}: {', '.join(files)}")

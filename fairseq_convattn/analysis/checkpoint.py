@@ -241,12 +241,19 @@ def _terms(stored: StoredStack) -> dict[str, list[Curves]]:
                 found[layer] = term_curves(term, doubles, stored.causal)
         if found:
             curves[term] = [Curves(layers, *curve) for layers, curve in shared_by_layers(found)]
+    if "alibi" not in curves and any(_has_alibi(stored, layer) for layer in stored.layers):
+        stored.notes.append("no curves of alibi, as its number of heads is not known")
     return curves
 
 
+def _has_alibi(stored: StoredStack, layer: int) -> bool:
+    return "alibi" in _term_names(stored) and stored.mixers().get(layer) == "composite"
+
+
 def _parameter(stored: StoredStack, layer: int, name: str) -> Tensor | None:
-    if name == "alibi" and "alibi" in _term_names(stored):  # which has no parameters
-        return alibi_slopes(_heads(stored)) if stored.mixers().get(layer) == "composite" else None
+    if name == "alibi" and _has_alibi(stored, layer):  # which has no parameters
+        heads = _heads(stored)
+        return alibi_slopes(heads) if heads else None
     return stored.layers[layer].get(f"self_attn.terms.{name}")
 
 

@@ -206,7 +206,8 @@ def curves_figure(title: str, term: str, by_layer: Sequence[Curves]) -> Figure:
         axis.set_title(layer_names(layers))
         axis.margins(y=0.08)
     first, last = _visible(by_layer)
-    axes[0].set_xlim(first, last)
+    if first < last:
+        axes[0].set_xlim(first, last)
     if term == "t5":  # its buckets grow so
         axes[0].set_xscale("symlog", linthresh=8, linscale=1.5)
         axes[0].xaxis.set_minor_locator(NullLocator())

@@ -54,8 +54,11 @@ class StoredStack:
     def mixers(self) -> dict[int, str]:
         """This plugin's token mixer of every layer; {} in other models."""
         names = str(self.option("mixers") or "").split(",")
+        kept = self.option("layers_to_keep")  # the file has these alone, numbered anew
         if len(names) == 1:
             names *= len(self.layers)
+        elif kept:
+            names = [names[index] for index in sorted(map(int, str(kept).split(",")))]
         return {layer: name.strip() for layer, name in zip(self.layers, names, strict=False)}
 
     def double(self, *weights: Tensor) -> tuple[Tensor, ...]:

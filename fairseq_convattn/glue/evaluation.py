@@ -46,6 +46,7 @@ def evaluate(task: GlueTask, checkpoint: Path, data: Path, batch_size: int) -> E
 @torch.no_grad()
 def _predict(task: GlueTask, model, fairseq_task, subset: str, batch_size: int, device: str):
     """Labels and predictions in the order of the file."""
+    warnings.filterwarnings("ignore", "'pin_memory'")  # fairseq's, without a GPU
     dataset = fairseq_task.load_dataset(subset)
     batches = fairseq_task.get_batch_iterator(
         dataset,
@@ -53,7 +54,6 @@ def _predict(task: GlueTask, model, fairseq_task, subset: str, batch_size: int, 
         max_positions=fairseq_task.max_positions(),
         required_batch_size_multiple=1,
     ).next_epoch_itr(shuffle=False)
-    warnings.filterwarnings("ignore", "'pin_memory'")  # fairseq's, without a GPU
     labels, predictions = {}, {}
     for batch in batches:
         batch = utils.move_to_cuda(batch) if device == "cuda" else batch

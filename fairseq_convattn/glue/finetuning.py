@@ -4,12 +4,15 @@ import fcntl
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 import re
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -49,8 +52,8 @@ class Run(NamedTuple):
 
 
 def finetune(run: Run, seeds: Sequence[int]) -> None:
-    """Fine-tune with every seed that is not done yet, print the table of all and write
-    ``output/results.json``.
+    """Fine-tune with every seed that is not done yet, print the table of all that ``output``
+    has, also of earlier calls, and write ``output/results.json``.
 
     Raises:
         GlueError: model, data and options do not fit, ``output`` holds results of others, or
@@ -72,9 +75,11 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
                     f"note: {number:,} of {settings['examples'][subset]:,} examples of {subset} "
                     f"are cut to {settings['max_positions']} tokens"
                 )
-        done = [_finetune_seed(run, pretrained, lengths, seed) for seed in seeds]
-    results = run.output / "results.json"
-    write_json({**settings, "seeds": done, "summary": summary(done)}, results)
+        for seed in seeds:
+            _finetune_seed(run, pretrained, lengths, seed)
+        done = _finished_seeds(run.output)
+        results = run.output / "results.json"
+        write_json({**settings, "seeds": done, "summary": summary(done)}, results)
     print(
         f"\n{run.task}, dev set, in %, {run.model} ({pretrained.architecture})\n\n{table(done)}\n"
     )
@@ -101,6 +106,7 @@ def _lock(file: TextIO, output: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise GlueError(f"another run is writing to {output}") from None
+    os.set_inheritable(file.fileno(), True)  # by fairseq-train, which may outlive this process
 
 
 def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -> dict[str, Any]:
@@ -147,14 +153,15 @@ def _require_same(settings: dict[str, Any], output: Path) -> None:
 
 def _finetune_seed(
     run: Run, pretrained: Pretrained, lengths: dict[str, list[int]], seed: int
-) -> dict[str, Any]:
-    """What ``results.json`` has of a seed, which is trained unless it was."""
+) -> None:
+    """Train with a seed, unless it was, and write its ``result.json``."""
     folder = run.output / f"seed{seed}"
     result = folder / "result.json"
     if result.is_file():
         print(f"seed {seed} is done already", flush=True)
-        return json.loads(result.read_text(encoding="utf-8"))
+        return
     folder.mkdir(exist_ok=True)
+    _restore_last(folder)
     command = _command(run, pretrained, len(lengths["train"]), seed, folder)
     print(f"seed {seed}, log in {folder / 'train.log'}\n+ {shlex.join(command)}", flush=True)
     _train(command, folder / "train.log")
@@ -176,14 +183,34 @@ def _finetune_seed(
     for checkpoint in folder.glob("checkpoint*.pt"):
         if str(checkpoint) != best["checkpoint"]:
             checkpoint.unlink()
-    return record
+
+
+def _finished_seeds(output: Path) -> list[dict[str, Any]]:
+    files = output.glob("seed*/result.json")
+    done = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return sorted(done, key=lambda one: one["seed"])
+
+
+def _restore_last(folder: Path) -> None:
+    """Let fairseq-train continue from the last epoch where it was interrupted while it copied
+    that epoch's checkpoint, which is whole, to the last state."""
+    last = folder / "checkpoint_last.pt"
+    if zipfile.is_zipfile(last):  # its end is there
+        return
+    last.unlink(missing_ok=True)
+    if epochs := _epochs(folder):
+        shutil.copyfile(epochs[-1], last)
 
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Those of the epochs in their order; the last state if no epoch was finished."""
+    return _epochs(folder) or [folder / "checkpoint_last.pt"]
+
+
+def _epochs(folder: Path) -> list[Path]:
     found = {file: re.fullmatch(r"checkpoint(\d+)\.pt", file.name) for file in folder.iterdir()}
     epochs = sorted((int(match[1]), file) for file, match in found.items() if match)
-    return [file for _, file in epochs] or [folder / "checkpoint_last.pt"]
+    return [file for _, file in epochs]
 
 
 def _merit(task: GlueTask, scores: dict[str, float]) -> float:
@@ -227,12 +254,17 @@ def _train(command: list[str], log: Path) -> None:
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
+            close_fds=False,  # it keeps the lock
         ) as process,
     ):
-        for line in process.stdout:
-            file.write(line)
-            if found := end.search(line):
-                print(f"  epoch {found[1]}: training loss {found[2]}", flush=True)
+        try:
+            for line in process.stdout:
+                file.write(line)
+                if found := end.search(line):
+                    print(f"  epoch {found[1]}: training loss {found[2]}", flush=True)
+        except BaseException:
+            process.terminate()
+            raise
     if process.returncode != 0:
         lines = log.read_text(encoding="utf-8").splitlines()[-_LAST_LINES:]
         print(*lines, sep="\n", file=sys.stderr)

@@ -302,6 +302,26 @@ def test_alibi_is_where_composite_attention_is(tmp_path):
     assert curves.values[:, 128 - 3].tolist() == [-3 * slope for slope in slopes]
 
 
+def test_alibi_of_an_unknown_number_of_heads_is_left_out(tmp_path):
+    _, path = masked_lm(tmp_path, encoder_mixers="composite", attention_terms="content,alibi,fixed")
+    state = torch.load(path)
+    state["cfg"]["model"]["encoder_attention_heads"] = None
+    torch.save(state, path)
+    stack = only_stack(path)
+    assert list(stack.terms) == ["fixed"]
+    assert "no curves of alibi, as its number of heads is not known" in stack.notes
+
+
+def test_the_layers_that_are_kept_have_their_own_mixers(tmp_path):
+    """Of --encoder-layers-to-keep, in any order; the checkpoint numbers them anew."""
+    _, path = masked_lm(
+        tmp_path, encoder_mixers="attention,composite,tisa,composite", encoder_layers=4,
+        attention_terms="content,alibi", encoder_layers_to_keep="3,0,1",
+    )  # fmt: skip
+    (curves,) = only_stack(path).terms["alibi"]
+    assert curves.layers == (1, 2)
+
+
 def test_tisa_against_its_formula(tmp_path):
     model, path = masked_lm(tmp_path, encoder_mixers="tisa", tisa_kernels=2)
     curves = only_stack(path).terms["tisa"][1]
@@ -494,6 +514,18 @@ def test_every_figure(tmp_path):
     assert all(is_picture(tmp_path / "out" / name) for name in files if name.endswith(".png"))
 
 
+@pytest.mark.filterwarnings("error")
+def test_figures_of_a_single_distance(tmp_path):
+    figures = pytest.importorskip("fairseq_convattn.analysis.figures").figures
+    _, path = masked_lm(
+        tmp_path, encoder_mixers="composite", attention_terms="content,fixed,query",
+        attention_span=0,
+    )  # fmt: skip
+    results, last = analyse([path], block=16)
+    for _, figure in figures(results, last, block=16):
+        figure.savefig(tmp_path / "figure.png")
+
+
 def test_no_directory_is_replaced_or_half_written(tmp_path, monkeypatch):
     figures = pytest.importorskip("fairseq_convattn.analysis.figures")
     state = {"encoder.embed_positions.weight": torch.randn(5, 4)}
@@ -519,7 +551,7 @@ def run(monkeypatch, *arguments) -> None:
 def test_the_output_is_refused_before_anything_is_read(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     for output, message in (
-        (tmp_path, "is there already"),
+        (tmp_path, "is there already; it is not overwritten; choose another with --output"),
         (tmp_path / "no" / "x", "no directory"),
     ):
         with pytest.raises(SystemExit, match=message):
@@ -532,7 +564,7 @@ def test_the_output_is_refused_before_anything_is_read(tmp_path, monkeypatch):
 def test_a_block_that_cannot_be(block, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run(monkeypatch, "a.pt", "--block", block)
-    assert f"invalid positive value: '{block}'" in capsys.readouterr().err
+    assert f"--block: '{block}' is no whole number from 1 on" in capsys.readouterr().err
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch, capsys):
@@ -558,6 +590,7 @@ def test_command(fairseqs_transformer, tmp_path):
         env={"PYTHONPATH": str(ROOT)},
     )
     assert process.returncode == 0, process.stderr
+    assert "tensorboardX" not in process.stderr
     content = json.loads((tmp_path / "analysis" / "analysis.json").read_text())
     assert content["block"] == 16
     assert [x["updates"] for x in content["checkpoints"]] == [2, 4]
