@@ -55,19 +55,35 @@ static correlate_tile *correlate;
 static long lanes;
 static const char *instructions;
 
-__attribute__((constructor)) static void choose(void)
+/* Takes the kernels of that name, the best ones for NULL. Returns whether the CPU has them. */
+int convattn_choose(const char *name)
 {
-    convolve = convolve_portable, correlate = correlate_portable, lanes = 4;
-    instructions = "portable";
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
-        convolve = convolve_avx512, correlate = correlate_avx512, lanes = 16,
+    if ((!name || !strcmp(name, "avx512")) && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq")) {
+        convolve = convolve_avx512, correlate = correlate_avx512, lanes = 16;
         instructions = "avx512";
-    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        convolve = convolve_avx2, correlate = correlate_avx2, lanes = 8, instructions = "avx2";
+        return 1;
+    }
+    if ((!name || !strcmp(name, "avx2")) && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma")) {
+        convolve = convolve_avx2, correlate = correlate_avx2, lanes = 8;
+        instructions = "avx2";
+        return 1;
+    }
 #endif
+    if (name && strcmp(name, "portable"))
+        return 0;
+    convolve = convolve_portable, correlate = correlate_portable, lanes = 4;
+    instructions = "portable";
+    return 1;
+}
+
+__attribute__((constructor)) static void choose_the_best(void)
+{
+    convattn_choose(NULL);
 }
 
 /* Where a [time, batch, channels] tensor lies; strides in elements, that of channels is 1. */
@@ -86,7 +102,7 @@ typedef struct {
     int64_t time;   /* of outputs and taps */
     int64_t inputs; /* time of the inputs */
     int64_t batch, heads, head_dim, taps, left;
-    int64_t half; /* whether elements are bfloat16, else float */
+    int64_t half, half_taps; /* whether elements are bfloat16, else float */
     sequence x, y, grad, grad_x;
     kernels w, grad_w; /* grad_w is float always; for shared taps its time is that of tiles */
 } problem;
@@ -212,7 +228,7 @@ static void pack_taps(const tile *t, int64_t from, long count)
         for (int64_t h = head; h <= end; h++) {
             float *row = t->w + ((h - head) * t->rows + n) * p->taps;
             if (from + n >= 0 && from + n < p->time)
-                read(p->w.data, taps_of(&p->w, from + n, t->b, h), row, p->taps, p->half);
+                read(p->w.data, taps_of(&p->w, from + n, t->b, h), row, p->taps, p->half_taps);
             else
                 memset(row, 0, 4 * p->taps);
         }
