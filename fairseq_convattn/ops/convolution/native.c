@@ -278,7 +278,7 @@ static long column_stride(const problem *p)
 }
 
 /* Adds sum_c grad[i, c] x[i + k - left, c] of a strip to t->grad_w[i, k]. */
-static void correlate_strip(const tile *t, long i, strip q, long time)
+static void correlate_strip(const tile *t, long i, strip q, long time, long first_row)
 {
     long stride = column_stride(t->p), rows = time + t->p->taps - 1;
     const float *x = slot(t, t->x, i);
@@ -288,7 +288,7 @@ static void correlate_strip(const tile *t, long i, strip q, long time)
             column[j] = x[j * q.width + c];
         memset(column + rows, 0, 4 * (stride - rows));
     }
-    correlate(slot(t, t->grad, i), t->columns, stride, t->grad_w, time, q.channels, q.width,
+    correlate(slot(t, t->grad, i) + first_row * q.width, t->columns, stride, t->grad_w, time, q.channels, q.width,
               t->p->taps);
 }
 
@@ -308,17 +308,22 @@ static void write_tap_gradient(const tile *t, int64_t head, long time)
                4 * p->taps);
 }
 
+/* After input_gradient_tile, which has packed the same rows of the gradient if there are as many
+   outputs as inputs. */
 static void tap_gradient_tile(const tile *t)
 {
     const problem *p = t->p;
-    long time = at_most(p->time - t->start, TILE);
+    long time = at_most(p->time - t->start, TILE), first_row = p->taps - 1 - p->left;
     pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, t->x);
-    pack(t, p->grad, p->time, t->start, (time + MOST_ROWS - 1) / MOST_ROWS * MOST_ROWS, t->grad);
+    if (!p->grad_x.data || p->inputs != p->time) {
+        first_row = 0;
+        pack(t, p->grad, p->time, t->start, time, t->grad);
+    }
     for (long i = 0; i < t->strips; i++) {
         strip q = strip_at(p, t->first + i);
         if (q.channel == q.head * p->head_dim)
             memset(t->grad_w, 0, 4 * time * p->taps);
-        correlate_strip(t, i, q, time);
+        correlate_strip(t, i, q, time, first_row);
         if (q.channel + q.channels == (q.head + 1) * p->head_dim)
             write_tap_gradient(t, q.head, time);
     }
@@ -327,7 +332,7 @@ static void tap_gradient_tile(const tile *t)
 static void *allocate(tile *t)
 {
     const problem *p = t->p;
-    t->rows = TILE + p->taps;
+    t->rows = TILE + MOST_ROWS + p->taps;
     size_t slots = strips_of_group(p), rows = t->rows, taps = p->taps, sizes[] = {
         slots * rows * CHUNK, slots * rows * CHUNK, slots * TILE * CHUNK, slots * rows * taps,
         CHUNK * column_stride(p), TILE * taps, TILE * taps};

@@ -86,7 +86,7 @@ static inline __attribute__((always_inline)) void NAME(product)(
 }
 
 /* w[i][k] += sum_c g[i][c] x[c][i + k]: BAND_ROWS rows of a product at a time, of which the
-   band is kept. `x_stride` leaves room for whole vectors; g has a multiple of BAND_ROWS rows. */
+   band is kept. `x_stride` leaves room for whole vectors, g for a multiple of BAND_ROWS rows. */
 static void NAME(correlate)(
     const float *g, const float *x, long x_stride, float *w, long time, long channels,
     long g_stride, long taps)
