@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .reference import pad
-
 TILE = 32
 
 
@@ -18,7 +16,8 @@ def convolve(x: Tensor, taps: Tensor, time: int, left: int) -> Tensor:
     heads, kernel_size = taps.shape[-2:]
     tile = min(TILE, time)
     missing = -time % tile
-    padded = pad(x, kernel_size, time + missing, left).unflatten(2, (heads, -1))
+    right = time + missing + kernel_size - 1 - left - x.size(0)
+    padded = F.pad(x, (0, 0, 0, 0, left, right)).unflatten(2, (heads, -1))
     windows = padded.unfold(0, tile + kernel_size - 1, tile)
     # [tiles, batch, heads, head_dim, tile + kernel_size - 1]
     output = _band(taps, tile, missing).to(x.dtype) @ windows.transpose(-1, -2)

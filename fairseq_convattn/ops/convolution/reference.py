@@ -19,15 +19,10 @@ def convolve(x: Tensor, taps: Tensor, time: int, left: int) -> Tensor:
         ``[time, batch, channels]`` in the dtype of ``x``; the sum runs in float32 at least.
     """
     heads, kernel_size = taps.shape[-2:]
-    padded = pad(x, kernel_size, time, left).unflatten(2, (heads, -1))
+    right = time + kernel_size - 1 - left - x.size(0)
+    padded = F.pad(x, (0, 0, 0, 0, left, right)).unflatten(2, (heads, -1))
     accumulator = torch.promote_types(x.dtype, torch.float32)
     windows = (padded[k : k + time].to(accumulator) for k in range(kernel_size))
     weights = taps.to(accumulator).unsqueeze(-1).unbind(-2)
     y = sum(w * window for w, window in zip(weights, windows, strict=True))
     return y.to(x.dtype).flatten(2)
-
-
-def pad(x: Tensor, kernel_size: int, time: int, left: int) -> Tensor:
-    """All that ``time`` outputs see, ``[time + kernel_size - 1, batch, channels]``."""
-    right = time + kernel_size - 1 - left - x.size(0)
-    return F.pad(x, (0, 0, 0, 0, left, right))
