@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 source = Path(__file__).with_name("fairseq_convattn").joinpath("__init__.py")
 version = re.search(r'^__version__ = "(.+)"$', source.read_text(encoding="utf-8"), re.MULTILINE)
@@ -12,6 +12,15 @@ setup(
     description="Convolutions and attention with relative positions as a fairseq plugin",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_convattn", "fairseq_convattn.*"]),
+    ext_modules=[
+        Extension(
+            "fairseq_convattn.ops.convolution._native",
+            ["fairseq_convattn/ops/convolution/native.c"],
+            depends=["fairseq_convattn/ops/convolution/native_tile.h"],
+            extra_compile_args=["-O3"],
+            optional=True,  # without it, convolutions are those of PyTorch
+        )
+    ],
     package_data={"fairseq_convattn": ["py.typed"]},
     install_requires=[
         "torch>=2.11,<2.14",

@@ -17,12 +17,18 @@ import platform
 import shlex
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from long_inputs import _memory, _names, _new_file, _numbers, in_own_process
+from measuring import (
+    in_own_process,
+    lengths,
+    milliseconds_in_turn,
+    names_among,
+    new_file,
+    process_memory,
+)
 
 TERMS = ("content,fixed", "content,tisa", "content,fixed,query", "content,fixed,query,key")
 PASSES = ("forward", "training")
@@ -33,7 +39,6 @@ FIELDS = (
 )
 SPAN = 8
 TISA_KERNELS = 5
-SECONDS = 0.02  # that one measurement takes at least
 
 
 class Problem(NamedTuple):
@@ -174,26 +179,6 @@ def _step(compute: Callable, wanted: list | None, grad) -> Callable[[], None]:
     return step
 
 
-def times(names: list[str], which: str, problem: Problem, repetitions: int) -> list[list[float]]:
-    """Milliseconds of every repetition of every implementation."""
-    functions = list(steps(names, which, problem))
-    for step in functions:
-        step()  # what is allocated or compiled once
-    calls = [max(1, round(SECONDS / _seconds(step, 1))) for step in functions]
-    found: list[list[float]] = [[] for _ in names]
-    for _ in range(repetitions):
-        for i in range(len(names)):
-            found[i].append(1e3 * _seconds(functions[i], calls[i]))
-    return found
-
-
-def _seconds(step: Callable[[], None], calls: int) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):
-        step()
-    return (time.perf_counter() - start) / calls
-
-
 def measure_memory(which: str, name: str, problem: Problem, results) -> None:
     """Put the MiB at the peak, beyond those of the inputs, into ``results``."""
     import torch
@@ -208,10 +193,10 @@ def measure_memory(which: str, name: str, problem: Problem, results) -> None:
         step()
         results.put((torch.cuda.max_memory_allocated() - before) / 2**20)
         return
-    before = _memory("VmRSS")
+    before = process_memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     step()
-    results.put(_memory("VmHWM") - before)
+    results.put(process_memory("VmHWM") - before)
 
 
 def measure(
@@ -219,7 +204,8 @@ def measure(
 ) -> Iterator[dict[str, str | float | None]]:
     """Rows of ``FIELDS``."""
     names = implementations(terms, problem.causal)
-    found = dict(zip(names, times(names, which, problem, repetitions), strict=True))
+    found = milliseconds_in_turn(steps(names, which, problem), repetitions)
+    found = dict(zip(names, found, strict=True))
     medians = {name: statistics.median(found[name]) for name in names}
     memory = {name: in_own_process(measure_memory, which, name, problem) for name in names}
     for name in names:
@@ -293,7 +279,7 @@ def _machine(problem: Problem) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--passes", type=_names(PASSES), default=list(PASSES), help="default: forward,training"
+        "--passes", type=names_among(PASSES), default=list(PASSES), help="default: forward,training"
     )
     parser.add_argument(
         "--terms",
@@ -305,7 +291,7 @@ def main() -> None:
     )
     parser.add_argument(
         "--tokens",
-        type=_numbers,
+        type=lengths,
         default=[128, 512, 1024],
         help="lengths of the sentences (default: 128,512,1024)",
     )
@@ -326,11 +312,9 @@ def main() -> None:
     parser.add_argument(
         "--repetitions", type=int, default=10, help="rounds, of which the median (default: 10)"
     )
+    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
     parser.add_argument(
-        "--csv", type=_new_file, metavar="FILE", help="also write the figures there"
-    )
-    parser.add_argument(
-        "--plot", type=_new_file, metavar="FILE", help="also draw them (needs matplotlib)"
+        "--plot", type=new_file, metavar="FILE", help="also draw them (needs matplotlib)"
     )
     arguments = parser.parse_args()
     for option in ("batch", "heads", "head_dim", "threads"):

@@ -10,17 +10,16 @@ gradients included. Linux only.
 import argparse
 import csv
 import importlib.util
-import multiprocessing
 import os
 import platform
 import re
 import resource
 import statistics
-import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
+
+from measuring import in_own_process, lengths, names_among, new_file, process_memory
 
 MODELS = ("dynamic", "lightweight", "attention", "transformer_lm", "lightconv_lm")
 FAIRSEQS = ("transformer_lm", "lightconv_lm")
@@ -111,7 +110,7 @@ def measure(task: str, name: str, tokens: int, threads: int, limit_gib: float, r
     inputs = torch.randint(dictionary.nspecial, TYPES, (1, tokens))
     limit = int(limit_gib * 2**30)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    before = _memory("VmRSS")
+    before = process_memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     start = time.perf_counter()
     try:
@@ -127,24 +126,7 @@ def measure(task: str, name: str, tokens: int, threads: int, limit_gib: float, r
             raise
         results.put(None)
         return
-    results.put((_memory("VmHWM") - before, per_token))
-
-
-def _memory(field: str) -> float:
-    """A line of /proc/self/status, in MiB."""
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(rf"{field}:\s+(\d+) kB", status)[1]) / 1024
-
-
-def in_own_process(measure_one: Callable, *arguments) -> tuple[float, float] | None:
-    context = multiprocessing.get_context("spawn")
-    results = context.SimpleQueue()
-    process = context.Process(target=measure_one, args=(*arguments, results))
-    process.start()
-    process.join()
-    if process.exitcode:
-        sys.exit(f"error: measuring {arguments[:3]} failed, see above")
-    return results.get()
+    results.put((process_memory("VmHWM") - before, per_token))
 
 
 def plot(rows: list[dict], file: Path) -> None:
@@ -183,43 +165,23 @@ def _label(model: str) -> str:
     return f"fairseq's {model}" if model in FAIRSEQS else model
 
 
-def _names(options: tuple[str, ...]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        unknown = [name for name in names if name not in options]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(options)}")
-        return names
-
-    return parse
-
-
-def _numbers(text: str) -> list[int]:
-    numbers = [int(number) for number in text.split(",")]
-    if min(numbers) <= 2:
-        raise argparse.ArgumentTypeError(f"{min(numbers)} tokens are too few")
-    return numbers
-
-
-def _new_file(text: str) -> Path:
-    path = Path(text)
-    if path.exists() or not path.parent.is_dir():
-        why = "is there already" if path.exists() else "has no folder"
-        raise argparse.ArgumentTypeError(f"{path} {why}")
-    return path
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--tasks", type=_names(TASKS), default=list(TASKS), help="default: train,score,generate"
+        "--tasks",
+        type=names_among(TASKS),
+        default=list(TASKS),
+        help="default: train,score,generate",
     )
     parser.add_argument(
-        "--models", type=_names(MODELS), default=list(MODELS), help=f"default: {','.join(MODELS)}"
+        "--models",
+        type=names_among(MODELS),
+        default=list(MODELS),
+        help=f"default: {','.join(MODELS)}",
     )
     parser.add_argument(
         "--tokens",
-        type=_numbers,
+        type=lengths,
         default=[512, 1024, 2048, 4096, 8192],
         help="lengths of the input, one sequence each (default: 512,1024,2048,4096,8192)",
     )
@@ -227,11 +189,9 @@ def main() -> None:
     parser.add_argument(
         "--memory", type=float, default=24, metavar="GIB", help="address space (default: 24)"
     )
+    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
     parser.add_argument(
-        "--csv", type=_new_file, metavar="FILE", help="also write the figures there"
-    )
-    parser.add_argument(
-        "--plot", type=_new_file, metavar="FILE", help="also draw them (needs matplotlib)"
+        "--plot", type=new_file, metavar="FILE", help="also draw them (needs matplotlib)"
     )
     arguments = parser.parse_args()
     if arguments.plot and not importlib.util.find_spec("matplotlib"):

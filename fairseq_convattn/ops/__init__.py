@@ -2,6 +2,7 @@
 
 from .attention import composite_attention, relative_bias
 from .convolution import dynamic_conv, lightweight_conv
+from .implementation import use_implementation
 from .taps import TAP_NORMALIZATIONS, normalize_taps, taps_inside
 
 __all__ = [
@@ -12,4 +13,5 @@ __all__ = [
     "normalize_taps",
     "relative_bias",
     "taps_inside",
+    "use_implementation",
 ]

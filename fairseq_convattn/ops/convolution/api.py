@@ -1,12 +1,18 @@
 """Lightweight and dynamic convolution (Wu et al. 2019, sections 3 and 4)."""
 
+from collections.abc import Callable
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from . import banded, reference
+from ..implementation import forced_implementation
+from . import banded, native, reference
 
-IMPLEMENTATIONS = {"reference": reference.convolve, "banded": banded.convolve}
+IMPLEMENTATIONS = {
+    "reference": reference.convolve,
+    "banded": banded.convolve,
+    "native": native.convolve,
+}
 
 # Below this many taps, summing them one by one is faster than building band matrices.
 BANDED_KERNEL_SIZE = 8
@@ -34,15 +40,17 @@ def lightweight_conv(
         causal: whether an output sees only its own position and earlier ones.
         tail: the inputs that precede ``x``, ``[n, batch, channels]`` with any n >= 0,
             to continue a causal convolution. Start with ``x.new_zeros(0, batch, channels)``.
-        impl: ``reference`` or ``banded``; None chooses by the kernel size.
+        impl: ``reference`` or ``banded`` (both in PyTorch) or ``native`` (compiled, for
+            float32 and bfloat16 on the CPU). None: what ``CONVATTN_IMPL`` or
+            :func:`use_implementation` names, else the fastest that can take the inputs.
 
     Returns:
         ``[time, batch, channels]``; with a ``tail``, the pair of that and the tail for
         the next call: the last ``kernel_size - 1`` inputs (fewer at the beginning).
 
     Raises:
-        ValueError: the shapes disagree, ``impl`` is unknown, or a tail is given to a
-            convolution that is not causal.
+        ValueError: the shapes disagree, ``impl`` is unknown or cannot take the inputs, or a
+            tail is given to a convolution that is not causal.
     """
     _check(taps.dim() == 2, f"taps must be [heads, kernel_size], not {list(taps.shape)}")
     return _convolve(x, taps, bias, causal, tail, impl)
@@ -96,23 +104,31 @@ def _convolve(
         tail is None or tail.shape[1:] == x.shape[1:],
         "tail and x must agree in batch and channels",
     )
-    if impl is None:
-        impl = "banded" if kernel_size >= BANDED_KERNEL_SIZE else "reference"
-    _check(
-        impl in IMPLEMENTATIONS, f"unknown impl {impl!r}: choose from {', '.join(IMPLEMENTATIONS)}"
-    )
-
+    implementation = _implementation(impl or forced_implementation(), x, taps)
     past, next_tail = x, None
     if tail is not None:
         past = torch.cat([tail, x])[-(x.size(0) + kernel_size - 1) :]
         next_tail = past[past.size(0) - min(past.size(0), kernel_size - 1) :].clone()
     left = kernel_size - 1 - (past.size(0) - x.size(0)) if causal else kernel_size // 2
-    right = 0 if causal else kernel_size - 1 - left
-    padded = F.pad(past, (0, 0, 0, 0, left, right)).unflatten(2, (heads, -1))
-    y = IMPLEMENTATIONS[impl](padded, taps).flatten(2)
+    y = implementation(past, taps, x.size(0), left)
     if bias is not None:
         y = y + bias.to(y.dtype)
     return y if tail is None else (y, next_tail)
+
+
+def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., Tensor]:
+    """That of the name; without one the fastest that can take the inputs."""
+    known = name is None or name in IMPLEMENTATIONS
+    _check(known, f"unknown impl {name!r}: choose from {', '.join(IMPLEMENTATIONS)}")
+    unfit = native.unfit(x, taps)
+    _check(name != "native" or not unfit, f"impl='native' {unfit}")
+    if name is not None:
+        return IMPLEMENTATIONS[name]
+    if not unfit:
+        return native.convolve
+    if x.device.type == "cpu" and not native.is_built():
+        native.warn_that_not_built()
+    return banded.convolve if taps.size(-1) >= BANDED_KERNEL_SIZE else reference.convolve
 
 
 def _check(condition: bool, message: str) -> None:

@@ -11,18 +11,18 @@ from torch import Tensor
 TILE = 32
 
 
-def convolve(padded: Tensor, taps: Tensor) -> Tensor:
+def convolve(x: Tensor, taps: Tensor, time: int, left: int) -> Tensor:
     """Same contract as :func:`reference.convolve`."""
-    kernel_size = taps.size(-1)
-    time = padded.size(0) - kernel_size + 1
+    heads, kernel_size = taps.shape[-2:]
     tile = min(TILE, time)
     missing = -time % tile
-    windows = F.pad(padded, (0, 0, 0, 0, 0, 0, 0, missing)).unfold(
-        0, tile + kernel_size - 1, tile
-    )  # [tiles, batch, heads, head_dim, tile + kernel_size - 1]
-    output = _band(taps, tile, missing).to(padded.dtype) @ windows.transpose(-1, -2)
+    right = time + missing + kernel_size - 1 - left - x.size(0)
+    padded = F.pad(x, (0, 0, 0, 0, left, right)).unflatten(2, (heads, -1))
+    windows = padded.unfold(0, tile + kernel_size - 1, tile)
+    # [tiles, batch, heads, head_dim, tile + kernel_size - 1]
+    output = _band(taps, tile, missing).to(x.dtype) @ windows.transpose(-1, -2)
     output = output.permute(0, 3, 1, 2, 4).flatten(0, 1)  # [time, batch, heads, head_dim]
-    return output[:time]
+    return output[:time].flatten(2)
 
 
 def _band(taps: Tensor, tile: int, missing: int) -> Tensor:

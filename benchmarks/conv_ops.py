@@ -1,0 +1,379 @@
+#!/usr/bin/env python
+"""The convolutions as operations: time and memory beside fairseq's, attention's and two floors.
+
+Computes (forward) and trains (forward and backward) dynamic and lightweight convolutions from
+the logits of their taps, softmax included, with every implementation of this package, with
+fairseq's modules, with a loop over taps as such and under torch.compile, beside causal
+scaled_dot_product_attention from given queries, keys and values; and, as floors, a copy of the
+tensor and as many multiply-adds as a product of matrices of 1,024 rows and columns.
+Implementations are timed in turn, round after round; memory is measured once each, in a process
+of its own, beyond inputs and outputs. Linux only.
+"""
+
+import argparse
+import csv
+import importlib.util
+import os
+import platform
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from measuring import (
+    in_own_process,
+    lengths,
+    milliseconds_in_turn,
+    names_among,
+    new_file,
+    process_memory,
+)
+
+PASSES = ("forward", "training")
+CONVOLUTIONS = ("dynamic", "lightweight")
+OURS = ("native", "banded", "reference")
+FAIRSEQ = ("fairseq", "fairseq unfolded")
+BASELINES = (*FAIRSEQ, "loop", "compiled loop", "attention")
+FLOORS = ("copy", "product")
+IMPLEMENTATIONS = (*OURS, *BASELINES, *FLOORS)
+FIELDS = (
+    *("pass", "convolution", "kernel_size", "tokens", "implementation"),
+    *("milliseconds", "lower_quartile", "upper_quartile", "memory_MiB"),
+)
+MATRIX = 1024
+
+
+class Problem(NamedTuple):
+    """What is computed; ``tokens`` per sentence."""
+
+    convolution: str
+    kernel_size: int
+    tokens: int
+    batch: int
+    channels: int
+    heads: int
+    dtype: str
+    threads: int
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        shared = self.heads, self.kernel_size
+        return shared if self.convolution == "lightweight" else (self.tokens, self.batch, *shared)
+
+
+def operation(name: str, problem: Problem) -> tuple[Callable, list]:
+    """The implementation as a function of the tensors that follow."""
+    import torch
+
+    dtype = getattr(torch, problem.dtype)
+    torch.manual_seed(1)
+    x = torch.randn(problem.tokens, problem.batch, problem.channels, dtype=dtype)
+    logits = torch.randn(problem.taps, dtype=dtype)
+    if name in OURS:
+        return _ours(name, problem), [x, logits]
+    if name in FAIRSEQ:
+        return _fairseqs(problem, unfold=name != "fairseq"), [x, logits]
+    if name == "loop":
+        return _loop, [x, logits]
+    if name == "compiled loop":
+        return torch.compile(_loop, dynamic=False), [x, logits]
+    if name == "attention":
+        head_dim = problem.channels // problem.heads
+        shape = problem.batch, problem.heads, problem.tokens, head_dim
+        return _attention, [torch.randn(shape, dtype=dtype) for _ in range(3)]
+    if name == "copy":
+        return torch.clone, [x]
+    return torch.mm, [torch.randn(MATRIX, MATRIX, dtype=dtype) for _ in range(2)]
+
+
+def _ours(name: str, problem: Problem) -> Callable:
+    from fairseq_convattn.ops import dynamic_conv, lightweight_conv
+
+    convolution = dynamic_conv if problem.convolution == "dynamic" else lightweight_conv
+    return lambda x, logits: convolution(x, logits.softmax(-1), causal=True, impl=name)
+
+
+def _fairseqs(problem: Problem, unfold: bool) -> Callable:
+    """fairseq's module with the logits given, instead of parameters or predicted."""
+    import torch
+    from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
+    from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
+
+    options = {
+        "kernel_size": problem.kernel_size,
+        "padding_l": problem.kernel_size - 1,
+        "num_heads": problem.heads,
+        "weight_softmax": True,
+    }
+    if problem.convolution == "dynamic":
+        module = DynamicConv1dTBC(problem.channels, **options)
+
+        class Given(torch.nn.Module):
+            out_features = problem.heads * problem.kernel_size
+
+            def forward(self, query):
+                return self.logits.flatten(2)
+
+        module.weight_linear = given = Given()
+
+        def compute(x, logits):
+            given.logits = logits
+            return module(x, unfold=unfold)
+    else:
+        module = LightweightConv1dTBC(problem.channels, **options)
+        del module.weight
+
+        def compute(x, logits):
+            module.weight = logits.unsqueeze(1)
+            return module(x, unfold=unfold)
+
+    return compute
+
+
+def _loop(x, logits):
+    import torch.nn.functional as F
+
+    taps = logits.softmax(-1)
+    kernel_size, time = taps.size(-1), x.size(0)
+    padded = F.pad(x, (0, 0, 0, 0, kernel_size - 1, 0)).unflatten(2, (taps.size(-2), -1))
+    y = padded[:time] * taps[..., :1]
+    for k in range(1, kernel_size):
+        y = y + padded[k : k + time] * taps[..., k : k + 1]
+    return y.flatten(2)
+
+
+def _attention(q, k, v):
+    import torch.nn.functional as F
+
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def step(name: str, which: str, problem: Problem) -> Callable[[], None]:
+    """Computes or trains once."""
+    import torch
+
+    compute, tensors = operation(name, problem)
+    if which == "forward":
+
+        def forward() -> None:
+            with torch.no_grad():
+                compute(*tensors)
+
+        return forward
+    for tensor in tensors:
+        tensor.requires_grad_()
+    grad = torch.randn_like(compute(*tensors))
+    return lambda: torch.autograd.grad(compute(*tensors), tensors, grad)
+
+
+def measure_memory(which: str, name: str, problem: Problem, results) -> None:
+    """Put the MiB at the peak, beyond those of inputs and outputs, into ``results``."""
+    import torch
+
+    torch.set_num_threads(problem.threads)
+    step(name, which, problem._replace(tokens=2, batch=1))()  # what libraries load and keep
+    compute, tensors = operation(name, problem)
+    once = step(name, which, problem)
+    before = process_memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    once()
+    outputs = compute(*tensors).nbytes
+    if which == "training":
+        outputs += sum(tensor.nbytes for tensor in tensors)
+    results.put(max(0.0, process_memory("VmHWM") - before - outputs / 2**20))
+
+
+def floor(name: str, milliseconds: float, which: str, problem: Problem) -> float:
+    """A copy's or a product's time, scaled to the operation's multiply-adds."""
+    if name != "product":
+        return milliseconds
+    passes = 1 if which == "forward" else 3
+    of_product = MATRIX**3 * passes  # training a product is two more
+    mine = problem.tokens * problem.batch * problem.channels * problem.kernel_size * passes
+    return milliseconds * mine / of_product
+
+
+def measure(
+    which: str, problem: Problem, names: list[str], repetitions: int
+) -> Iterator[dict[str, str | int | float]]:
+    """Rows of ``FIELDS``."""
+    found = milliseconds_in_turn((step(n, which, problem) for n in names), repetitions)
+    for name, times in zip(names, found, strict=True):
+        times = [floor(name, time, which, problem) for time in times]
+        lower, median, upper = statistics.quantiles(times, n=4, method="inclusive")
+        memory = None
+        if name not in FLOORS:
+            memory = in_own_process(measure_memory, which, name, problem)
+        which_one = (which, problem.convolution, problem.kernel_size, problem.tokens, name)
+        yield dict(zip(FIELDS, (*which_one, median, lower, upper, memory), strict=True))
+
+
+HEADER = (
+    f"{'pass':9}{'':12}{'taps':>5}{'tokens':>7}  {'implementation':17}{'ms':>10} {'quartiles':>18}"
+    f"{'MiB':>9}{'x native':>10}{'of product':>11}{'x copy':>8}"
+)
+
+
+def lines(rows: list[dict]) -> Iterator[str]:
+    """Of one problem's rows, with their ratios."""
+    median = {row["implementation"]: row["milliseconds"] for row in rows}
+    for row in rows:
+        name, time = row["implementation"], row["milliseconds"]
+        quartiles = f"{row['lower_quartile']:.2f}..{row['upper_quartile']:.2f}"
+        memory = "" if row["memory_MiB"] is None else f"{row['memory_MiB']:.1f}"
+        times = f"{time / median['native']:.2f}" if "native" in median else ""
+        rate = f"{median['product'] / time:.0%}" if "product" in median else ""
+        copies = f"{time / median['copy']:.2f}" if "copy" in median else ""
+        yield (
+            f"{row['pass']:9}{row['convolution']:12}{row['kernel_size']:5}{row['tokens']:7,}  "
+            f"{name:17}{time:10.2f} {quartiles:>18}{memory:>9}{times:>10}{rate:>11}{copies:>8}"
+        )
+
+
+def plot(rows: list[dict], file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    panels = list(dict.fromkeys((r["convolution"], r["kernel_size"]) for r in rows))
+    passes = list(dict.fromkeys(row["pass"] for row in rows))
+    size = 4.2 * len(panels), 3.6 * len(passes)
+    figure, axes = pyplot.subplots(
+        len(passes), len(panels), figsize=size, squeeze=False, layout="constrained"
+    )
+    for line, which in zip(axes, passes, strict=True):
+        for axis, panel in zip(line, panels, strict=True):
+            mine = [
+                r
+                for r in rows
+                if (r["pass"], r["convolution"], r["kernel_size"]) == (which, *panel)
+            ]
+            for name in dict.fromkeys(row["implementation"] for row in mine):
+                points = [
+                    (r["tokens"], r["milliseconds"]) for r in mine if r["implementation"] == name
+                ]
+                style = "-o" if name in OURS else ":" if name in FLOORS else "--s"
+                axis.plot(*zip(*points, strict=True), style, label=name, markersize=4)
+            title = f"{which}: {panel[0]}, {panel[1]} taps"
+            axis.set(title=title, xlabel="tokens", ylabel="ms", xscale="log", yscale="log")
+            ticks = sorted({row["tokens"] for row in mine})
+            axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
+            axis.minorticks_off()
+            axis.grid(alpha=0.3)
+    axes[0][0].legend(fontsize="x-small")
+    figure.savefig(file)
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return int(text)
+
+
+def _sizes(text: str) -> list[int]:
+    return [_positive(size) for size in text.split(",")]
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for option, choices, default in (
+        ("--passes", PASSES, PASSES),
+        ("--convolutions", CONVOLUTIONS, CONVOLUTIONS),
+        ("--implementations", IMPLEMENTATIONS, IMPLEMENTATIONS),
+    ):
+        parser.add_argument(
+            option,
+            type=names_among(choices),
+            default=list(default),
+            metavar="NAME,...",
+            help=f"default: {','.join(default)}",
+        )
+    parser.add_argument(
+        "--kernel-sizes", type=_sizes, default=[3, 7, 15, 31], help="default: 3,7,15,31"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=lengths,
+        default=[16, 64, 128, 512, 2048, 4096],
+        help="lengths of the sentences (default: 16,64,128,512,2048,4096)",
+    )
+    parser.add_argument(
+        "--all-tokens",
+        type=_positive,
+        default=2048,
+        help="of all sentences together: the batch is this divided by --tokens (default: 2,048)",
+    )
+    parser.add_argument("--channels", type=_positive, default=1024, help="default: 1,024")
+    parser.add_argument("--heads", type=_positive, default=16, help="default: 16")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="default: float32"
+    )
+    parser.add_argument("--threads", type=_positive, default=os.cpu_count(), help="default: all")
+    parser.add_argument(
+        "--repetitions",
+        type=_positive,
+        default=10,
+        help="rounds, of which the median (default: 10)",
+    )
+    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
+    parser.add_argument(
+        "--plot", type=new_file, metavar="FILE", help="also draw them (needs matplotlib)"
+    )
+    return parser
+
+
+def _problems(arguments: argparse.Namespace) -> Iterator[Problem]:
+    for convolution in arguments.convolutions:
+        for kernel_size in arguments.kernel_sizes:
+            for tokens in arguments.tokens:
+                yield Problem(
+                    *(convolution, kernel_size, tokens, max(1, arguments.all_tokens // tokens)),
+                    *(arguments.channels, arguments.heads, arguments.dtype, arguments.threads),
+                )
+
+
+def main() -> None:
+    parser = _options()
+    arguments = parser.parse_args()
+    if arguments.channels % arguments.heads:
+        parser.error(f"{arguments.heads} heads do not divide {arguments.channels} channels")
+    if arguments.repetitions < 2:
+        parser.error("--repetitions: a spread needs two or more")
+    if arguments.plot and not importlib.util.find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    import torch
+
+    from fairseq_convattn.ops.convolution import native
+
+    if "native" in arguments.implementations and not native.is_built():
+        parser.error(f"the native kernels were not compiled: {native.BUILD}")
+    torch.set_num_threads(arguments.threads)
+    kernels = native.instructions() if native.is_built() else "not compiled"
+    print(
+        f"{shlex.join(['python', *sys.argv])}\n{platform.processor() or platform.machine()}, "
+        f"{arguments.threads} threads, native kernels: {kernels}; Python "
+        f"{platform.python_version()}, torch {torch.__version__}; {arguments.channels} channels, "
+        f"{arguments.heads} heads, {arguments.dtype}, causal, {arguments.all_tokens:,} tokens in "
+        f"all; median and quartiles of {arguments.repetitions} rounds; memory beyond inputs and "
+        f"outputs; of product: share of the rate of a matrix product\n\n{HEADER}"
+    )
+    rows = []
+    for which in arguments.passes:
+        for problem in _problems(arguments):
+            mine = list(measure(which, problem, arguments.implementations, arguments.repetitions))
+            print(*lines(mine), sep="\n", flush=True)
+            rows += mine
+    if arguments.csv:
+        with open(arguments.csv, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, FIELDS)
+            writer.writeheader()
+            writer.writerows(rows)
+    if arguments.plot:
+        plot(rows, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()

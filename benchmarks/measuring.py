@@ -1,0 +1,77 @@
+"""What the benchmarks share: measuring time and memory, and their options."""
+
+import argparse
+import multiprocessing
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+SECONDS = 0.02  # that one measurement takes at least
+
+
+def milliseconds_in_turn(
+    steps: Iterable[Callable[[], None]], repetitions: int
+) -> list[list[float]]:
+    """Of every repetition of every step; one round after the other, so that what disturbs
+    the machine disturbs all alike."""
+    functions = list(steps)
+    for step in functions:
+        step()  # what is allocated or compiled once
+    calls = [max(1, round(SECONDS / _seconds(step, 1))) for step in functions]
+    found: list[list[float]] = [[] for _ in functions]
+    for _ in range(repetitions):
+        for i, step in enumerate(functions):
+            found[i].append(1e3 * _seconds(step, calls[i]))
+    return found
+
+
+def _seconds(step: Callable[[], None], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        step()
+    return (time.perf_counter() - start) / calls
+
+
+def process_memory(field: str) -> float:
+    """A line of /proc/self/status, in MiB."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(rf"{field}:\s+(\d+) kB", status)[1]) / 1024
+
+
+def in_own_process(measure_one: Callable, *arguments) -> tuple[float, float] | None:
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    process = context.Process(target=measure_one, args=(*arguments, results))
+    process.start()
+    process.join()
+    if process.exitcode:
+        sys.exit(f"error: measuring {arguments[:3]} failed, see above")
+    return results.get()
+
+
+def names_among(options: tuple[str, ...]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        unknown = [name for name in names if name not in options]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(options)}")
+        return names
+
+    return parse
+
+
+def lengths(text: str) -> list[int]:
+    numbers = [int(number) for number in text.split(",")]
+    if min(numbers) <= 2:
+        raise argparse.ArgumentTypeError(f"{min(numbers)} tokens are too few")
+    return numbers
+
+
+def new_file(text: str) -> Path:
+    path = Path(text)
+    if path.exists() or not path.parent.is_dir():
+        why = "is there already" if path.exists() else "has no folder"
+        raise argparse.ArgumentTypeError(f"{path} {why}")
+    return path

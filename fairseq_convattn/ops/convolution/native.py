@@ -1,0 +1,221 @@
+"""Both convolutions by the compiled kernels of ``native.c``, as operators of PyTorch.
+
+``convattn::convolve`` and ``convattn::convolve_backward`` take float32 and bfloat16 tensors
+on the CPU. The kernels are threaded by the OpenMP that PyTorch has loaded, so that both use
+the same threads.
+"""
+
+import ctypes
+import functools
+import warnings
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.bfloat16)
+BUILD = "pip install --no-build-isolation --no-deps --editable . in its folder, with a C compiler"
+
+
+class _Sequence(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p)] + [
+        (name, ctypes.c_int64) for name in ("time_stride", "batch_stride")
+    ]
+
+
+class _Kernels(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p)] + [
+        (name, ctypes.c_int64) for name in ("time_stride", "batch_stride", "head_stride")
+    ]
+
+
+class _Problem(ctypes.Structure):
+    _fields_ = [
+        *(
+            (name, ctypes.c_int64)
+            for name in ("time", "inputs", "batch", "heads", "head_dim", "taps", "left")
+        ),
+        *((name, ctypes.c_int64) for name in ("half", "half_taps")),
+        *((name, _Sequence) for name in ("x", "y", "grad", "grad_x")),
+        *((name, _Kernels) for name in ("w", "grad_w")),
+    ]
+
+
+def _load() -> ctypes.CDLL | None:
+    for suffix in EXTENSION_SUFFIXES:
+        file = Path(__file__).with_name(f"_native{suffix}")
+        if file.exists():
+            library = ctypes.CDLL(str(file))
+            library.convattn_instructions.restype = ctypes.c_char_p
+            return library
+    return None
+
+
+def is_built() -> bool:
+    """Whether the kernels were compiled."""
+    return _library is not None
+
+
+def use_instructions(name: str | None) -> bool:
+    """Use the kernels for ``avx512``, ``avx2`` or ``portable``, or the best ones for None.
+
+    Returns:
+        Whether the machine has them; else nothing changes.
+    """
+    return bool(_library.convattn_choose(name.encode() if name else None))
+
+
+def instructions() -> str:
+    """The name of those in use."""
+    return _library.convattn_instructions().decode()
+
+
+def _entry_of_openmp() -> ctypes.c_void_p:
+    """In the library that PyTorch uses; NULL where that has none."""
+    torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        return ctypes.cast(ctypes.CDLL(str(torch_cpu)).GOMP_parallel, ctypes.c_void_p)
+    except (OSError, AttributeError):
+        return ctypes.c_void_p()
+
+
+_library = _load()
+_parallel = _entry_of_openmp()
+
+
+def unfit(x: Tensor, taps: Tensor) -> str:
+    """Why the kernels cannot take such inputs; empty when they can."""
+    if x.device.type != "cpu" or taps.device.type != "cpu":
+        return "is for tensors on the CPU"
+    if x.dtype not in DTYPES or taps.dtype not in DTYPES:
+        return f"takes float32 and bfloat16, not {x.dtype} and {taps.dtype}"
+    return "" if _library else f"was not compiled: {BUILD}"
+
+
+@functools.cache
+def warn_that_not_built() -> None:
+    """Say it once."""
+    warnings.warn(
+        "fairseq_convattn's kernels were not compiled when it was installed: its convolutions "
+        f"work, several times slower. To compile them: {BUILD}",
+        stacklevel=2,
+    )
+
+
+def convolve(x: Tensor, taps: Tensor, time: int, left: int) -> Tensor:
+    """Same contract as :func:`reference.convolve`; no second derivatives."""
+    return torch.ops.convattn.convolve(x, taps, time, left)
+
+
+def _sequence(x: Tensor) -> _Sequence:
+    return _Sequence(x.data_ptr(), x.stride(0), x.stride(1))
+
+
+def _kernels(taps: Tensor) -> _Kernels:
+    if taps.dim() == 2:
+        return _Kernels(taps.data_ptr(), 0, 0, taps.stride(0))
+    return _Kernels(taps.data_ptr(), *taps.stride()[:3])
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _problem(x: Tensor, taps: Tensor, time: int, left: int) -> _Problem:
+    heads, kernel_size = taps.shape[-2:]
+    return _Problem(
+        time=time,
+        inputs=x.size(0),
+        batch=x.size(1),
+        heads=heads,
+        head_dim=x.size(2) // heads,
+        taps=kernel_size,
+        left=left,
+        half=x.dtype == torch.bfloat16,
+        half_taps=taps.dtype == torch.bfloat16,
+        x=_sequence(x),
+        w=_kernels(taps),
+    )
+
+
+def _run(problem: _Problem, backward: bool) -> None:
+    threads = torch.get_num_threads()
+    if _library.convattn_run(ctypes.byref(problem), backward, threads, _parallel):
+        raise MemoryError("no memory for the convolution's scratch")
+
+
+_operators = torch.library.Library("convattn", "DEF")
+_operators.define("convolve(Tensor x, Tensor taps, SymInt time, SymInt left) -> Tensor")
+_operators.define(
+    "convolve_backward(Tensor grad, Tensor x, Tensor taps, SymInt left, bool needs_x, "
+    "bool needs_taps) -> (Tensor, Tensor)"
+)
+
+
+def _forward(x: Tensor, taps: Tensor, time: int, left: int) -> Tensor:
+    x, taps = _dense(x), _dense(taps)
+    y = x.new_empty(time, *x.shape[1:])
+    if y.numel():
+        problem = _problem(x, taps, time, left)
+        problem.y = _sequence(y)
+        _run(problem, backward=False)
+    return y
+
+
+def _backward(
+    grad: Tensor, x: Tensor, taps: Tensor, left: int, needs_x: bool, needs_taps: bool
+) -> tuple[Tensor, Tensor]:
+    """Gradients of ``x`` and of ``taps``; empty where not needed."""
+    grad, x, taps = _dense(grad.to(x.dtype)), _dense(x), _dense(taps)
+    problem = _problem(x, taps, grad.size(0), left)
+    problem.grad = _sequence(grad)
+    grad_x, grad_taps = x.new_empty(0), taps.new_empty(0)
+    if needs_x:
+        grad_x = x.new_empty(x.shape)
+        problem.grad_x = _sequence(grad_x)
+    if needs_taps:
+        tiles = -(-grad.size(0) // _library.convattn_tile())
+        rows = grad.size(0) if taps.dim() == 4 else tiles
+        grad_taps = taps.new_empty(rows, x.size(1), *taps.shape[-2:], dtype=torch.float32)
+        problem.grad_w = _kernels(grad_taps)
+    if grad.numel() and x.numel() and (needs_x or needs_taps):
+        _run(problem, backward=True)
+    else:
+        grad_x.zero_(), grad_taps.zero_()
+    if needs_taps:
+        grad_taps = (grad_taps if taps.dim() == 4 else grad_taps.sum((0, 1))).to(taps.dtype)
+    return grad_x, grad_taps
+
+
+def _save(ctx, inputs, output) -> None:
+    x, taps, _, ctx.left = inputs
+    ctx.save_for_backward(x, taps)
+
+
+def _differentiate(ctx, grad: Tensor):
+    needed = ctx.needs_input_grad[:2]
+    grads = torch.ops.convattn.convolve_backward(grad, *ctx.saved_tensors, ctx.left, *needed)
+    x, taps = (g if need else None for g, need in zip(grads, needed, strict=True))
+    return x, taps, None, None
+
+
+def _no_second_derivatives(ctx, *grads):
+    raise RuntimeError(
+        "the compiled convolution has no second derivatives: compute them with "
+        "CONVATTN_IMPL=reference"
+    )
+
+
+def _fake_backward(grad, x, taps, left, needs_x, needs_taps):
+    return x.new_empty(x.shape if needs_x else 0), taps.new_empty(taps.shape if needs_taps else 0)
+
+
+_operators.impl("convolve", _forward, "CPU")
+_operators.impl("convolve_backward", _backward, "CPU")
+torch.library.register_fake(
+    "convattn::convolve", lambda x, taps, time, left: x.new_empty(time, *x.shape[1:])
+)
+torch.library.register_fake("convattn::convolve_backward", _fake_backward)
+torch.library.register_autograd("convattn::convolve", _differentiate, setup_context=_save)
+torch.library.register_autograd("convattn::convolve_backward", _no_second_derivatives)

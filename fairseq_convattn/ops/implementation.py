@@ -1,0 +1,28 @@
+"""Which implementation of the convolutions is used where no call names one."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+_forced = os.environ.get("CONVATTN_IMPL") or None
+
+
+def forced_implementation() -> str | None:
+    """The name in ``CONVATTN_IMPL`` or of :func:`use_implementation`; None: the fastest one
+    that can take the inputs."""
+    return _forced
+
+
+@contextlib.contextmanager
+def use_implementation(name: str | None) -> Iterator[None]:
+    """Have convolutions within computed by one implementation, or fail; for all threads.
+
+    Args:
+        name: as ``impl`` of :func:`lightweight_conv`; None for the fastest.
+    """
+    global _forced
+    before, _forced = _forced, name
+    try:
+        yield
+    finally:
+        _forced = before

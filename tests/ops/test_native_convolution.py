@@ -1,0 +1,259 @@
+"""The compiled convolutions: against the reference in float64, and as PyTorch's operators."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from fairseq_convattn.ops import dynamic_conv, lightweight_conv, use_implementation
+from fairseq_convattn.ops.convolution import native
+
+pytestmark = pytest.mark.skipif(
+    not native.is_built(), reason="the kernels were not compiled: no C compiler at installation"
+)
+CONVOLUTIONS = {"lightweight": lightweight_conv, "dynamic": dynamic_conv}
+TOLERANCES = {torch.float32: (1e-5, 1e-5), torch.bfloat16: (2e-2, 2e-2)}
+BATCH, HEADS = 2, 2
+
+
+def inputs(name, time, kernel_size, head_dim, dtype=torch.float32, batch=BATCH, heads=HEADS):
+    torch.manual_seed(1000 * time + 10 * kernel_size + head_dim)
+    shape = (time, batch, heads, kernel_size) if name == "dynamic" else (heads, kernel_size)
+    return (
+        torch.randn(time, batch, heads * head_dim, dtype=dtype),
+        torch.randn(shape, dtype=dtype).softmax(-1),
+        torch.randn(heads * head_dim, dtype=dtype),
+    )
+
+
+def with_gradients(name, x, taps, bias, grad, **options):
+    tensors = [t.detach().requires_grad_() for t in (x, taps, bias)]
+    y = CONVOLUTIONS[name](*tensors, **options)
+    return y.detach(), *torch.autograd.grad(y, tensors, grad.to(y.dtype))
+
+
+def compare(name, x, taps, bias, **options):
+    grad = torch.randn(x.shape).to(x.dtype)
+    actual = with_gradients(name, x, taps, bias, grad, impl="native", **options)
+    wide = (t.double() for t in (x, taps, bias, grad))
+    expected = with_gradients(name, *wide, impl="reference", **options)
+    rtol, atol = TOLERANCES[x.dtype]
+    for a, e in zip(actual, expected, strict=True):
+        scale = max(1.0, e.abs().max().item()) if e.numel() else 1.0
+        torch.testing.assert_close(a.double() / scale, e / scale, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("kernel_size", [1, 3, 4, 7, 31, 33])
+def test_is_the_reference(kernel_size, dtype, name, causal):
+    for time, head_dim in itertools.product((1, 2, 5, 63, 64, 65, 257), (1, 3, 16, 64, 80)):
+        compare(name, *inputs(name, time, kernel_size, head_dim, dtype), causal=causal)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_long_wide_and_many(name):
+    compare(name, *inputs(name, 1000, 31, 16), causal=True)
+    compare(name, *inputs(name, 70, 7, 200), causal=False)
+    compare(name, *inputs(name, 70, 7, 8, heads=150), causal=False)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("instructions", ["portable", "avx2", "avx512"])
+def test_every_instruction_set(name, instructions):
+    available = native.use_instructions(instructions)
+    try:
+        if not available:
+            pytest.skip(f"this machine has no {instructions}")
+        for kernel_size, head_dim in itertools.product((1, 3, 31, 70), (3, 16, 80)):
+            compare(name, *inputs(name, 130, kernel_size, head_dim), causal=True)
+    finally:
+        native.use_instructions(None)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_inputs_of_any_stride(name):
+    x, taps, bias = inputs(name, 65, 7, 16)
+    transposed = x.transpose(0, 1).contiguous().transpose(0, 1)
+    sliced = torch.cat([x, x], dim=2)[:, :, : x.size(2)]
+    backwards = torch.stack([x, x], dim=-1)[..., 0]
+    spread = torch.stack([taps, taps], dim=-1)[..., 0]
+    by_batch = taps.transpose(0, 1).contiguous().transpose(0, 1)
+    for strided in (transposed, sliced, backwards):
+        compare(name, strided, taps, bias, causal=True)
+    compare(name, x, spread, bias, causal=True)
+    compare(name, x, by_batch, bias, causal=True)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_taps_keep_their_precision(name):
+    x, taps, _ = inputs(name, 20, 5, 16, torch.bfloat16)
+    y = CONVOLUTIONS[name](x, taps.float(), causal=True, impl="native")
+    expected = CONVOLUTIONS[name](x, taps.float(), causal=True, impl="reference")
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y, expected)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_every_output_is_written(name, monkeypatch):
+    x, taps, bias = inputs(name, 65, 7, 20)
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+        compare(name, x, taps, bias, causal=False)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_no_sentences(name):
+    x, taps, bias = inputs(name, 5, 3, 4, batch=0)
+    compare(name, x, taps, bias, causal=True)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_continues_from_a_tail(name):
+    x, taps, _ = inputs(name, 70, 7, 16)
+    whole = CONVOLUTIONS[name](x, taps, causal=True, impl="native")
+    tail, pieces = x[:0], []
+    for steps in (slice(0, 1), slice(1, 4), slice(4, 68), slice(68, 70)):
+        piece = taps[steps] if name == "dynamic" else taps
+        y, tail = CONVOLUTIONS[name](x[steps], piece, causal=True, tail=tail, impl="native")
+        pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces), whole)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_what_is_not_finite_stays_in_its_reach(name):
+    x, taps, _ = inputs(name, 100, 5, 16, batch=3)
+    x[40, 1, 3] = float("nan")
+    y = CONVOLUTIONS[name](x, taps, causal=True, impl="native")
+    reached = torch.zeros_like(y, dtype=torch.bool)
+    reached[40:45, 1, 3] = True
+    assert torch.equal(y.isnan(), reached)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_threads_do_not_change_a_bit(name):
+    x, taps, bias = inputs(name, 300, 7, 80)
+    grad, before, results = torch.randn_like(x), torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 2, 3):
+            torch.set_num_threads(threads)
+            options = {"causal": True, "impl": "native"}
+            results.append(with_gradients(name, x, taps, bias, grad, **options))
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_operators_keep_pytorchs_rules(name):
+    x, taps, _ = inputs(name, 9, 3, 4)
+    x.requires_grad_(), taps.requires_grad_()
+    torch.library.opcheck(torch.ops.convattn.convolve.default, (x, taps, 9, 2))
+    grad = torch.randn(9, BATCH, 4 * HEADS)
+    arguments = (grad, x.detach(), taps.detach(), 2, True, True)
+    torch.library.opcheck(torch.ops.convattn.convolve_backward.default, arguments)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_compiles_to_one_graph(name):
+    x, taps, bias = inputs(name, 40, 7, 8)
+
+    def function(x, taps, bias):
+        return CONVOLUTIONS[name](x, taps, bias, causal=True).sin()
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    results = []
+    for f in (function, compiled):
+        tensors = [t.clone().requires_grad_() for t in (x, taps, bias)]
+        results.append(torch.autograd.grad(f(*tensors).sum(), tensors))
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_autocast_and_activation_checkpointing():
+    x, taps, _ = inputs("dynamic", 40, 7, 8)
+    x.requires_grad_(), taps.requires_grad_()
+    linear = torch.nn.Linear(16, 16)
+
+    def function(x):
+        return dynamic_conv(linear(x), taps, causal=True, impl="native")
+
+    with torch.autocast("cpu", torch.bfloat16):
+        assert function(x).dtype == torch.bfloat16
+    expected = torch.autograd.grad(function(x).sum(), [x, taps])
+    again = checkpoint(function, x, use_reentrant=False)
+    for e, a in zip(expected, torch.autograd.grad(again.sum(), [x, taps]), strict=True):
+        torch.testing.assert_close(a, e)
+
+
+def test_second_derivatives_say_what_to_do():
+    x, taps, _ = inputs("dynamic", 5, 3, 4)
+    x.requires_grad_()
+    y = dynamic_conv(x, taps, causal=True, impl="native")
+    (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="CONVATTN_IMPL=reference"):
+        grad.sum().backward()
+
+
+def test_choice_of_implementation():
+    x, taps, _ = inputs("dynamic", 5, 3, 4)
+
+    def operator(**options):
+        y = dynamic_conv(x.requires_grad_(), taps, causal=True, **options)
+        return "convattn" in y.grad_fn.name().lower()
+
+    assert operator()
+    assert not operator(impl="reference")
+    with use_implementation("reference"):
+        assert not operator()
+        assert operator(impl="native")
+    assert operator()
+    with use_implementation("native"), pytest.raises(ValueError, match="takes float32"):
+        dynamic_conv(x.double(), taps.double(), causal=True)
+    with use_implementation("none such"), pytest.raises(ValueError, match="choose from"):
+        dynamic_conv(x, taps, causal=True)
+
+
+SCRIPT = """
+import torch
+from fairseq_convattn.ops import dynamic_conv
+x, taps = torch.randn(4, 1, 2), torch.randn(4, 1, 1, 3)
+for _ in range(2):
+    print(dynamic_conv(x.requires_grad_(), taps, causal=True).grad_fn.name())
+"""
+
+
+def run(script, **environment):
+    import os
+
+    result = subprocess.run(
+        [sys.executable, "-W", "always", "-c", script],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    return result.returncode, result.stdout, result.stderr
+
+
+def test_the_environment_names_the_implementation():
+    code, out, err = run(SCRIPT, CONVATTN_IMPL="reference")
+    assert code == 0 and "convattn" not in out.lower(), err
+    code, _, err = run(SCRIPT, CONVATTN_IMPL="fast")
+    assert code != 0 and "unknown impl 'fast'" in err
+
+
+def test_without_the_library_it_works_and_says_so_once(tmp_path):
+    hide = "import importlib.machinery as m; m.EXTENSION_SUFFIXES[:] = ['.none']\n"
+    # imports of compiled modules are over before the suffixes are hidden
+    code, out, err = run(f"import torch, numpy\nimport torch.utils.checkpoint\n{hide}{SCRIPT}")
+    assert code == 0, err
+    assert "convattn" not in out.lower()
+    assert err.count("were not compiled") == 1

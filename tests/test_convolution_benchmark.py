@@ -1,0 +1,78 @@
+import csv
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+
+from fairseq_convattn.ops.convolution import native
+
+SCRIPT = ROOT / "benchmarks" / "conv_ops.py"
+pytestmark = pytest.mark.skipif(
+    not native.is_built(), reason="the kernels were not compiled: no C compiler at installation"
+)
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    spec = importlib.util.spec_from_file_location("convolution_benchmark", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("convolution", ["dynamic", "lightweight"])
+def test_all_implementations_compute_the_same(benchmark, convolution):
+    problem = benchmark.Problem(convolution, 4, 9, 2, 6, 3, "float32", 1)
+    same = (*benchmark.OURS, *benchmark.FAIRSEQ, "loop")
+    results = []
+    for name in same:
+        compute, tensors = benchmark.operation(name, problem)
+        for tensor in tensors:
+            tensor.requires_grad_()
+        y = compute(*tensors)
+        grad = torch.linspace(-1, 1, y.numel()).view_as(y)
+        results.append((y, *torch.autograd.grad(y, tensors, grad)))
+    for result in results[1:]:
+        for expected, actual in zip(results[0], result, strict=True):
+            torch.testing.assert_close(actual, expected)
+
+
+def test_the_products_time_is_that_of_as_many_operations(benchmark):
+    problem = benchmark.Problem("dynamic", 32, 256, 4, 1024, 16, "float32", 1)
+    share = 256 * 4 * 1024 * 32 / benchmark.MATRIX**3
+    assert benchmark.floor("product", 10.0, "forward", problem) == pytest.approx(10 * share)
+    assert benchmark.floor("product", 10.0, "training", problem) == pytest.approx(10 * share)
+    assert benchmark.floor("copy", 10.0, "training", problem) == 10.0
+
+
+def test_table_and_figures(tmp_path):
+    figures, plot = tmp_path / "figures.csv", tmp_path / "figures.png"
+    names = "native,copy,product"
+    options = "--passes training --convolutions dynamic --kernel-sizes 3 --tokens 4,8 "
+    options += "--all-tokens 16 --channels 8 --heads 2 --repetitions 2 --threads 1"
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), "--implementations", names, *options.split(),
+         "--csv", str(figures), "--plot", str(plot)],
+        capture_output=True, text=True, cwd=ROOT, check=True,
+    )  # fmt: skip
+    assert "native kernels:" in run.stdout and plot.stat().st_size
+    with open(figures, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 3  # lengths, implementations
+    assert {row["implementation"] for row in rows} == set(names.split(","))
+    assert all(float(row["milliseconds"]) > 0 for row in rows)
+
+
+def test_bad_options_are_refused_before_any_measurement(tmp_path):
+    for flags, message in (
+        (("--kernel-sizes", "0"), "0 is not positive"),
+        (("--implementations", "cuda"), "is none of native"),
+        (("--heads", "3"), "3 heads do not divide 1024 channels"),
+        (("--csv", str(tmp_path / "no" / "file.csv")), "has no folder"),
+    ):
+        run = subprocess.run([sys.executable, str(SCRIPT), *flags], capture_output=True, text=True)
+        assert run.returncode == 2 and message in run.stderr and not run.stdout
