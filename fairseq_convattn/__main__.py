@@ -11,6 +11,7 @@ from .architectures.overview import (
     masked_language_model_table,
 )
 from .architectures.presets import ARCHITECTURE_NAMES
+from .architectures.registration import TASK_MODELS
 
 
 def main() -> None:
@@ -22,7 +23,7 @@ def main() -> None:
     )
     command.add_argument(
         "--task",
-        choices=("translation", "summarization", "language_modeling", "masked_lm"),
+        choices=tuple(TASK_MODELS),
         default="translation",
         help="whose architectures and options to print (default: translation)",
     )
@@ -33,14 +34,15 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
     )
-    if task == "language_modeling":
-        model, base, table = ConvAttnLanguageModel, "convattn_lm", language_model_table()
-    elif task == "masked_lm":
-        model, base = ConvAttnMaskedLanguageModel, "convattn_mlm"
+    base = TASK_MODELS[task]
+    if base == "convattn_lm":
+        model, table = ConvAttnLanguageModel, language_model_table()
+    elif base == "convattn_mlm":
+        model = ConvAttnMaskedLanguageModel
         table = masked_language_model_table()
         names += f" (sizes with {PIECES:,} types and 512 positions)"
     else:
-        model, base, table = ConvAttnModel, "convattn", architecture_table()
+        model, table = ConvAttnModel, architecture_table()
         names += f" (sizes with {VOCABULARY:,} shared types)"
     parser.epilog = (
         f"Architectures: {base}, whose defaults are given above, and {names}:\n\n{table}"

@@ -381,16 +381,24 @@ def test_kernel_sizes_matter_to_convolutions_alone():
     assert args.share_encoder_layers
 
 
+def test_a_switch_needs_no_value():
+    assert chosen_by("attention_bert_tiny", "--share-encoder-layers").share_encoder_layers
+    args = chosen_by("tisa_bert_tiny", "--share-tables-across-layers", "--share-encoder-layers")
+    assert args.share_encoder_layers and args.encoder_mixers[0].share_tables_across_layers
+
+
 def test_every_architecture_builds():
     for arch, preset in MASKED_LM_PRESETS.items():
         model = masked_language_model_skeleton(Namespace(**preset), 100)
         assert len(encoder(model).layers) == preset["encoder_layers"], arch
 
 
-def test_help_explains_masked_language_models(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["fairseq_convattn", "--task", "masked_lm"])
+@pytest.mark.parametrize("task", ["masked_lm", "sentence_prediction"])
+def test_help_explains_masked_language_models(task, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fairseq_convattn", "--task", task])
     help_command()
     text = capsys.readouterr().out
+    assert f"--task {task} " in text
     assert masked_language_model_table() in text
     for explained in (
         *("--encoder-mixers", "--encoder-input-dim", "--share-encoder-layers", "--max-positions"),

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..mixers.composite import TISA_TERMS
 from ..ops.attention import POSITION_TERMS
-from .mixer_fields import DECODER_FIELDS, ENCODER_FIELDS, MIXER_FIELDS, flag, unset
+from .mixer_fields import DECODER_FIELDS, ENCODER_FIELDS, MIXER_FIELDS, flag, switch, unset
 
 
 class Schema(NamedTuple):
@@ -97,6 +97,10 @@ _MLM_BASE = {
     "pooler_activation_fn": "tanh",
     "pooler_dropout": 0.0,
 }
+_CONDITIONAL = {
+    "no_token_positional_embeddings": "true where every stack has a layer with a position term, "
+    "else false"
+}
 _DECODER_FOLLOWS = {
     "decoder_input_dim": "decoder_embed_dim",
     "decoder_output_dim": "decoder_embed_dim",
@@ -163,10 +167,9 @@ def _masked_language_model_fields() -> list[tuple]:
             "a linear map follows them and another one precedes the output (default: "
             "--encoder-embed-dim)",
         ),
-        unset(
+        switch(
             "share_encoder_layers",
-            str,
-            "true or false: one set of weights for all layers, but for the tables of relative "
+            "one set of weights for all layers, but for the tables of relative "
             "positions, which --share-tables-across-layers shares (default: false)",
         ),
         unset(
@@ -202,6 +205,7 @@ def _fairseqs(
     elif name in base or name in follows:
         type_, default = Optional[type_], None
         fallback = base.get(name, f"--{follows.get(name, '').replace('_', '-')}")
+        fallback = _CONDITIONAL.get(name, fallback)
         metadata["help"] = f"{metadata.get('help', name.replace('_', ' '))} (default: {fallback})"
         if base.get(name) in ("true", "false"):  # a flag could not switch a preset off
             type_, metadata["argparse_const"] = Optional[str], "true"

@@ -12,7 +12,16 @@ from ..mixers.injection import PROJECTIONS, VALUE_CONVOLUTIONS
 from ..ops.attention import BEYOND, TABLE_TERMS, TERMS
 from ..ops.taps import RENORMALIZABLE, TAP_NORMALIZATIONS
 
+COMPOSITE_MIXERS = ("composite", "tisa")
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+_CHOICES = {
+    "beyond_span": BEYOND,
+    "query_key_projection": PROJECTIONS,
+    "value_projection": PROJECTIONS,
+    "projection_activation": get_available_activation_fns(),
+    "convolved_heads": ("all", "half"),
+    "value_conv": VALUE_CONVOLUTIONS,
+}
 
 
 def layer_mixers(args: Namespace, side: str) -> list[MixerConfig]:
@@ -48,10 +57,17 @@ def whole_numbers(option: str, given: str | int | list[int], example: str) -> li
 
 
 def _mixer_names(option: str, text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
+    names = _split(option, text)
     for name in names:
         if name not in MIXERS:
             refuse(option, f"unknown mixer {name!r}, choose from {', '.join(MIXERS)}")
+    return names
+
+
+def _split(option: str, text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if any(names) and not all(names):
+        refuse(option, f"a name is missing in {text!r}, before or after a comma")
     return names
 
 
@@ -77,7 +93,7 @@ def _mixer(args: Namespace, side: str, name: str, kernel_size: int) -> MixerConf
     causal = side == "decoder"
     span = args.attention_span
     across_heads = args.share_tables_across_heads
-    terms = tuple(term.strip() for term in str(args.attention_terms).split(","))
+    terms, taps = attention_terms(args), args.projection_kernel_size
     config = MixerConfig(
         mixer=name,
         embed_dim=getattr(args, f"{side}_embed_dim"),
@@ -103,7 +119,7 @@ def _mixer(args: Namespace, side: str, name: str, kernel_size: int) -> MixerConf
         ),
         query_key_projection=str(args.query_key_projection),
         value_projection=str(args.value_projection),
-        projection_kernel_size=args.projection_kernel_size or (span if causal else 2 * span) + 1,
+        projection_kernel_size=(span if causal else 2 * span) + 1 if taps is None else taps,
         projection_activation=str(args.projection_activation),
         convolved_heads=str(args.convolved_heads),
         value_conv=str(args.value_conv),
@@ -122,7 +138,11 @@ def _check(side: str, config: MixerConfig) -> None:
             f"{side}_attention_heads",
             f"{heads} heads do not divide the width {width} (--{side}-embed-dim)",
         )
-    if config.mixer in ("composite", "tisa"):
+    for option, known in _CHOICES.items():
+        _check_choice(option, getattr(config, option), known)
+    if not 0 <= config.attention_dropout <= 1:
+        refuse("attention_dropout", f"{config.attention_dropout} is no probability")
+    if config.mixer in COMPOSITE_MIXERS:
         _check_composite(config)
     elif config.mixer != "attention":
         _check_convolution(side, config)
@@ -160,24 +180,18 @@ def _check_convolution(side: str, config: MixerConfig) -> None:
 
 
 def _check_composite(config: MixerConfig) -> None:
-    choices = {
-        "beyond_span": BEYOND,
-        "query_key_projection": PROJECTIONS,
-        "value_projection": PROJECTIONS,
-        "projection_activation": get_available_activation_fns(),
-        "convolved_heads": ("all", "half"),
-        "value_conv": VALUE_CONVOLUTIONS,
-    }
-    for option, known in choices.items():
-        _check_choice(option, getattr(config, option), known)
     if config.mixer == "composite":
         _check_terms(config)
+    if config.attention_dropout == 1:
+        refuse("attention_dropout", "composite attention needs less than 1, not 1.0")
     if config.attention_span < 0:
         refuse("attention_span", f"a span of {config.attention_span} cannot work, give at least 0")
     if config.tisa_kernels < 1:
         refuse("tisa_kernels", f"{config.tisa_kernels} kernels cannot work, give at least 1")
     taps = config.projection_kernel_size
-    if taps < 1 or (not config.causal and taps % 2 == 0):
+    if taps < 1:
+        refuse("projection_kernel_size", f"{taps} taps cannot work, give at least 1")
+    if not config.causal and taps % 2 == 0:
         refuse("projection_kernel_size", f"{taps} taps cannot work, give an odd number")
     projections = (config.query_key_projection, config.value_projection)
     if set(projections) == {"linear"}:
@@ -191,14 +205,24 @@ def _check_composite(config: MixerConfig) -> None:
         refuse("convolved_heads", f"{config.num_heads} heads have no half")
 
 
-def _check_terms(config: MixerConfig) -> None:
-    terms = config.attention_terms
+def attention_terms(args: Namespace) -> tuple[str, ...]:
+    """The names in ``--attention-terms``, of a complete configuration.
+
+    Raises:
+        ValueError: one is unknown, missing or there twice; the message is one line.
+    """
+    terms = _split("attention_terms", str(args.attention_terms))
     if not any(terms):
         refuse("attention_terms", f"no terms, choose from {', '.join(TERMS)}")
     for term in terms:
         _check_choice("attention_terms", term, TERMS)
         if terms.count(term) > 1:
             refuse("attention_terms", f"{term!r} twice")
+    return tuple(terms)
+
+
+def _check_terms(config: MixerConfig) -> None:
+    terms = config.attention_terms
     if config.beyond_span == "zero" and not set(terms) & set(TABLE_TERMS):
         refuse(
             "beyond_span",

@@ -24,7 +24,7 @@ def unset(name: str, type_: Any, help_: str) -> tuple:
     return name, type_, field(default=None, metadata={"help": help_})
 
 
-def _switch(name: str, help_: str) -> tuple:
+def switch(name: str, help_: str) -> tuple:
     """A field that is true or false, and true where its option has no value."""
     metadata = {"help": f"true or false: {help_}", "argparse_const": "true"}
     return name, Optional[str], field(default=None, metadata=metadata)
@@ -105,12 +105,12 @@ MIXER_FIELDS = [
         "seen (mask: a window) (default: clip)",
     ),
     unset("tisa_kernels", int, "radial kernels of the tisa term per head (default: 5)"),
-    _switch(
+    switch(
         "share_tables_across_heads",
         "one table of every term for all heads of a layer (default, as in "
         "the papers: true for query and key, false for the others)",
     ),
-    _switch(
+    switch(
         "share_tables_across_layers",
         "one set of tables for all layers of a stack (default: false)",
     ),

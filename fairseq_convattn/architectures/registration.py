@@ -17,8 +17,18 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, open_dict
 
 from .config import Schema, complete
+from .layer_mixers import refuse
+from .unread_options import refuse_unread
 
 logger = logging.getLogger(__name__)
+
+TASK_MODELS = {
+    "translation": "convattn",
+    "summarization": "convattn",
+    "language_modeling": "convattn_lm",
+    "masked_lm": "convattn_mlm",
+    "sentence_prediction": "convattn_mlm",
+}
 
 
 def register_family(
@@ -41,8 +51,9 @@ def register_family(
         raise ImportError(f"another plugin has registered a fairseq model named {name!r}")
     register_model(name, dataclass=schema.config)(model)
     for arch, preset in presets.items():
-        register_model_architecture(name, arch)(_architecture(preset, schema, check))
-    ARCH_CONFIG_REGISTRY[name] = _architecture({}, schema, check)  # fairseq's own does nothing
+        register_model_architecture(name, arch)(_architecture(name, preset, schema, check))
+    # fairseq's own does nothing
+    ARCH_CONFIG_REGISTRY[name] = _architecture(name, {}, schema, check)
 
 
 def warn_of_dropped_sentences(task: str | None, required_batch_size_multiple: int) -> None:
@@ -56,23 +67,45 @@ def warn_of_dropped_sentences(task: str | None, required_batch_size_multiple: in
         )
 
 
-def _architecture(preset: dict, schema: Schema, check: Callable[[Namespace], Any]):
+def _architecture(model: str, preset: dict, schema: Schema, check: Callable[[Namespace], Any]):
     """What fairseq calls for ``--arch``: with the command line's options before anything
     is loaded, and again with a stored or hydra configuration."""
 
     def apply(cfg: Namespace | DictConfig) -> None:
+        given = _given(cfg, schema) if isinstance(cfg, Namespace) else set()
         with open_dict(cfg) if isinstance(cfg, DictConfig) else nullcontext():
             # a checkpoint keeps its model's whole description, whatever defaults become
             _fill(cfg, vars(complete(cfg, schema, preset)))
         if isinstance(cfg, Namespace):
             try:
-                check(complete(cfg, schema))
+                _check_task(model, cfg)
+                options = complete(cfg, schema)
+                check(options)
+                refuse_unread(options, schema.stacks, given)
             except ValueError as error:
                 raise SystemExit(f"error: {error}") from None
             multiple = getattr(cfg, "required_batch_size_multiple", 1)
             warn_of_dropped_sentences(getattr(cfg, "task", None), multiple)
 
     return apply
+
+
+def _given(args: Namespace, schema: Schema) -> set[str]:
+    """The options that a user named; none where a preset has been filled in already, from
+    which they cannot be told."""
+    given = {name for name, value in vars(args).items() if value is not None}
+    return set() if given.issuperset(schema.base) else given
+
+
+def _check_task(model: str, args: Namespace) -> None:
+    task = getattr(args, "task", None)
+    if TASK_MODELS.get(task, model) != model:
+        own = " and ".join(name for name in TASK_MODELS if TASK_MODELS[name] == model)
+        refuse(
+            "arch",
+            f"{args.arch} is for --task {own}; for {task} there are {TASK_MODELS[task]} and what "
+            f"python -m fairseq_convattn --task {task} lists",
+        )
 
 
 def _fill(cfg: Namespace | DictConfig, values: dict) -> None:

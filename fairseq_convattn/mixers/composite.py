@@ -156,7 +156,7 @@ class CompositeAttention(KeyValueCache, FairseqIncrementalState, nn.Module):
         q, k = (v if x is None else self._heads(x) for x in (q, k))  # no term looks at them
         if incremental_state is not None:
             self._set_input_buffer(incremental_state, state)
-            k, v, padding_mask = self._cached(incremental_state, k, v, padding_mask)
+            k, v, padding_mask = self._cached(incremental_state, k, v, padding_mask, self._window())
         y = self._attend(q, k, v, padding_mask)  # [batch, heads, time, head_dim]
         return self.out_proj(y.permute(2, 0, 1, 3).flatten(2) + local), None
 
@@ -177,10 +177,14 @@ class CompositeAttention(KeyValueCache, FairseqIncrementalState, nn.Module):
             self.terms(q.device),
             causal=self.config.causal,
             beyond=self.config.beyond_span,
-            span=self.config.attention_span if self.config.beyond_span == "mask" else None,
+            span=self._window(),
             padding_mask=padding_mask,
             dropout_p=dropout.p if self.training or dropout.apply_during_inference else 0.0,
         )
+
+    def _window(self) -> int | None:
+        """How far a query sees; None: everywhere."""
+        return self.config.attention_span if self.config.beyond_span == "mask" else None
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor):
         """Give every hypothesis the state of the one that it continues (beam search)."""

@@ -223,7 +223,12 @@ def test_composite_attention_by_its_options():
         ("dynamic_conv_tiny", "", True),
         ("composite_attention_tiny", "--attention-terms content", True),
         ("composite_attention_tiny", "--attention-terms content,key_only", True),
-        ("tisa_tiny", "--attention-terms content", False),
+        (
+            "composite_attention_tiny",
+            "--encoder-mixers composite,tisa,tisa,tisa --decoder-mixers tisa "
+            "--attention-terms content",
+            False,
+        ),
         ("composite_attention_tiny", "--no-token-positional-embeddings false", True),
         ("attention_tiny", "--no-token-positional-embeddings", False),
         ("composite_attention_tiny", "--decoder-mixers attention", True),
@@ -262,6 +267,11 @@ def test_tables_of_all_layers_are_one_on_demand():
         ("--tisa-kernels 0", "--tisa-kernels: 0 kernels cannot work"),
         ("--projection-kernel-size 4", "--projection-kernel-size: 4 taps cannot work"),
         ("--projection-kernel-size -1", "--projection-kernel-size: -1 taps cannot work"),
+        ("--projection-kernel-size 0", "--projection-kernel-size: 0 taps cannot work"),
+        ("--attention-dropout 1.0", "--attention-dropout: composite attention needs less than 1"),
+        ("--attention-dropout -0.5", "--attention-dropout: -0.5 is no probability"),
+        ("--attention-terms content,fixed,", "--attention-terms: a name is missing in 'content,f"),
+        ("--decoder-mixers tisa,,tisa,tisa", "--decoder-mixers: a name is missing in 'tisa,,tis"),
         ("--convolved-heads half", "--convolved-heads: nothing is convolved; give --query-key"),
         ("--projection-activation gelu", "--projection-activation: nothing is convolved"),
         (
@@ -286,6 +296,149 @@ def test_composite_attention_that_cannot_work_is_said_in_a_line(flags, message):
     with pytest.raises(SystemExit) as error:
         parse("composite_attention_tiny", *flags.split())
     assert str(error.value).startswith(f"error: {message}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "arch, options, message",
+    [
+        *(
+            (arch, option, f"{option.split()[0]}: no layer reads it; it needs the mixer composite")
+            for option in (
+                *("--attention-terms content,tisa", "--attention-span 4", "--beyond-span mask"),
+                *("--tisa-kernels 5", "--query-key-projection dynamic"),
+                *("--projection-kernel-size 3", "--value-conv depthwise", "--convolved-heads half"),
+                *("--projection-activation gelu", "--share-tables-across-heads"),
+                *("--value-projection linear", "--share-tables-across-layers false"),
+            )
+            for arch in (
+                "dynamic_conv_tiny",
+                "composite_attention_tiny --encoder-mixers dynamic --decoder-mixers attention",
+            )
+        ),
+        (
+            "tisa_tiny",
+            "--attention-terms content",
+            "--attention-terms: no layer reads it; it needs the mixer composite; those of tisa are",
+        ),
+        *(
+            (arch, option, f"{option.split()[0]}: no layer reads it; it needs one of the terms fi")
+            for option in ("--attention-span 4", "--beyond-span clip")
+            for arch in ("tisa_tiny", "composite_attention_tiny --attention-terms content,t5")
+        ),
+        ("tisa_tiny", "--beyond-span zero", "--beyond-span: no layer reads it; it needs one of"),
+        (
+            "composite_attention_tiny",
+            "--tisa-kernels 3",
+            "--tisa-kernels: no layer reads it; it needs the term tisa",
+        ),
+        *(
+            (
+                "composite_attention_tiny --attention-terms content,alibi",
+                option,
+                f"{option}: no layer reads it; it needs a term that is learned",
+            )
+            for option in ("--share-tables-across-heads", "--share-tables-across-layers")
+        ),
+        (
+            "composite_attention_tiny",
+            "--projection-kernel-size 3",
+            "--projection-kernel-size: no layer reads it; it needs --query-key-projection",
+        ),
+        (
+            "tisa_tiny --value-conv scaled --projection-kernel-size 3",
+            "--attention-span 4",
+            "--attention-span: no layer reads it",
+        ),
+    ],
+)
+def test_options_that_no_layer_reads_are_refused(arch, options, message):
+    with pytest.raises(SystemExit) as error:
+        parse(*arch.split(), *options.split())
+    assert str(error.value).startswith(f"error: {message}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "composite_attention_tiny --encoder-mixers dynamic --attention-terms content,fixed",
+        "dynamic_conv_tiny --decoder-mixers dynamic,dynamic,dynamic,tisa --tisa-kernels 3",
+        "tisa_tiny --attention-terms tisa,content --share-tables-across-heads",
+        "tisa_tiny --beyond-span mask --attention-span 4",
+        "tisa_tiny --value-conv depthwise --attention-span 4",
+        "tisa_tiny --value-projection dynamic --projection-kernel-size 3",
+        "composite_attention_tiny --value-projection linear --value-conv none",
+        "composite_attention_tiny --attention-terms content,alibi --beyond-span mask",
+        "composite_attention_tiny --attention-terms key_only --share-tables-across-layers",
+    ],
+)
+def test_options_that_some_layer_reads(flags):
+    parse(*flags.split())
+
+
+def test_a_presets_options_are_not_the_users():
+    """As the albert presets share tables, which no convolution has."""
+    parse("dynamic_conv_albert_base", "--task", "masked_lm")
+    for arch, preset in (
+        ("dynamic_conv_tiny", ENCODER_DECODER_PRESETS),
+        ("dynamic_conv_lm_tiny", LANGUAGE_MODEL_PRESETS),
+    ):
+        args = Namespace(arch=arch, **preset[arch])
+        for _ in range(2):  # as fairseq parses a command line, and as it builds the model
+            ARCH_CONFIG_REGISTRY[arch](args)
+        assert args.attention_terms == "content,fixed,query"
+
+
+@pytest.mark.parametrize(
+    "option, value, known",
+    [
+        ("attention_terms", "nonsense", "content, fixed"),
+        ("beyond_span", "nonsense", "clip, zero, mask"),
+        ("value_conv", "nonsense", "none, depthwise"),
+    ],
+)
+@pytest.mark.parametrize("mixer", ["dynamic", "attention", "tisa"])
+def test_names_must_be_known_even_where_no_layer_reads_them(option, value, known, mixer):
+    message = f"--{option.replace('_', '-')}: unknown 'nonsense', choose from {known}"
+    with pytest.raises(ValueError, match=message):
+        skeleton(Namespace(encoder_mixers=mixer, decoder_mixers=mixer, **{option: value}), 9, 9)
+
+
+def test_a_causal_stack_takes_any_number_of_taps():
+    flags = ("--value-conv", "depthwise", "--projection-kernel-size")
+    arch = ("composite_attention_lm_tiny", *flags)
+    assert lm_options(*arch, "4").decoder_mixers[0].projection_kernel_size == 4
+    with pytest.raises(SystemExit) as error:
+        parse_lm(*arch, "-1")
+    message = "error: --projection-kernel-size: -1 taps cannot work, give at least 1"
+    assert str(error.value) == message
+
+
+def test_attention_may_drop_everything():
+    """As fairseq's own may."""
+    assert configuration("attention_tiny", "--attention-dropout", "1.0").attention_dropout == 1
+    with pytest.raises(SystemExit, match="--attention-dropout: -0.5 is no probability"):
+        parse("attention_tiny", "--attention-dropout", "-0.5")
+
+
+@pytest.mark.parametrize(
+    "task, arch, message",
+    [
+        (
+            "masked_lm",
+            "composite_attention_tiny",
+            "composite_attention_tiny is for --task translation and summarization; for masked_lm "
+            "there are convattn_mlm and what python -m fairseq_convattn --task masked_lm lists",
+        ),
+        ("translation", "convattn_lm", "convattn_lm is for --task language_modeling; for transl"),
+        ("language_modeling", "tisa_bert_tiny", "tisa_bert_tiny is for --task masked_lm and sen"),
+    ],
+)
+def test_an_architecture_for_other_tasks(task, arch, message):
+    with pytest.raises(SystemExit) as error:
+        parse(arch, "--task", task)
+    assert str(error.value).startswith(f"error: --arch: {message}")
     assert "\n" not in str(error.value)
 
 
@@ -448,6 +601,7 @@ def test_help_explains_every_option(capsys, monkeypatch):
         *("--encoder-mixers", "--decoder-kernel-sizes", "--encoder-glu", "--weight-dropout"),
         *("--input-dropout", "--conv-bias", "--renorm-padding", "l2: W / (|W|_2 + 1e-6)"),
         *("lightweight, dynamic, attention", "dynamic_conv_X", "`wmt_en_de_big`"),
+        "(default: true where every stack has a layer with a position term, else false)",
     ):
         assert explained in text
 

@@ -224,6 +224,45 @@ def test_initial_values():
         assert x.std().item() == pytest.approx(std, rel=0.1)
 
 
+def test_a_causal_tisa_looks_back_at_first():
+    torch.manual_seed(3)
+    terms = build_mixer(MixerConfig("tisa", 64, 8, True, tisa_kernels=40)).terms
+    assert terms.tisa_center.le(0).all()
+    assert terms.tisa_center.square().mean().sqrt().item() == pytest.approx(5, rel=0.1)
+
+
+@pytest.mark.parametrize("terms", ["content,fixed,query", "tisa"])
+def test_attention_dropout_only_in_training(terms):
+    chosen = {"attention_terms": tuple(terms.split(","))}
+    x = torch.randn(TIME, BATCH, WIDTH)
+    kept, dropped = mixer(**chosen), mixer(attention_dropout=0.5, **chosen)
+    whole = run(kept, x)
+    torch.testing.assert_close(run(dropped, x), whole)
+    torch.testing.assert_close(run(kept.train(), x), whole)
+    assert not torch.allclose(run(dropped.train(), x), whole, atol=1e-3)
+
+
+def test_quantisation_noise_drops_blocks_of_every_projection():
+    module = mixer(quant_noise=0.5, quant_noise_block_size=4)
+    x = torch.randn(TIME, BATCH, WIDTH)
+    for noisy in (False, True):
+        run(module.train(noisy), x)
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            blocks = getattr(module, name).weight.unflatten(1, (-1, 4))
+            assert blocks.eq(0).all(-1).any() == noisy, name
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("terms", ["content,tisa", "content", "alibi", "content,fixed"])
+def test_a_window_ends_at_the_span_with_or_without_a_table(terms, causal):
+    module = mixer(causal, attention_terms=tuple(terms.split(",")), beyond_span="mask")
+    x = torch.randn(TIME, 1, WIDTH)
+    seen = torch.autograd.functional.jacobian(lambda x: run(module, x).sum((1, 2)), x)
+    distances = torch.arange(TIME) - torch.arange(TIME).unsqueeze(1)
+    window = (distances >= -SPAN) & (distances <= (0 if causal else SPAN))
+    assert torch.equal(seen.abs().sum((2, 3)) > 0, window)
+
+
 def test_projections_start_as_those_of_attention():
     spread = Counter()
     for name in ("attention", "composite"):
@@ -250,3 +289,16 @@ def test_sees_farther_than_anything_before():
     module = mixer(attention_terms=tuple(TERMS))
     x = torch.randn(400, 1, WIDTH)
     torch.testing.assert_close(run(module, x)[:50], run(module, x[:50]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("terms", ["fixed", "content,query"])
+def test_a_window_keeps_no_more_than_it_can_see(terms):
+    module, state = mixer(attention_terms=tuple(terms.split(",")), beyond_span="mask"), {}
+    x = torch.randn(20, BATCH, WIDTH)
+    with torch.no_grad():
+        whole, steps = run(module, x), []
+        for i in range(20):
+            steps.append(run(module, x[i : i + 1], state=state))
+            (cache,) = (value for name, value in state.items() if name.endswith("attn_state"))
+            assert cache["prev_key"].size(2) == cache["prev_value"].size(2) == min(i + 1, SPAN)
+    torch.testing.assert_close(torch.cat(steps), whole)
