@@ -28,6 +28,9 @@ esac
 """
 
 
+KERNELS = [f"fairseq_convattn/ops/convolution/{name}" for name in ("native.c", "native_tile.h")]
+
+
 class Checkout:
     """A copy of what setup.sh needs, in a path with a space, and a PATH of stand-ins."""
 
@@ -36,9 +39,9 @@ class Checkout:
         self.bin = directory / "bin"
         self.calls = directory / "calls"
         self.bin.mkdir()
-        (self.root / "scripts").mkdir(parents=True)
-        shutil.copy(ROOT / "setup.py", self.root)
-        shutil.copy(ROOT / "scripts" / "setup.sh", self.root / "scripts")
+        for file in ("setup.py", "scripts/setup.sh", *KERNELS):
+            (self.root / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, self.root / file)
         for command in COMMANDS:
             (self.bin / command).symlink_to(shutil.which(command))
         for compiler in ("cc", "c++"):
@@ -91,9 +94,10 @@ def test_installs_torch_first_and_then_nothing_again(checkout):
     assert len(checkout.pip_calls()) == 3
 
 
-def test_new_requirements_install_again_and_keep_torch(checkout):
+@pytest.mark.parametrize("changed", ["setup.py", *KERNELS])
+def test_what_is_new_installs_again_and_keeps_torch(checkout, changed):
     checkout.set_up()
-    with (checkout.root / "setup.py").open("a") as file:
+    with (checkout.root / changed).open("a") as file:
         file.write("# changed\n")
     assert "keeping PyTorch 2.13.0" in checkout.set_up().stdout
     assert len(checkout.pip_calls()) == 5
