@@ -10,7 +10,6 @@ counted. Linux only.
 """
 
 import argparse
-import csv
 import importlib.util
 import os
 import platform
@@ -28,6 +27,7 @@ from measuring import (
     names_among,
     new_file,
     process_memory,
+    save,
 )
 
 TERMS = ("content,fixed", "content,tisa", "content,fixed,query", "content,fixed,query,key")
@@ -347,13 +347,7 @@ def main() -> None:
             for row in measure(which, problem, arguments.terms, arguments.repetitions):
                 rows.append(row)
                 print(_line(row), flush=True)
-    if arguments.csv:
-        with open(arguments.csv, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(rows)
-    if arguments.plot:
-        plot(rows, arguments.plot)
+    save(rows, FIELDS, arguments.csv, arguments.plot, plot)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ of its own, beyond inputs and outputs. Linux only.
 """
 
 import argparse
-import csv
 import importlib.util
 import os
 import platform
@@ -29,6 +28,7 @@ from measuring import (
     names_among,
     new_file,
     process_memory,
+    save,
 )
 
 PASSES = ("forward", "training")
@@ -366,13 +366,7 @@ def main() -> None:
             mine = list(measure(which, problem, arguments.implementations, arguments.repetitions))
             print(*lines(mine), sep="\n", flush=True)
             rows += mine
-    if arguments.csv:
-        with open(arguments.csv, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(rows)
-    if arguments.plot:
-        plot(rows, arguments.plot)
+    save(rows, FIELDS, arguments.csv, arguments.plot, plot)
 
 
 if __name__ == "__main__":

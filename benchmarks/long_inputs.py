@@ -8,7 +8,6 @@ gradients included. Linux only.
 """
 
 import argparse
-import csv
 import importlib.util
 import os
 import platform
@@ -19,7 +18,7 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from measuring import in_own_process, lengths, names_among, new_file, process_memory
+from measuring import in_own_process, lengths, names_among, new_file, process_memory, save
 
 MODELS = ("dynamic", "lightweight", "attention", "transformer_lm", "lightconv_lm")
 FAIRSEQS = ("transformer_lm", "lightconv_lm")
@@ -218,13 +217,7 @@ def main() -> None:
                 )
                 figures = f"{memory:12,.0f}{per_token:14.3f}" if result else "  out of memory"
                 print(f"{task:10}{_label(model):26}{tokens:8,}{figures}", flush=True)
-    if arguments.csv:
-        with open(arguments.csv, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(rows)
-    if arguments.plot:
-        plot(rows, arguments.plot)
+    save(rows, FIELDS, arguments.csv, arguments.plot, plot)
 
 
 if __name__ == "__main__":

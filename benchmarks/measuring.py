@@ -1,11 +1,12 @@
 """What the benchmarks share: measuring time and memory, and their options."""
 
 import argparse
+import csv
 import multiprocessing
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 SECONDS = 0.02  # that one measurement takes at least
@@ -75,3 +76,20 @@ def new_file(text: str) -> Path:
         why = "is there already" if path.exists() else "has no folder"
         raise argparse.ArgumentTypeError(f"{path} {why}")
     return path
+
+
+def save(
+    rows: list[dict],
+    fields: Sequence[str],
+    figures: Path | None,
+    picture: Path | None,
+    plot: Callable[[list[dict], Path], None],
+) -> None:
+    """As CSV, and drawn, where a file is given."""
+    if figures:
+        with open(figures, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, fields)
+            writer.writeheader()
+            writer.writerows(rows)
+    if picture:
+        plot(rows, picture)
