@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from fairseq_convattn.mixers import MixerConfig, build_mixer
 from fairseq_convattn.ops import dynamic_conv, lightweight_conv, use_implementation
 from fairseq_convattn.ops.convolution import native
 
@@ -257,3 +258,18 @@ def test_without_the_library_it_works_and_says_so_once(tmp_path):
     assert code == 0, err
     assert "convattn" not in out.lower()
     assert err.count("were not compiled") == 1
+
+
+@pytest.mark.parametrize("mixer", ["dynamic", "lightweight"])
+def test_a_layer_trains_alike_with_every_implementation(mixer):
+    torch.manual_seed(1)
+    module = build_mixer(MixerConfig(mixer, 16, 2, True, kernel_size=9, weight_dropout=0.3))
+    x, results = torch.randn(30, 3, 16), []
+    for name in ("reference", "banded", "native"):
+        torch.manual_seed(2)  # of dropout
+        with use_implementation(name):
+            loss = module(x)[0].square().mean()
+            results.append((loss, *torch.autograd.grad(loss, list(module.parameters()))))
+    for other in results[1:]:
+        for expected, actual in zip(results[0], other, strict=True):
+            torch.testing.assert_close(actual, expected)
