@@ -84,6 +84,9 @@ def test_inputs_of_any_stride(name):
     backwards = torch.stack([x, x], dim=-1)[..., 0]
     spread = torch.stack([taps, taps], dim=-1)[..., 0]
     by_batch = taps.transpose(0, 1).contiguous().transpose(0, 1)
+    if name == "dynamic":
+        compare(name, x, taps[:1].expand(taps.shape), bias, causal=True)
+        compare(name, x, taps[:1, :1, :1, :1].expand(taps.shape), bias, causal=True)
     for strided in (transposed, sliced, backwards):
         compare(name, strided, taps, bias, causal=True)
     compare(name, x, spread, bias, causal=True)
@@ -273,3 +276,32 @@ def test_a_layer_trains_alike_with_every_implementation(mixer):
     for other in results[1:]:
         for expected, actual in zip(results[0], other, strict=True):
             torch.testing.assert_close(actual, expected)
+
+
+def test_what_it_cannot_differentiate_goes_through_pytorch():
+    x, taps, _ = inputs("dynamic", 40, 7, 8)
+
+    def function(x):
+        return dynamic_conv(x, taps, causal=True)
+
+    _, tangent = torch.func.jvp(function, (x,), (x,))
+    torch.testing.assert_close(tangent, function(x))
+    grad = torch.func.grad(lambda x: function(x).square().sum())(x)
+    torch.testing.assert_close(
+        grad, torch.autograd.grad(function(x.requires_grad_()).square().sum(), x)[0]
+    )
+
+
+def test_a_trace_serves_other_lengths():
+    x, taps, _ = inputs("dynamic", 40, 7, 8)
+    traced = torch.jit.trace(lambda x, w: dynamic_conv(x, w, causal=True), (x, taps))
+    shorter = traced(x[:20], taps[:20])
+    torch.testing.assert_close(shorter, dynamic_conv(x[:20], taps[:20], causal=True))
+
+
+def test_operators_refuse_what_does_not_go_together():
+    x, taps, _ = inputs("dynamic", 9, 3, 4)
+    for x_, taps_, time in ((x, taps, 10), (x, taps[:, :1], 9), (x[..., :7], taps, 9)):
+        with pytest.raises(ValueError, match="taps"):
+            torch.ops.convattn.convolve(x_, taps_, time, 2)
+    torch.ops.convattn.convolve_backward(x, x, taps[0, 0], 30, True, True)

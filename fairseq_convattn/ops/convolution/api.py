@@ -17,6 +17,9 @@ IMPLEMENTATIONS = {
 # Below this many taps, summing them one by one is faster than building band matrices.
 BANDED_KERNEL_SIZE = 8
 
+# Above this many, matrix products are the faster way.
+NATIVE_KERNEL_SIZE = 255
+
 
 def lightweight_conv(
     x: Tensor,
@@ -124,9 +127,9 @@ def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., 
     _check(name != "native" or not unfit, f"impl='native' {unfit}")
     if name is not None:
         return IMPLEMENTATIONS[name]
-    if not unfit:
+    if not unfit and taps.size(-1) <= NATIVE_KERNEL_SIZE:
         return native.convolve
-    if x.device.type == "cpu" and not native.is_built():
+    if x.device.type == "cpu" and not native.is_built() and not torch.compiler.is_compiling():
         native.warn_that_not_built()
     return banded.convolve if taps.size(-1) >= BANDED_KERNEL_SIZE else reference.convolve
 

@@ -92,7 +92,7 @@ typedef struct {
     int64_t time_stride, batch_stride;
 } sequence;
 
-/* Taps [time, batch, heads, taps]; strides of time and batch are 0 for [heads, taps]. */
+/* Taps [time, batch, heads, taps], or [heads, taps] with strides 0 of time and batch. */
 typedef struct {
     void *data;
     int64_t time_stride, batch_stride, head_stride;
@@ -103,6 +103,7 @@ typedef struct {
     int64_t inputs; /* time of the inputs */
     int64_t batch, heads, head_dim, taps, left;
     int64_t half, half_taps; /* whether elements are bfloat16, else float */
+    int64_t shared;          /* whether taps are [heads, taps] */
     sequence x, y, grad, grad_x;
     kernels w, grad_w; /* grad_w is float always; for shared taps its time is that of tiles */
 } problem;
@@ -288,8 +289,8 @@ static void correlate_strip(const tile *t, long i, strip q, long time, long firs
             column[j] = x[j * q.width + c];
         memset(column + rows, 0, 4 * (stride - rows));
     }
-    correlate(slot(t, t->grad, i) + first_row * q.width, t->columns, stride, t->grad_w, time, q.channels, q.width,
-              t->p->taps);
+    correlate(slot(t, t->grad, i) + first_row * q.width, t->columns, stride, t->grad_w, time,
+              q.channels, q.width, t->p->taps);
 }
 
 static void write_tap_gradient(const tile *t, int64_t head, long time)
@@ -297,7 +298,7 @@ static void write_tap_gradient(const tile *t, int64_t head, long time)
     const problem *p = t->p;
     float *to = p->grad_w.data;
     int64_t first = t->start;
-    if (!p->w.time_stride) {
+    if (p->shared) {
         for (long i = 1; i < time; i++)
             for (long k = 0; k < p->taps; k++)
                 t->grad_w[k] += t->grad_w[i * p->taps + k];
@@ -315,7 +316,7 @@ static void tap_gradient_tile(const tile *t)
     const problem *p = t->p;
     long time = at_most(p->time - t->start, TILE), first_row = p->taps - 1 - p->left;
     pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, t->x);
-    if (!p->grad_x.data || p->inputs != p->time) {
+    if (!p->grad_x.data || p->inputs != p->time || first_row < 0 || p->left < 0) {
         first_row = 0;
         pack(t, p->grad, p->time, t->start, time, t->grad);
     }
@@ -405,6 +406,12 @@ int convattn_run(const problem *p, int backward, unsigned threads, run_in_parall
 int convattn_tile(void)
 {
     return TILE;
+}
+
+/* For callers to compare: a library of another version would misread what they pass. */
+int convattn_size_of_problem(void)
+{
+    return sizeof(problem);
 }
 
 const char *convattn_instructions(void)

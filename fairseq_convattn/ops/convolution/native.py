@@ -5,6 +5,7 @@ on the CPU. The kernels are threaded by the OpenMP that PyTorch has loaded, so t
 the same threads.
 """
 
+import contextlib
 import ctypes
 import functools
 import warnings
@@ -36,19 +37,21 @@ class _Problem(ctypes.Structure):
             (name, ctypes.c_int64)
             for name in ("time", "inputs", "batch", "heads", "head_dim", "taps", "left")
         ),
-        *((name, ctypes.c_int64) for name in ("half", "half_taps")),
+        *((name, ctypes.c_int64) for name in ("half", "half_taps", "shared")),
         *((name, _Sequence) for name in ("x", "y", "grad", "grad_x")),
         *((name, _Kernels) for name in ("w", "grad_w")),
     ]
 
 
 def _load() -> ctypes.CDLL | None:
+    """The compiled kernels; None where there are none, or those of another version."""
     for suffix in EXTENSION_SUFFIXES:
         file = Path(__file__).with_name(f"_native{suffix}")
-        if file.exists():
+        with contextlib.suppress(OSError, AttributeError):
             library = ctypes.CDLL(str(file))
-            library.convattn_instructions.restype = ctypes.c_char_p
-            return library
+            if library.convattn_size_of_problem() == ctypes.sizeof(_Problem):
+                library.convattn_instructions.restype = ctypes.c_char_p
+                return library
     return None
 
 
@@ -90,15 +93,22 @@ def unfit(x: Tensor, taps: Tensor) -> str:
         return "is for tensors on the CPU"
     if x.dtype not in DTYPES or taps.dtype not in DTYPES:
         return f"takes float32 and bfloat16, not {x.dtype} and {taps.dtype}"
-    return "" if _library else f"was not compiled: {BUILD}"
+    if torch.jit.is_tracing() or _is_transformed():
+        return "knows neither torch.jit.trace nor torch.func and forward-mode differentiation"
+    return "" if _library else f"was not compiled for this version: {BUILD}"
+
+
+def _is_transformed() -> bool:
+    in_forward_mode = torch.autograd.forward_ad._current_level >= 0
+    return in_forward_mode or torch._C._functorch.maybe_current_level() is not None
 
 
 @functools.cache
 def warn_that_not_built() -> None:
     """Say it once."""
     warnings.warn(
-        "fairseq_convattn's kernels were not compiled when it was installed: its convolutions "
-        f"work, several times slower. To compile them: {BUILD}",
+        "fairseq_convattn's kernels were not compiled for this version: its convolutions work, "
+        f"several times slower. To compile them: {BUILD}",
         stacklevel=2,
     )
 
@@ -134,6 +144,7 @@ def _problem(x: Tensor, taps: Tensor, time: int, left: int) -> _Problem:
         left=left,
         half=x.dtype == torch.bfloat16,
         half_taps=taps.dtype == torch.bfloat16,
+        shared=taps.dim() == 2,
         x=_sequence(x),
         w=_kernels(taps),
     )
@@ -153,7 +164,18 @@ _operators.define(
 )
 
 
+def _check(x: Tensor, taps: Tensor, time: int) -> None:
+    """What the kernels rely on; :func:`dynamic_conv` has checked it with better words."""
+    heads = taps.size(-2)
+    goes_together = x.dim() == 3 and heads > 0 and x.size(2) % heads == 0 and taps.size(-1) > 0
+    if taps.dim() != 2:
+        goes_together = goes_together and taps.dim() == 4 and taps.shape[:2] == (time, x.size(1))
+    if not goes_together or x.dtype not in DTYPES or taps.dtype not in DTYPES:
+        raise ValueError(f"x {list(x.shape)} {x.dtype}, taps {list(taps.shape)} {taps.dtype}")
+
+
 def _forward(x: Tensor, taps: Tensor, time: int, left: int) -> Tensor:
+    _check(x, taps, time)
     x, taps = _dense(x), _dense(taps)
     y = x.new_empty(time, *x.shape[1:])
     if y.numel():
@@ -167,6 +189,7 @@ def _backward(
     grad: Tensor, x: Tensor, taps: Tensor, left: int, needs_x: bool, needs_taps: bool
 ) -> tuple[Tensor, Tensor]:
     """Gradients of ``x`` and of ``taps``; empty where not needed."""
+    _check(x, taps, grad.size(0))
     grad, x, taps = _dense(grad.to(x.dtype)), _dense(x), _dense(taps)
     problem = _problem(x, taps, grad.size(0), left)
     problem.grad = _sequence(grad)
