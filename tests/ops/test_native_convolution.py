@@ -1,6 +1,7 @@
 """The compiled convolutions: against the reference in float64, and as PyTorch's operators."""
 
 import itertools
+import os
 import subprocess
 import sys
 
@@ -236,8 +237,6 @@ for _ in range(2):
 
 
 def run(script, **environment):
-    import os
-
     result = subprocess.run(
         [sys.executable, "-W", "always", "-c", script],
         env={**os.environ, **environment},
@@ -254,7 +253,7 @@ def test_the_environment_names_the_implementation():
     assert code != 0 and "unknown impl 'fast'" in err
 
 
-def test_without_the_library_it_works_and_says_so_once(tmp_path):
+def test_without_the_library_it_works_and_says_so_once():
     hide = "import importlib.machinery as m; m.EXTENSION_SUFFIXES[:] = ['.none']\n"
     # imports of compiled modules are over before the suffixes are hidden
     code, out, err = run(f"import torch, numpy\nimport torch.utils.checkpoint\n{hide}{SCRIPT}")

@@ -331,7 +331,7 @@ class _Tile:
         if grads.column is not None:
             self._columns(grads.column).add_(s.sum(1))
         if grads.band is not None:
-            self._fill_frame(framed, 0)
+            self._clear_frame(framed)
             self._rows(grads.band).copy_(self._along_band(framed))
         if grads.row_step is not None or grads.column_step is not None:
             region, inside = self._beyond_band(s)
@@ -404,9 +404,9 @@ class _Tile:
         framed = _scratch(self.block.scratch, name, shape, self.scores.q)
         return framed, framed[:, :, left : left + columns]
 
-    def _fill_frame(self, framed: Tensor, value: float) -> None:
-        framed[:, :, : self.layout.left] = value
-        framed[:, :, self.layout.left + self.shape[2] :] = value
+    def _clear_frame(self, framed: Tensor) -> None:
+        framed[:, :, : self.layout.left] = 0
+        framed[:, :, self.layout.left + self.shape[2] :] = 0
 
     def _along_band(self, framed: Tensor) -> Tensor:
         """View of the diagonals of the band, ``[n, rows, taps]``."""
