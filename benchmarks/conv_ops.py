@@ -6,7 +6,8 @@ the logits of their taps, softmax included, with every implementation of this pa
 fairseq's modules, with a loop over taps as such and under torch.compile, beside causal
 scaled_dot_product_attention from given queries, keys and values; and, as floors, a copy of the
 tensor and as many multiply-adds as a product of matrices of 1,024 rows and columns.
-Implementations are timed in turn, round after round; memory is measured once each, in a process
+Implementations are timed in turn, round after round, with memory that is freed kept for the next
+one; memory is measured once each, in a process
 of its own, beyond inputs and outputs. Linux only.
 """
 
@@ -23,6 +24,7 @@ from typing import NamedTuple
 
 from measuring import (
     in_own_process,
+    keep_freed_memory,
     lengths,
     milliseconds_in_turn,
     names_among,
@@ -92,7 +94,7 @@ def _ours(name: str, problem: Problem) -> Callable:
     from fairseq_convattn.ops import dynamic_conv, lightweight_conv
 
     convolution = dynamic_conv if problem.convolution == "dynamic" else lightweight_conv
-    return lambda x, logits: convolution(x, logits.softmax(-1), causal=True, impl=name)
+    return lambda x, logits: convolution(x, logits, causal=True, softmax=True, impl=name)
 
 
 def _fairseqs(problem: Problem, unfold: bool) -> Callable:
@@ -351,6 +353,7 @@ def main() -> None:
     if "native" in arguments.implementations and not native.is_built():
         parser.error(f"the native kernels were not compiled: {native.BUILD}")
     torch.set_num_threads(arguments.threads)
+    keep_freed_memory()
     kernels = native.instructions() if native.is_built() else "not compiled"
     print(
         f"{shlex.join(['python', *sys.argv])}\n{platform.processor() or platform.machine()}, "

@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import ctypes
 import multiprocessing
 import re
 import sys
@@ -10,6 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 SECONDS = 0.02  # that one measurement takes at least
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what PyTorch frees, as otherwise every large tensor's pages are
+    fetched from the system and filled with zeros anew, which takes longer than a convolution."""
+    most_by_mmap, trim_threshold = -4, -1
+    library = ctypes.CDLL(None)
+    library.mallopt(most_by_mmap, 0)
+    library.mallopt(trim_threshold, 2**31 - 1)
 
 
 def milliseconds_in_turn(

@@ -99,24 +99,28 @@ class ConvolutionMixer(FairseqIncrementalState, nn.Module, ABC):
         self, x: Tensor, padding_mask: Tensor | None, incremental_state: IncrementalState | None
     ) -> Tensor:
         state = self._get_input_buffer(incremental_state)
-        inside = None
-        if self.config.renorm_padding:
-            inside = self._taps_inside(x, padding_mask, state)
-        taps = normalize_taps(self.kernel_logits(x), self.config.tap_norm, inside)
-        if taps.dim() == 2 and self._drops_taps():
+        options = {"causal": self.config.causal, "dropout_p": self._tap_dropout()}
+        taps = self.kernel_logits(x)
+        if self.config.tap_norm == "softmax" and not self.config.renorm_padding:
+            options["softmax"] = True
+        else:
+            inside = None
+            if self.config.renorm_padding:
+                inside = self._taps_inside(x, padding_mask, state)
+            taps = normalize_taps(taps, self.config.tap_norm, inside)
+        if taps.dim() == 2 and options["dropout_p"] > 0:
             taps = taps.expand(*x.shape[:2], -1, -1)
-        taps = self.tap_dropout_module(taps)
         convolution = lightweight_conv if taps.dim() == 2 else dynamic_conv
         if incremental_state is None:
-            return convolution(x, taps, self.bias, causal=self.config.causal)
+            return convolution(x, taps, self.bias, **options)
         tail = state.get("prev_input", x[:0])
-        y, state["prev_input"] = convolution(x, taps, self.bias, causal=True, tail=tail)
+        y, state["prev_input"] = convolution(x, taps, self.bias, tail=tail, **options)
         self._set_input_buffer(incremental_state, state)
         return y
 
-    def _drops_taps(self) -> bool:
+    def _tap_dropout(self) -> float:
         dropout = self.tap_dropout_module
-        return dropout.p > 0 and (self.training or dropout.apply_during_inference)
+        return dropout.p if self.training or dropout.apply_during_inference else 0.0
 
     def _taps_inside(self, x: Tensor, padding_mask: Tensor | None, state: dict) -> Tensor:
         """``[time, batch, 1, kernel_size]``; remembers in ``state`` which inputs were real."""

@@ -54,6 +54,15 @@ def normalize_taps(logits: Tensor, norm: str, inside: Tensor | None = None) -> T
     return logits
 
 
+def tap_weights(taps: Tensor, softmax: bool, kept: Tensor | None, keep: float) -> Tensor:
+    """What a convolution multiplies with: the taps or, if ``softmax``, theirs, in float32 at
+    least; then those that are ``kept``, a boolean of the same shape, divided by the probability
+    of it (DropConnect, Wan et al. 2013), and zero for the others."""
+    if softmax:
+        taps = taps.softmax(-1, dtype=torch.promote_types(taps.dtype, torch.float32))
+    return taps if kept is None else torch.where(kept, taps / keep, 0)
+
+
 def taps_inside(real: Tensor, time: int, kernel_size: int, *, causal: bool) -> Tensor:
     """Which taps of the last ``time`` positions fall on a real token.
 

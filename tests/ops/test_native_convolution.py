@@ -33,6 +33,7 @@ def inputs(name, time, kernel_size, head_dim, dtype=torch.float32, batch=BATCH, 
 
 def with_gradients(name, x, taps, bias, grad, **options):
     tensors = [t.detach().requires_grad_() for t in (x, taps, bias)]
+    torch.manual_seed(0)  # of dropout
     y = CONVOLUTIONS[name](*tensors, **options)
     return y.detach(), *torch.autograd.grad(y, tensors, grad.to(y.dtype))
 
@@ -53,13 +54,58 @@ def compare(name, x, taps, bias, **options):
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("kernel_size", [1, 3, 4, 7, 31, 33])
 def test_is_the_reference(kernel_size, dtype, name, causal):
-    for time, head_dim in itertools.product((1, 2, 5, 63, 64, 65, 257), (1, 3, 16, 64, 80)):
+    for time, head_dim in itertools.product((1, 2, 5, 63, 64, 65, 257, 1000), (1, 3, 16, 64, 80)):
         compare(name, *inputs(name, time, kernel_size, head_dim, dtype), causal=causal)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_softmax_and_dropout_inside(name, dtype, dropout_p, causal):
+    options = {"dropout_p": dropout_p, "causal": causal}
+    for time, kernel_size, head_dim in itertools.product((1, 3, 65), (1, 3, 16, 31, 33), (3, 80)):
+        x, taps, bias = inputs(name, time, kernel_size, head_dim, dtype)
+        compare(name, x, (4 * taps).log(), bias, softmax=True, **options)
+        compare(name, x, taps, bias, **options)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1, 30, 1e4])
+def test_softmax_of_logits_of_any_size(size):
+    x, taps, bias = inputs("dynamic", 40, 7, 16)
+    compare("dynamic", x, size * torch.randn(taps.shape), bias, causal=True, softmax=True)
+
+
+def test_softmax_of_what_is_not_finite_is_pytorchs():
+    x, taps, _ = inputs("dynamic", 20, 5, 16)
+    logits = taps.log()
+    for i, value in enumerate((float("-inf"), float("inf"), float("nan"))):
+        logits[3 * i, 0, 1, 2] = value
+    logits[12, 1] = float("-inf")
+    actual, expected = (
+        dynamic_conv(x, logits, causal=True, softmax=True, impl=impl)
+        for impl in ("native", "reference")
+    )
+    torch.testing.assert_close(actual, expected, equal_nan=True)
+    assert expected.isnan().any() and not expected[0].isnan().any()
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_gradients_one_at_a_time(name):
+    x, taps, _ = inputs(name, 70, 7, 16)
+    options = {"causal": False, "softmax": True, "dropout_p": 0.3, "impl": "native"}
+    both = []
+    for needed in ((x, taps), (x,), (taps,)):
+        for tensor in (x, taps):
+            tensor.requires_grad_(any(tensor is other for other in needed))
+        torch.manual_seed(0)
+        y = CONVOLUTIONS[name](x, taps, **options)
+        both.append(torch.autograd.grad(y.square().sum(), needed))
+    assert torch.equal(both[0][0], both[1][0]) and torch.equal(both[0][1], both[2][0])
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_long_wide_and_many(name):
-    compare(name, *inputs(name, 1000, 31, 16), causal=True)
     compare(name, *inputs(name, 70, 7, 200), causal=False)
     compare(name, *inputs(name, 70, 7, 8, heads=150), causal=False)
 
@@ -72,7 +118,8 @@ def test_every_instruction_set(name, instructions):
         if not available:
             pytest.skip(f"this machine has no {instructions}")
         for kernel_size, head_dim in itertools.product((1, 3, 31, 70), (3, 16, 80)):
-            compare(name, *inputs(name, 130, kernel_size, head_dim), causal=True)
+            options = {"causal": True, "softmax": True, "dropout_p": 0.2}
+            compare(name, *inputs(name, 130, kernel_size, head_dim), **options)
     finally:
         native.use_instructions(None)
 
@@ -160,11 +207,12 @@ def test_threads_do_not_change_a_bit(name):
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_operators_keep_pytorchs_rules(name):
     x, taps, _ = inputs(name, 9, 3, 4)
-    x.requires_grad_(), taps.requires_grad_()
-    torch.library.opcheck(torch.ops.convattn.convolve.default, (x, taps, 9, 2))
     grad = torch.randn(9, BATCH, 4 * HEADS)
-    arguments = (grad, x.detach(), taps.detach(), 2, True, True)
-    torch.library.opcheck(torch.ops.convattn.convolve_backward.default, arguments)
+    for kept in (None, torch.rand(taps.shape) > 0.5):
+        arguments = (grad, x, taps, kept, 2, True, 2.0, True, True)
+        torch.library.opcheck(torch.ops.convattn.convolve_backward.default, arguments)
+        wanted = x.clone().requires_grad_(), taps.clone().requires_grad_(), kept
+        torch.library.opcheck(torch.ops.convattn.convolve.default, (*wanted, 9, 2, True, 2.0))
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -302,5 +350,5 @@ def test_operators_refuse_what_does_not_go_together():
     x, taps, _ = inputs("dynamic", 9, 3, 4)
     for x_, taps_, time in ((x, taps, 10), (x, taps[:, :1], 9), (x[..., :7], taps, 9)):
         with pytest.raises(ValueError, match="taps"):
-            torch.ops.convattn.convolve(x_, taps_, time, 2)
-    torch.ops.convattn.convolve_backward(x, x, taps[0, 0], 30, True, True)
+            torch.ops.convattn.convolve(x_, taps_, None, time, 2, False, 1.0)
+    torch.ops.convattn.convolve_backward(x, x, taps[0, 0], None, 30, False, 1.0, True, True)

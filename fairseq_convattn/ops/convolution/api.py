@@ -28,6 +28,8 @@ def lightweight_conv(
     *,
     causal: bool,
     tail: Tensor | None = None,
+    softmax: bool = False,
+    dropout_p: float = 0.0,
     impl: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Convolve every channel with the one kernel of its head (Wu et al. 2019, eq. 4).
@@ -38,11 +40,14 @@ def lightweight_conv(
 
     Args:
         x: ``[time, batch, channels]``, time >= 1.
-        taps: ``[heads, kernel_size]``, already normalised; any kernel_size >= 1.
+        taps: ``[heads, kernel_size]``; any kernel_size >= 1.
         bias: ``[channels]`` or None.
         causal: whether an output sees only its own position and earlier ones.
         tail: the inputs that precede ``x``, ``[n, batch, channels]`` with any n >= 0,
             to continue a causal convolution. Start with ``x.new_zeros(0, batch, channels)``.
+        softmax: whether to convolve with the softmax of the taps, computed in float32 at least.
+        dropout_p: probability of dropping a tap, after the softmax (DropConnect); the others
+            are divided by ``1 - dropout_p``.
         impl: ``reference`` or ``banded`` (both in PyTorch) or ``native`` (compiled, for
             float32 and bfloat16 on the CPU). None: what ``CONVATTN_IMPL`` or
             :func:`use_implementation` names, else the fastest that can take the inputs.
@@ -53,10 +58,10 @@ def lightweight_conv(
 
     Raises:
         ValueError: the shapes disagree, ``impl`` is unknown or cannot take the inputs, or a
-            tail is given to a convolution that is not causal.
+            tail is given to a convolution that is not causal, or dropout_p is not in [0, 1).
     """
     _check(taps.dim() == 2, f"taps must be [heads, kernel_size], not {list(taps.shape)}")
-    return _convolve(x, taps, bias, causal, tail, impl)
+    return _convolve(x, taps, bias, causal, tail, softmax, dropout_p, impl)
 
 
 def dynamic_conv(
@@ -66,6 +71,8 @@ def dynamic_conv(
     *,
     causal: bool,
     tail: Tensor | None = None,
+    softmax: bool = False,
+    dropout_p: float = 0.0,
     impl: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Convolve with a kernel of its own at every position (Wu et al. 2019, eq. 5).
@@ -73,7 +80,7 @@ def dynamic_conv(
     ``y[i, b, c] = bias[c] + sum_k taps[i, b, head(c), k] x[i + k - P, b, c]``.
 
     Args:
-        taps: ``[time, batch, heads, kernel_size]``, already normalised.
+        taps: ``[time, batch, heads, kernel_size]``.
 
     All else, results and errors are those of :func:`lightweight_conv`.
     """
@@ -82,7 +89,7 @@ def dynamic_conv(
         f"taps must be [time, batch, heads, kernel_size] for x {list(x.shape)}, "
         f"not {list(taps.shape)}",
     )
-    return _convolve(x, taps, bias, causal, tail, impl)
+    return _convolve(x, taps, bias, causal, tail, softmax, dropout_p, impl)
 
 
 def _convolve(
@@ -91,6 +98,8 @@ def _convolve(
     bias: Tensor | None,
     causal: bool,
     tail: Tensor | None,
+    softmax: bool,
+    dropout_p: float,
     impl: str | None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     heads, kernel_size = taps.shape[-2:]
@@ -107,13 +116,17 @@ def _convolve(
         tail is None or tail.shape[1:] == x.shape[1:],
         "tail and x must agree in batch and channels",
     )
+    _check(0 <= dropout_p < 1, f"dropout_p must be in [0, 1), not {dropout_p}")
     implementation = _implementation(impl or forced_implementation(), x, taps)
     past, next_tail = x, None
     if tail is not None:
         past = torch.cat([tail, x])[-(x.size(0) + kernel_size - 1) :]
         next_tail = past[past.size(0) - min(past.size(0), kernel_size - 1) :].clone()
     left = kernel_size - 1 - (past.size(0) - x.size(0)) if causal else kernel_size // 2
-    y = implementation(past, taps, x.size(0), left)
+    keep, kept = 1 - dropout_p, None
+    if dropout_p > 0:
+        kept = torch.empty_like(taps, dtype=torch.bool).bernoulli_(keep)
+    y = implementation(past, taps, x.size(0), left, softmax=softmax, kept=kept, keep=keep)
     if bias is not None:
         y = y + bias.to(y.dtype)
     return y if tail is None else (y, next_tail)

@@ -8,11 +8,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..taps import tap_weights
+
 TILE = 32
 
 
-def convolve(x: Tensor, taps: Tensor, time: int, left: int) -> Tensor:
+def convolve(
+    x: Tensor,
+    taps: Tensor,
+    time: int,
+    left: int,
+    *,
+    softmax: bool = False,
+    kept: Tensor | None = None,
+    keep: float = 1.0,
+) -> Tensor:
     """Same contract as :func:`reference.convolve`."""
+    taps = tap_weights(taps, softmax, kept, keep)
     heads, kernel_size = taps.shape[-2:]
     tile = min(TILE, time)
     missing = -time % tile

@@ -2,20 +2,26 @@
 
    y[i, b, c] = sum_k w[i, b, h, k] x[i + k - left, b, c],   h = c / (channels / heads)
 
-   and its gradients. Every (sentence, head, tile of time) is packed into scratch, in float,
-   so that strides, padding and dtypes are those of the packing alone. Sums do not depend on
-   the number of threads. */
+   and its gradients, where w are the taps or their softmax, times DropConnect's factors. Every
+   (sentence, head, tile of time) is packed into scratch, in float, so that strides, padding and
+   dtypes are those of the packing alone. Sums do not depend on the number of threads. */
 
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL _Pragma("GCC unroll 16")
 #define TILE 64 /* outputs of a tile; a multiple of MOST_ROWS */
 #define CHUNK 64 /* channels of a strip, at most; a multiple of all LANES */
 #define GROUP 1024 /* channels packed together, at most; a multiple of CHUNK */
+#define SCRATCH 300000 /* floats of a group, as many as a core's cache likes; one strip at least */
 #define WIDEST 16 /* LANES at most */
-#define MOST_ROWS 8 /* BAND_ROWS at most */
+#define MOST_ROWS 4 /* ROWS at most */
+
+#define LOG2_E 1.4426950408889634f
+
+static const int32_t LANE[WIDEST] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 #if defined(__x86_64__)
 #pragma GCC push_options
@@ -24,8 +30,7 @@
 #define LANES 16
 #define ROWS 4
 #define VECTORS 4
-#define BAND_ROWS 8
-#define BAND_VECTORS 3
+#define WIDE 4
 #include "native_tile.h"
 #pragma GCC pop_options
 #pragma GCC push_options
@@ -34,8 +39,7 @@
 #define LANES 8
 #define ROWS 4
 #define VECTORS 2
-#define BAND_ROWS 4
-#define BAND_VECTORS 2
+#define WIDE 2
 #include "native_tile.h"
 #pragma GCC pop_options
 #endif
@@ -43,17 +47,24 @@
 #define LANES 4
 #define ROWS 4
 #define VECTORS 2
-#define BAND_ROWS 4
-#define BAND_VECTORS 2
+#define WIDE 2
 #include "native_tile.h"
 
-typedef void convolve_tile(const float *, const float *, float *, long, long, long);
-typedef void correlate_tile(const float *, const float *, long, float *, long, long, long, long);
+typedef struct {
+    const char *name;
+    long lanes;
+    void (*convolve)(const float *, long, const float *, long, long, float *, long, long, long,
+                     long);
+    void (*correlate)(const float *, const float *, long, float *, long, float *, long, long);
+    void (*spread)(const float *, float *, long, long, long);
+    void (*softmax)(float *, long, long);
+    void (*softmax_gradient)(float *, const float *, const float *, long, long);
+} functions;
 
-static convolve_tile *convolve;
-static correlate_tile *correlate;
-static long lanes;
-static const char *instructions;
+#define FUNCTIONS(f, lanes) \
+    {#f, lanes, convolve_##f, correlate_##f, spread_##f, softmax_##f, softmax_gradient_##f}
+
+static functions use;
 
 /* Takes the kernels of that name, the best ones for NULL. Returns whether the CPU has them. */
 int convattn_choose(const char *name)
@@ -63,21 +74,18 @@ int convattn_choose(const char *name)
     if ((!name || !strcmp(name, "avx512")) && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq")) {
-        convolve = convolve_avx512, correlate = correlate_avx512, lanes = 16;
-        instructions = "avx512";
+        use = (functions)FUNCTIONS(avx512, 16);
         return 1;
     }
     if ((!name || !strcmp(name, "avx2")) && __builtin_cpu_supports("avx2") &&
         __builtin_cpu_supports("fma")) {
-        convolve = convolve_avx2, correlate = correlate_avx2, lanes = 8;
-        instructions = "avx2";
+        use = (functions)FUNCTIONS(avx2, 8);
         return 1;
     }
 #endif
     if (name && strcmp(name, "portable"))
         return 0;
-    convolve = convolve_portable, correlate = correlate_portable, lanes = 4;
-    instructions = "portable";
+    use = (functions)FUNCTIONS(portable, 4);
     return 1;
 }
 
@@ -104,8 +112,11 @@ typedef struct {
     int64_t batch, heads, head_dim, taps, left;
     int64_t half, half_taps; /* whether elements are bfloat16, else float */
     int64_t shared;          /* whether taps are [heads, taps] */
+    int64_t softmax;         /* whether w are logits */
+    double factor;           /* of DropConnect, for those that are kept */
     sequence x, y, grad, grad_x;
-    kernels w, grad_w; /* grad_w is float always; for shared taps its time is that of tiles */
+    kernels w, kept; /* kept: bytes, 0 where a tap is dropped; or without data */
+    kernels grad_w;  /* float always; for shared taps its time is that of tiles */
 } problem;
 
 static inline float from_half(uint16_t bits)
@@ -148,9 +159,9 @@ static long at_most(int64_t count, long most)
     return count < most ? count : most;
 }
 
-static long padded(long channels)
+static long padded(long count)
 {
-    return (channels + lanes - 1) / lanes * lanes;
+    return (count + use.lanes - 1) / use.lanes * use.lanes;
 }
 
 static inline int64_t taps_of(const kernels *w, int64_t t, int64_t b, int64_t h)
@@ -176,18 +187,27 @@ static strip strip_at(const problem *p, int64_t n)
     return (strip){head, head * p->head_dim + first, channels, padded(channels)};
 }
 
+/* Rows of inputs that a tile reads, and those that kernels may read beyond. */
+static long rows_of(const problem *p)
+{
+    return at_most(p->time > p->inputs ? p->time : p->inputs, TILE) + MOST_ROWS + p->taps;
+}
+
 /* Strips whose channels lie side by side are packed together, as memory likes it. */
 static long strips_of_group(const problem *p)
 {
-    return at_most(p->heads * strips_per_head(p), GROUP / strip_at(p, 0).width);
+    long all = at_most(p->heads * strips_per_head(p), GROUP / strip_at(p, 0).width);
+    long fitting = SCRATCH / (rows_of(p) * (2 * CHUNK + padded(p->taps)));
+    return at_most(all, fitting > 1 ? fitting : 1);
 }
 
-/* A tile of one sentence, of the strips from `first` on. */
+/* A tile of one sentence, of the strips from `first` on. Rows of taps and of their gradients
+   have `stride` floats, zeros after the taps. */
 typedef struct {
     const problem *p;
     int64_t b, start, first;
-    long strips, rows; /* rows: room for the inputs of a tile */
-    float *x, *grad, *y, *w, *columns, *turned, *grad_w;
+    long strips, rows, stride;
+    float *x, *grad, *y, *w, *undropped, *grad_w, *sums;
 } tile;
 
 static float *slot(const tile *t, float *all, long n)
@@ -198,7 +218,15 @@ static float *slot(const tile *t, float *all, long n)
 /* `count` rows of a sequence from `from` on, zeros where it has none. */
 static void pack(const tile *t, sequence s, int64_t length, int64_t from, long count, float *to)
 {
-    for (long n = 0; n < count; n++)
+    strip first = strip_at(t->p, t->first);
+    int whole = !t->p->half && t->p->head_dim % first.width == 0;
+    for (long n = 0; n < count; n++) {
+        int64_t at = (from + n) * s.time_stride + t->b * s.batch_stride + first.channel;
+        if (whole && from + n >= 0 && from + n < length) {
+            use.spread((float *)s.data + at, to + n * first.width, t->strips, t->rows * CHUNK,
+                       first.width);
+            continue;
+        }
         for (long i = 0; i < t->strips; i++) {
             strip q = strip_at(t->p, t->first + i);
             float *row = slot(t, to, i) + n * q.width;
@@ -208,36 +236,70 @@ static void pack(const tile *t, sequence s, int64_t length, int64_t from, long c
                      real, t->p->half);
             memset(row + real, 0, 4 * (q.width - real));
         }
+    }
 }
 
-static void unpack(const tile *t, sequence s, long count, const float *from)
+/* Where a strip's outputs go: straight to the tensor if its vectors end where the strip does. */
+static float *outputs(const tile *t, sequence s, strip q, long *stride)
 {
-    for (long n = 0; n < count; n++)
-        for (long i = 0; i < t->strips; i++) {
-            strip q = strip_at(t->p, t->first + i);
-            write(s.data, (t->start + n) * s.time_stride + t->b * s.batch_stride + q.channel,
-                  from + i * TILE * CHUNK + n * q.width, q.channels, t->p->half);
-        }
+    int64_t at = t->start * s.time_stride + t->b * s.batch_stride + q.channel;
+    int direct = !t->p->half && q.width == q.channels;
+    *stride = direct ? s.time_stride : q.width;
+    return direct ? (float *)s.data + at : t->y;
 }
 
-/* Rows of taps of all heads from `from` on, zeros where there are none. */
-static void pack_taps(const tile *t, int64_t from, long count)
+static void write_outputs(const tile *t, sequence s, strip q, long count)
+{
+    if (!t->p->half && q.width == q.channels)
+        return;
+    for (long n = 0; n < count; n++)
+        write(s.data, (t->start + n) * s.time_stride + t->b * s.batch_stride + q.channel,
+              t->y + n * q.width, q.channels, t->p->half);
+}
+
+/* Multiplies a row of weights by DropConnect's factors. */
+static void drop(const problem *p, const uint8_t *kept, float *row)
+{
+    for (long k = 0; k < p->taps; k++)
+        row[k] *= kept[k] ? (float)p->factor : 0.0f;
+}
+
+/* `count` rows of one head's weights from `from` on, zeros where there are none; and those
+   before DropConnect. */
+static void pack_head(const tile *t, int64_t h, int64_t from, long count, float *w, float *undropped)
 {
     const problem *p = t->p;
-    int64_t head = strip_at(p, t->first).head, end = strip_at(p, t->first + t->strips - 1).head;
-    for (long n = 0; n < count; n++)
-        for (int64_t h = head; h <= end; h++) {
-            float *row = t->w + ((h - head) * t->rows + n) * p->taps;
-            if (from + n >= 0 && from + n < p->time)
-                read(p->w.data, taps_of(&p->w, from + n, t->b, h), row, p->taps, p->half_taps);
-            else
-                memset(row, 0, 4 * p->taps);
-        }
+    long first = from < 0 ? at_most(-from, count) : 0;
+    long end = from + count > p->time ? at_most(p->time - from, count) : count;
+    end = end > first ? end : first;
+    memset(w, 0, 4 * first * t->stride);
+    memset(w + end * t->stride, 0, 4 * (count - end) * t->stride);
+    for (long n = first; n < end; n++) {
+        float *row = w + n * t->stride;
+        read(p->w.data, taps_of(&p->w, from + n, t->b, h), row, p->taps, p->half_taps);
+        for (long k = p->taps; k < t->stride; k++)
+            row[k] = p->softmax ? -INFINITY : 0;
+    }
+    if (p->softmax)
+        use.softmax(w + first * t->stride, end - first, t->stride);
+    if (!p->kept.data)
+        return;
+    memcpy(undropped + first * t->stride, w + first * t->stride, 4 * (end - first) * t->stride);
+    for (long n = first; n < end; n++)
+        drop(p, (uint8_t *)p->kept.data + taps_of(&p->kept, from + n, t->b, h), w + n * t->stride);
 }
 
-static const float *packed_taps(const tile *t, strip q)
+static float *taps_slot(const tile *t, float *all, int64_t head)
 {
-    return t->w + (q.head - strip_at(t->p, t->first).head) * t->rows * t->p->taps;
+    return all + (head - strip_at(t->p, t->first).head) * t->rows * t->stride;
+}
+
+/* The weights of all the group's heads. */
+static void pack_taps(const tile *t, int64_t from, long count)
+{
+    int64_t end = strip_at(t->p, t->first + t->strips - 1).head;
+    for (int64_t h = strip_at(t->p, t->first).head; h <= end; h++)
+        pack_head(t, h, from, count, taps_slot(t, t->w, h), taps_slot(t, t->undropped, h));
 }
 
 static void forward_tile(const tile *t)
@@ -248,13 +310,16 @@ static void forward_tile(const tile *t)
     pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, t->x);
     for (long i = 0; i < t->strips; i++) {
         strip q = strip_at(p, t->first + i);
-        convolve(slot(t, t->x, i), packed_taps(t, q), t->y + i * TILE * CHUNK, time, q.width,
-                 p->taps);
+        long stride;
+        float *y = outputs(t, p->y, q, &stride);
+        use.convolve(slot(t, t->x, i), q.width, taps_slot(t, t->w, q.head), t->stride, 1, y, stride,
+                     time, q.width, p->taps);
+        write_outputs(t, p->y, q, time);
     }
-    unpack(t, p->y, time, t->y);
 }
 
-/* grad_x[j] = sum_k w[j + left - k, k] grad[j + left - k]: a convolution with turned taps. */
+/* grad_x[j] = sum_k w[j + left - k, k] grad[j + left - k]: a convolution with turned taps, where
+   the k-th one of output j is the last but k of row j + k. */
 static void input_gradient_tile(const tile *t)
 {
     const problem *p = t->p;
@@ -264,53 +329,41 @@ static void input_gradient_tile(const tile *t)
     pack(t, p->grad, p->time, from, time + last, t->grad);
     for (long i = 0; i < t->strips; i++) {
         strip q = strip_at(p, t->first + i);
-        const float *w = packed_taps(t, q);
-        for (long j = 0; j < time; j++)
-            for (long k = 0; k <= last; k++)
-                t->turned[j * p->taps + k] = w[(j + k) * p->taps + last - k];
-        convolve(slot(t, t->grad, i), t->turned, t->y + i * TILE * CHUNK, time, q.width, p->taps);
+        long stride;
+        float *y = outputs(t, p->grad_x, q, &stride);
+        use.convolve(slot(t, t->grad, i), q.width, taps_slot(t, t->w, q.head) + last, t->stride,
+                     t->stride - 1, y, stride, time, q.width, p->taps);
+        write_outputs(t, p->grad_x, q, time);
     }
-    unpack(t, p->grad_x, time, t->y);
 }
 
-static long column_stride(const problem *p)
-{
-    return TILE + p->taps + MOST_ROWS + 3 * WIDEST;
-}
-
-/* Adds sum_c grad[i, c] x[i + k - left, c] of a strip to t->grad_w[i, k]. */
-static void correlate_strip(const tile *t, long i, strip q, long time, long first_row)
-{
-    long stride = column_stride(t->p), rows = time + t->p->taps - 1;
-    const float *x = slot(t, t->x, i);
-    for (long c = 0; c < q.channels; c++) {
-        float *column = t->columns + c * stride;
-        for (long j = 0; j < rows; j++)
-            column[j] = x[j * q.width + c];
-        memset(column + rows, 0, 4 * (stride - rows));
-    }
-    correlate(slot(t, t->grad, i) + first_row * q.width, t->columns, stride, t->grad_w, time,
-              q.channels, q.width, t->p->taps);
-}
-
-static void write_tap_gradient(const tile *t, int64_t head, long time)
+/* From the gradient of a head's weights to that of its taps; rows of weights from `first_row`. */
+static void write_tap_gradient(const tile *t, int64_t head, long time, long first_row)
 {
     const problem *p = t->p;
     float *to = p->grad_w.data;
     int64_t first = t->start;
+    const float *w = taps_slot(t, t->w, head) + first_row * t->stride;
+    const float *undropped = taps_slot(t, t->undropped, head) + first_row * t->stride;
+    if (p->softmax)
+        use.softmax_gradient(t->grad_w, w, p->kept.data ? undropped : w, time, t->stride);
+    else if (p->kept.data)
+        for (long i = 0; i < time; i++)
+            drop(p, (uint8_t *)p->kept.data + taps_of(&p->kept, first + i, t->b, head),
+                 t->grad_w + i * t->stride);
     if (p->shared) {
         for (long i = 1; i < time; i++)
             for (long k = 0; k < p->taps; k++)
-                t->grad_w[k] += t->grad_w[i * p->taps + k];
+                t->grad_w[k] += t->grad_w[i * t->stride + k];
         first /= TILE, time = 1;
     }
     for (long i = 0; i < time; i++)
-        memcpy(to + taps_of(&p->grad_w, first + i, t->b, head), t->grad_w + i * p->taps,
+        memcpy(to + taps_of(&p->grad_w, first + i, t->b, head), t->grad_w + i * t->stride,
                4 * p->taps);
 }
 
-/* After input_gradient_tile, which has packed the same rows of the gradient if there are as many
-   outputs as inputs. */
+/* After input_gradient_tile, which has packed the same rows of gradient and taps if there are as
+   many outputs as inputs. */
 static void tap_gradient_tile(const tile *t)
 {
     const problem *p = t->p;
@@ -319,25 +372,29 @@ static void tap_gradient_tile(const tile *t)
     if (!p->grad_x.data || p->inputs != p->time || first_row < 0 || p->left < 0) {
         first_row = 0;
         pack(t, p->grad, p->time, t->start, time, t->grad);
+        if (p->softmax)
+            pack_taps(t, t->start, time);
     }
     for (long i = 0; i < t->strips; i++) {
         strip q = strip_at(p, t->first + i);
         if (q.channel == q.head * p->head_dim)
-            memset(t->grad_w, 0, 4 * time * p->taps);
-        correlate_strip(t, i, q, time, first_row);
+            memset(t->grad_w, 0, 4 * time * t->stride);
+        use.correlate(slot(t, t->grad, i) + first_row * q.width, slot(t, t->x, i), q.width,
+                      t->grad_w, t->stride, t->sums, time, p->taps);
         if (q.channel + q.channels == (q.head + 1) * p->head_dim)
-            write_tap_gradient(t, q.head, time);
+            write_tap_gradient(t, q.head, time, first_row);
     }
 }
 
 static void *allocate(tile *t)
 {
     const problem *p = t->p;
-    t->rows = TILE + MOST_ROWS + p->taps;
-    size_t slots = strips_of_group(p), rows = t->rows, taps = p->taps, sizes[] = {
-        slots * rows * CHUNK, slots * rows * CHUNK, slots * TILE * CHUNK, slots * rows * taps,
-        CHUNK * column_stride(p), TILE * taps, TILE * taps};
-    float **parts[] = {&t->x, &t->grad, &t->y, &t->w, &t->columns, &t->turned, &t->grad_w};
+    t->rows = rows_of(p), t->stride = padded(p->taps);
+    size_t slots = strips_of_group(p), inputs = slots * t->rows * CHUNK,
+           taps = slots * t->rows * t->stride,
+           sizes[] = {inputs, inputs, TILE * CHUNK, taps, p->kept.data ? taps : 0,
+                      TILE * t->stride, MOST_ROWS * t->stride * WIDEST};
+    float **parts[] = {&t->x, &t->grad, &t->y, &t->w, &t->undropped, &t->grad_w, &t->sums};
     size_t size = 0, count = sizeof sizes / sizeof *sizes;
     for (size_t n = 0; n < count; n++)
         size += sizes[n] = (sizes[n] + WIDEST - 1) / WIDEST * WIDEST;
@@ -416,5 +473,5 @@ int convattn_size_of_problem(void)
 
 const char *convattn_instructions(void)
 {
-    return instructions;
+    return use.name;
 }

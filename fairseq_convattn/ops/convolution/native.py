@@ -37,9 +37,10 @@ class _Problem(ctypes.Structure):
             (name, ctypes.c_int64)
             for name in ("time", "inputs", "batch", "heads", "head_dim", "taps", "left")
         ),
-        *((name, ctypes.c_int64) for name in ("half", "half_taps", "shared")),
+        *((name, ctypes.c_int64) for name in ("half", "half_taps", "shared", "softmax")),
+        ("factor", ctypes.c_double),
         *((name, _Sequence) for name in ("x", "y", "grad", "grad_x")),
-        *((name, _Kernels) for name in ("w", "grad_w")),
+        *((name, _Kernels) for name in ("w", "kept", "grad_w")),
     ]
 
 
@@ -113,9 +114,18 @@ def warn_that_not_built() -> None:
     )
 
 
-def convolve(x: Tensor, taps: Tensor, time: int, left: int) -> Tensor:
+def convolve(
+    x: Tensor,
+    taps: Tensor,
+    time: int,
+    left: int,
+    *,
+    softmax: bool = False,
+    kept: Tensor | None = None,
+    keep: float = 1.0,
+) -> Tensor:
     """Same contract as :func:`reference.convolve`; no second derivatives."""
-    return torch.ops.convattn.convolve(x, taps, time, left)
+    return torch.ops.convattn.convolve(x, taps, kept, time, left, softmax, 1 / keep)
 
 
 def _sequence(x: Tensor) -> _Sequence:
@@ -132,7 +142,9 @@ def _dense(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _problem(x: Tensor, taps: Tensor, time: int, left: int) -> _Problem:
+def _problem(
+    x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int, softmax: bool, factor: float
+) -> _Problem:
     heads, kernel_size = taps.shape[-2:]
     return _Problem(
         time=time,
@@ -145,8 +157,11 @@ def _problem(x: Tensor, taps: Tensor, time: int, left: int) -> _Problem:
         half=x.dtype == torch.bfloat16,
         half_taps=taps.dtype == torch.bfloat16,
         shared=taps.dim() == 2,
+        softmax=softmax,
+        factor=factor,
         x=_sequence(x),
         w=_kernels(taps),
+        kept=_Kernels() if kept is None else _kernels(kept),
     )
 
 
@@ -157,41 +172,61 @@ def _run(problem: _Problem, backward: bool) -> None:
 
 
 _operators = torch.library.Library("convattn", "DEF")
-_operators.define("convolve(Tensor x, Tensor taps, SymInt time, SymInt left) -> Tensor")
+_HOW = "SymInt left, bool softmax, float factor"
+_operators.define(f"convolve(Tensor x, Tensor taps, Tensor? kept, SymInt time, {_HOW}) -> Tensor")
 _operators.define(
-    "convolve_backward(Tensor grad, Tensor x, Tensor taps, SymInt left, bool needs_x, "
+    f"convolve_backward(Tensor grad, Tensor x, Tensor taps, Tensor? kept, {_HOW}, bool needs_x, "
     "bool needs_taps) -> (Tensor, Tensor)"
 )
 
 
-def _check(x: Tensor, taps: Tensor, time: int) -> None:
+def _check(x: Tensor, taps: Tensor, kept: Tensor | None, time: int) -> None:
     """What the kernels rely on; :func:`dynamic_conv` has checked it with better words."""
     heads = taps.size(-2)
     goes_together = x.dim() == 3 and heads > 0 and x.size(2) % heads == 0 and taps.size(-1) > 0
     if taps.dim() != 2:
         goes_together = goes_together and taps.dim() == 4 and taps.shape[:2] == (time, x.size(1))
+    if kept is not None:
+        goes_together = goes_together and (kept.shape, kept.dtype) == (taps.shape, torch.bool)
     if not goes_together or x.dtype not in DTYPES or taps.dtype not in DTYPES:
         raise ValueError(f"x {list(x.shape)} {x.dtype}, taps {list(taps.shape)} {taps.dtype}")
 
 
-def _forward(x: Tensor, taps: Tensor, time: int, left: int) -> Tensor:
-    _check(x, taps, time)
-    x, taps = _dense(x), _dense(taps)
+def _forward(
+    x: Tensor,
+    taps: Tensor,
+    kept: Tensor | None,
+    time: int,
+    left: int,
+    softmax: bool,
+    factor: float,
+) -> Tensor:
+    _check(x, taps, kept, time)
+    x, taps, kept = _dense(x), _dense(taps), kept if kept is None else _dense(kept)
     y = x.new_empty(time, *x.shape[1:])
     if y.numel():
-        problem = _problem(x, taps, time, left)
+        problem = _problem(x, taps, kept, time, left, softmax, factor)
         problem.y = _sequence(y)
         _run(problem, backward=False)
     return y
 
 
 def _backward(
-    grad: Tensor, x: Tensor, taps: Tensor, left: int, needs_x: bool, needs_taps: bool
+    grad: Tensor,
+    x: Tensor,
+    taps: Tensor,
+    kept: Tensor | None,
+    left: int,
+    softmax: bool,
+    factor: float,
+    needs_x: bool,
+    needs_taps: bool,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of ``x`` and of ``taps``; empty where not needed."""
-    _check(x, taps, grad.size(0))
+    _check(x, taps, kept, grad.size(0))
     grad, x, taps = _dense(grad.to(x.dtype)), _dense(x), _dense(taps)
-    problem = _problem(x, taps, grad.size(0), left)
+    kept = kept if kept is None else _dense(kept)
+    problem = _problem(x, taps, kept, grad.size(0), left, softmax, factor)
     problem.grad = _sequence(grad)
     grad_x, grad_taps = x.new_empty(0), taps.new_empty(0)
     if needs_x:
@@ -212,15 +247,15 @@ def _backward(
 
 
 def _save(ctx, inputs, output) -> None:
-    x, taps, _, ctx.left = inputs
-    ctx.save_for_backward(x, taps)
+    x, taps, kept, _, *ctx.how = inputs
+    ctx.save_for_backward(x, taps, kept)
 
 
 def _differentiate(ctx, grad: Tensor):
     needed = ctx.needs_input_grad[:2]
-    grads = torch.ops.convattn.convolve_backward(grad, *ctx.saved_tensors, ctx.left, *needed)
+    grads = torch.ops.convattn.convolve_backward(grad, *ctx.saved_tensors, *ctx.how, *needed)
     x, taps = (g if need else None for g, need in zip(grads, needed, strict=True))
-    return x, taps, None, None
+    return x, taps, None, None, None, None, None
 
 
 def _no_second_derivatives(ctx, *grads):
@@ -230,15 +265,17 @@ def _no_second_derivatives(ctx, *grads):
     )
 
 
-def _fake_backward(grad, x, taps, left, needs_x, needs_taps):
+def _fake(x, taps, kept, time, left, softmax, factor):
+    return x.new_empty(time, *x.shape[1:])
+
+
+def _fake_backward(grad, x, taps, kept, left, softmax, factor, needs_x, needs_taps):
     return x.new_empty(x.shape if needs_x else 0), taps.new_empty(taps.shape if needs_taps else 0)
 
 
 _operators.impl("convolve", _forward, "CPU")
 _operators.impl("convolve_backward", _backward, "CPU")
-torch.library.register_fake(
-    "convattn::convolve", lambda x, taps, time, left: x.new_empty(time, *x.shape[1:])
-)
+torch.library.register_fake("convattn::convolve", _fake)
 torch.library.register_fake("convattn::convolve_backward", _fake_backward)
 torch.library.register_autograd("convattn::convolve", _differentiate, setup_context=_save)
 torch.library.register_autograd("convattn::convolve_backward", _no_second_derivatives)

@@ -3,16 +3,146 @@
      NAME(f)        the function's name for this instruction set
      LANES          floats of a vector
      ROWS, VECTORS  outputs and vectors of channels whose sums stay in registers
-     BAND_ROWS, BAND_VECTORS  outputs and vectors of inputs, likewise, for the taps' gradient
+     WIDE           vectors of channels of ROWS outputs, likewise, for the taps' gradient
 */
 
 typedef float NAME(vector) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t NAME(ints) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+static inline NAME(vector) *NAME(at)(const float *p)
+{
+    return (NAME(vector) *)p;
+}
+
+static inline NAME(vector) NAME(select)(NAME(ints) where, NAME(vector) a, NAME(vector) b)
+{
+    return (NAME(vector))(((NAME(ints))a & where) | ((NAME(ints))b & ~where));
+}
+
+static inline NAME(vector) NAME(larger)(NAME(vector) a, NAME(vector) b)
+{
+    return NAME(select)(a > b, a, b);
+}
+
+/* 2^x for x <= 0, zero below 2^-126; a polynomial around the nearest whole number. */
+static inline NAME(vector) NAME(exp2)(NAME(vector) x)
+{
+    NAME(ints) whole = __builtin_convertvector(x - 0.5f, NAME(ints));
+    NAME(vector) rest = (x - __builtin_convertvector(whole, NAME(vector))) * 0.6931471805599453f;
+    NAME(vector) power = rest * (1 / 720.0f) + 1 / 120.0f;
+    power = rest * power + 1 / 24.0f;
+    power = rest * power + 1 / 6.0f;
+    power = rest * power + 0.5f;
+    power = rest * power + 1.0f;
+    power = rest * power + 1.0f;
+    NAME(ints) scale = (whole + 127) << 23;
+    return NAME(select)(x < -126.0f, (NAME(vector)){0}, power * (NAME(vector))scale);
+}
+
+/* Lane i of the result is lane i of a or, where i & step, of b, plus lane i ^ step of the same;
+   or the larger of the two. Constants, where this is inlined: step and largest. */
+static inline __attribute__((always_inline)) NAME(vector) NAME(pair)(
+    NAME(vector) a, NAME(vector) b, const int step, const int largest)
+{
+    NAME(vector) same, other;
+#if defined(__clang__)
+    UNROLL for (int i = 0; i < LANES; i++) {
+        same[i] = i & step ? b[i] : a[i];
+        other[i] = i & step ? b[i ^ step] : a[i ^ step];
+    }
+#else
+    const NAME(ints) lane = *(const NAME(ints) *)LANE, of_b = (lane & step) * (LANES / step);
+    same = __builtin_shuffle(a, b, lane + of_b);
+    other = __builtin_shuffle(a, b, (lane ^ step) + of_b);
+#endif
+    return largest ? NAME(larger)(same, other) : (NAME(vector))(same + other);
+}
+
+/* Lane i of the result is the sum of vector i's lanes, or the largest of them. */
+static inline __attribute__((always_inline)) NAME(vector) NAME(reduce)(
+    const float *vectors, const int largest)
+{
+    NAME(vector) v[LANES];
+    UNROLL for (int i = 0; i < LANES; i++)
+        v[i] = *NAME(at)(vectors + i * LANES);
+    UNROLL for (int step = LANES / 2; step; step /= 2)
+        UNROLL for (int i = 0; i < step; i++)
+            v[i] = NAME(pair)(v[i], v[i + step], step, largest);
+    return v[0];
+}
+
+/* Each row of whole vectors becomes its softmax; `count` is at most LANES. */
+static void NAME(softmax_block)(float *rows, long count, long stride)
+{
+    float parts[LANES * LANES] __attribute__((aligned(64))) = {0};
+    float each[LANES] __attribute__((aligned(64)));
+    for (long i = 0; i < count; i++) {
+        const float *row = rows + i * stride;
+        NAME(vector) largest = *NAME(at)(row);
+        for (long k = LANES; k < stride; k += LANES)
+            largest = NAME(larger)(*NAME(at)(row + k), largest);
+        *NAME(at)(parts + i * LANES) = largest;
+    }
+    *NAME(at)(each) = NAME(reduce)(parts, 1);
+    for (long i = 0; i < count; i++) {
+        float *row = rows + i * stride;
+        NAME(vector) sum = {0};
+        for (long k = 0; k < stride; k += LANES) {
+            NAME(vector) power = NAME(exp2)((*NAME(at)(row + k) - each[i]) * LOG2_E);
+            *NAME(at)(row + k) = power;
+            sum += power;
+        }
+        *NAME(at)(parts + i * LANES) = sum;
+    }
+    *NAME(at)(each) = 1 / NAME(reduce)(parts, 0);
+    for (long i = 0; i < count; i++)
+        for (float *v = rows + i * stride; v < rows + (i + 1) * stride; v += LANES)
+            *NAME(at)(v) *= each[i];
+}
+
+static void NAME(softmax)(float *rows, long count, long stride)
+{
+    for (long i = 0; i < count; i += LANES)
+        NAME(softmax_block)(rows + i * stride, count - i < LANES ? count - i : LANES, stride);
+}
+
+/* grad becomes used * grad - softmax sum(used * grad), row by row; `used` is the softmax after
+   DropConnect. */
+static void NAME(softmax_gradient)(
+    float *grad, const float *used, const float *softmax, long count, long stride)
+{
+    float parts[LANES * LANES] __attribute__((aligned(64))) = {0};
+    float each[LANES] __attribute__((aligned(64)));
+    for (long first = 0; first < count; first += LANES) {
+        long end = first + LANES < count ? first + LANES : count;
+        for (long i = first; i < end; i++) {
+            NAME(vector) sum = {0};
+            for (long k = i * stride; k < (i + 1) * stride; k += LANES) {
+                *NAME(at)(grad + k) *= *NAME(at)(used + k);
+                sum += *NAME(at)(grad + k);
+            }
+            *NAME(at)(parts + (i - first) * LANES) = sum;
+        }
+        *NAME(at)(each) = NAME(reduce)(parts, 0);
+        for (long i = first; i < end; i++)
+            for (long k = i * stride; k < (i + 1) * stride; k += LANES)
+                *NAME(at)(grad + k) -= *NAME(at)(softmax + k) * each[i - first];
+    }
+}
+
+/* Copies a row of whole vectors to `strips` places `step` floats apart, `width` to each. */
+static void NAME(spread)(const float *from, float *to, long strips, long step, long width)
+{
+    for (long i = 0; i < strips; i++)
+        for (long c = 0; c < width; c += LANES)
+            *NAME(at)(to + i * step + c) = *NAME(at)(from + i * width + c);
+}
 
 /* y[i][c] = sum_k w[i][k] x[i + k][c] for `rows` outputs and `vectors` vectors of channels;
    both are constants where this is inlined. */
 static inline __attribute__((always_inline)) void NAME(block)(
-    const float *x, long x_stride, const float *w, long w_stride, float *y, long y_stride,
-    long taps, const int rows, const int vectors)
+    const float *x, long x_stride, const float *w, long w_stride, long w_step, float *y,
+    long y_stride, long taps, const int rows, const int vectors)
 {
     NAME(vector) sum[ROWS][VECTORS];
     UNROLL for (int i = 0; i < rows; i++)
@@ -22,7 +152,7 @@ static inline __attribute__((always_inline)) void NAME(block)(
         UNROLL for (int i = 0; i <= j; i++)
             if (j - i < taps)
                 UNROLL for (int v = 0; v < vectors; v++)
-                    sum[i][v] += w[i * w_stride + j - i] *
+                    sum[i][v] += w[i * w_stride + (j - i) * w_step] *
                         *(const NAME(vector) *)(x + j * x_stride + v * LANES);
     for (long j = rows - 1; j < taps; j++) {
         NAME(vector) input[VECTORS];
@@ -30,13 +160,13 @@ static inline __attribute__((always_inline)) void NAME(block)(
             input[v] = *(const NAME(vector) *)(x + j * x_stride + v * LANES);
         UNROLL for (int i = 0; i < rows; i++)
             UNROLL for (int v = 0; v < vectors; v++)
-                sum[i][v] += w[i * w_stride + j - i] * input[v];
+                sum[i][v] += w[i * w_stride + (j - i) * w_step] * input[v];
     }
     for (long j = taps > rows - 1 ? taps : rows - 1; j < taps + rows - 1; j++)
         UNROLL for (int i = 1; i < rows; i++)
             if (j - i < taps)
                 UNROLL for (int v = 0; v < vectors; v++)
-                    sum[i][v] += w[i * w_stride + j - i] *
+                    sum[i][v] += w[i * w_stride + (j - i) * w_step] *
                         *(const NAME(vector) *)(x + j * x_stride + v * LANES);
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int v = 0; v < vectors; v++)
@@ -45,76 +175,82 @@ static inline __attribute__((always_inline)) void NAME(block)(
 
 /* The same for any number of outputs and of channels, a multiple of LANES. */
 static void NAME(convolve)(
-    const float *x, const float *w, float *y, long time, long channels, long taps)
+    const float *x, long x_stride, const float *w, long w_stride, long w_step, float *y,
+    long y_stride, long time, long channels, long taps)
 {
     long i = 0;
     for (; i + ROWS <= time; i += ROWS) {
+        const float *inputs = x + i * x_stride, *kernels = w + i * w_stride;
+        float *outputs = y + i * y_stride;
         long c = 0;
         for (; c + VECTORS * LANES <= channels; c += VECTORS * LANES)
-            NAME(block)(x + i * channels + c, channels, w + i * taps, taps,
-                        y + i * channels + c, channels, taps, ROWS, VECTORS);
+            NAME(block)(inputs + c, x_stride, kernels, w_stride, w_step, outputs + c, y_stride,
+                        taps, ROWS, VECTORS);
         for (; c < channels; c += LANES)
-            NAME(block)(x + i * channels + c, channels, w + i * taps, taps,
-                        y + i * channels + c, channels, taps, ROWS, 1);
+            NAME(block)(inputs + c, x_stride, kernels, w_stride, w_step, outputs + c, y_stride,
+                        taps, ROWS, 1);
     }
     for (; i < time; i++)
         for (long c = 0; c < channels; c += LANES)
-            NAME(block)(x + i * channels + c, channels, w + i * taps, taps,
-                        y + i * channels + c, channels, taps, 1, 1);
+            NAME(block)(x + i * x_stride + c, x_stride, w + i * w_stride, w_stride, w_step,
+                        y + i * y_stride + c, y_stride, taps, 1, 1);
 }
 
-/* s[i][v] = sum_c g[i][c] x[c][v] for BAND_ROWS outputs; x by channels, g by outputs. */
-static inline __attribute__((always_inline)) void NAME(product)(
-    const float *g, long g_stride, const float *x, long x_stride, float *s, long s_stride,
-    long channels, const int vectors)
+/* Vectors of sums, rows by `stride`: s[i][k] = sum_v g[i][v] x[i + k][v] for `rows` outputs over
+   `vectors` vectors of channels; both are constants where this is inlined. */
+static inline __attribute__((always_inline)) void NAME(products)(
+    const float *g, const float *x, long width, float *s, long stride, long taps, const int rows,
+    const int vectors)
 {
-    NAME(vector) sum[BAND_ROWS][BAND_VECTORS];
-    UNROLL for (int i = 0; i < BAND_ROWS; i++)
+    NAME(vector) outputs[ROWS][WIDE];
+    UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int v = 0; v < vectors; v++)
-            sum[i][v] = (NAME(vector)){0};
-    for (long c = 0; c < channels; c++) {
-        NAME(vector) input[BAND_VECTORS];
+            outputs[i][v] = *NAME(at)(g + i * width + v * LANES);
+    for (long j = 0; j < taps + rows - 1; j++) {
+        NAME(vector) input[WIDE];
         UNROLL for (int v = 0; v < vectors; v++)
-            input[v] = *(const NAME(vector) *)(x + c * x_stride + v * LANES);
-        UNROLL for (int i = 0; i < BAND_ROWS; i++)
-            UNROLL for (int v = 0; v < vectors; v++)
-                sum[i][v] += g[i * g_stride + c] * input[v];
-    }
-    UNROLL for (int i = 0; i < BAND_ROWS; i++)
-        UNROLL for (int v = 0; v < vectors; v++)
-            *(NAME(vector) *)(s + i * s_stride + v * LANES) = sum[i][v];
-}
-
-/* w[i][k] += sum_c g[i][c] x[c][i + k]: BAND_ROWS rows of a product at a time, of which the
-   band is kept. `x_stride` leaves room for whole vectors, g for a multiple of BAND_ROWS rows. */
-static void NAME(correlate)(
-    const float *g, const float *x, long x_stride, float *w, long time, long channels,
-    long g_stride, long taps)
-{
-    enum { MOST = BAND_VECTORS * LANES };
-    float s[BAND_ROWS * MOST] __attribute__((aligned(64)));
-    for (long i = 0; i < time; i += BAND_ROWS)
-        for (long first = 0; first < BAND_ROWS + taps - 1; first += MOST) {
-            const float *rows = g + i * g_stride, *columns = x + i + first;
-            long vectors = (BAND_ROWS + taps - 1 - first + LANES - 1) / LANES;
-            if (vectors == 1)
-                NAME(product)(rows, g_stride, columns, x_stride, s, MOST, channels, 1);
-            else if (vectors == 2 || BAND_VECTORS == 2)
-                NAME(product)(rows, g_stride, columns, x_stride, s, MOST, channels, 2);
-            else
-                NAME(product)(rows, g_stride, columns, x_stride, s, MOST, channels, BAND_VECTORS);
-            for (long r = 0; r < BAND_ROWS && i + r < time; r++) {
-                long begin = r > first ? r : first;
-                long end = r + taps < first + MOST ? r + taps : first + MOST;
-                for (long j = begin; j < end; j++)
-                    w[(i + r) * taps + j - r] += s[r * MOST + j - first];
-            }
+            input[v] = *NAME(at)(x + j * width + v * LANES);
+        UNROLL for (int i = 0; i < rows; i++) {
+            NAME(vector) sum = outputs[i][0] * input[0];
+            UNROLL for (int v = 1; v < vectors; v++)
+                sum += outputs[i][v] * input[v];
+            if (j - i >= 0 && j - i < taps)
+                *NAME(at)(s + i * stride + (j - i) * LANES) = sum;
         }
+    }
+}
+
+/* w[i][k] += sum_c g[i][c] x[i + k][c] for rows of `width` channels, whole vectors and at most
+   CHUNK. `s` is room for ROWS rows of as many vectors as `w_stride` floats; w has whole vectors,
+   g a multiple of ROWS rows. */
+static void NAME(correlate)(
+    const float *g, const float *x, long width, float *w, long w_stride, float *s, long time,
+    long taps)
+{
+    long stride = w_stride * LANES;
+    for (long i = 0; i < ROWS; i++)
+        memset(s + i * stride + taps * LANES, 0, 4 * (stride - taps * LANES));
+    for (long i = 0; i < time; i += ROWS) {
+        long c = 0;
+        for (; c + WIDE * LANES <= width || c < width; ) {
+            const float *outputs = g + i * width + c, *inputs = x + i * width + c;
+            if (c + WIDE * LANES <= width) {
+                NAME(products)(outputs, inputs, width, s, stride, taps, ROWS, WIDE);
+                c += WIDE * LANES;
+            } else {
+                NAME(products)(outputs, inputs, width, s, stride, taps, ROWS, 1);
+                c += LANES;
+            }
+            for (long r = 0; r < ROWS && i + r < time; r++)
+                for (long k = 0; k < w_stride; k += LANES)
+                    *NAME(at)(w + (i + r) * w_stride + k) +=
+                        NAME(reduce)(s + r * stride + k * LANES, 0);
+        }
+    }
 }
 
 #undef NAME
 #undef LANES
 #undef ROWS
 #undef VECTORS
-#undef BAND_ROWS
-#undef BAND_VECTORS
+#undef WIDE

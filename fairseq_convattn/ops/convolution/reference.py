@@ -4,9 +4,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..taps import tap_weights
 
-def convolve(x: Tensor, taps: Tensor, time: int, left: int) -> Tensor:
-    """y[i, b, c] = sum_k taps[(i, b,) head(c), k] x[i + k - left, b, c].
+
+def convolve(
+    x: Tensor,
+    taps: Tensor,
+    time: int,
+    left: int,
+    *,
+    softmax: bool = False,
+    kept: Tensor | None = None,
+    keep: float = 1.0,
+) -> Tensor:
+    """y[i, b, c] = sum_k w[(i, b,) head(c), k] x[i + k - left, b, c], w of :func:`tap_weights`.
 
     Args:
         x: ``[inputs, batch, channels]``; zeros before and after.
@@ -14,6 +25,7 @@ def convolve(x: Tensor, taps: Tensor, time: int, left: int) -> Tensor:
         time: how many outputs there are.
         left: where the first output stands: how many taps of its kernel lie before the
             first input; negative when inputs precede its kernel.
+        softmax, kept, keep: see :func:`tap_weights`.
 
     Returns:
         ``[time, batch, channels]`` in the dtype of ``x``; the sum runs in float32 at least.
@@ -23,6 +35,6 @@ def convolve(x: Tensor, taps: Tensor, time: int, left: int) -> Tensor:
     padded = F.pad(x, (0, 0, 0, 0, left, right)).unflatten(2, (heads, -1))
     accumulator = torch.promote_types(x.dtype, torch.float32)
     windows = (padded[k : k + time].to(accumulator) for k in range(kernel_size))
-    weights = taps.to(accumulator).unsqueeze(-1).unbind(-2)
-    y = sum(w * window for w, window in zip(weights, windows, strict=True))
+    w = tap_weights(taps, softmax, kept, keep).to(accumulator).unsqueeze(-1).unbind(-2)
+    y = sum(tap * window for tap, window in zip(w, windows, strict=True))
     return y.to(x.dtype).flatten(2)
