@@ -5,6 +5,7 @@ from setuptools import Extension, find_packages, setup
 
 source = Path(__file__).with_name("fairseq_convattn").joinpath("__init__.py")
 version = re.search(r'^__version__ = "(.+)"$', source.read_text(encoding="utf-8"), re.MULTILINE)
+kernels = "fairseq_convattn/ops/native"
 
 setup(
     name="fairseq_convattn",
@@ -14,11 +15,11 @@ setup(
     packages=find_packages(include=["fairseq_convattn", "fairseq_convattn.*"]),
     ext_modules=[
         Extension(
-            "fairseq_convattn.ops.convolution._native",
-            ["fairseq_convattn/ops/convolution/native.c"],
-            depends=["fairseq_convattn/ops/convolution/native_tile.h"],
+            "fairseq_convattn.ops.native._kernels",
+            [f"{kernels}/{name}.c" for name in ("instructions", "convolution", "attention")],
+            depends=[str(header) for header in sorted(Path(kernels).glob("*.h"))],
             extra_compile_args=["-O3"],
-            optional=True,  # without it, convolutions are those of PyTorch
+            optional=True,  # without it, PyTorch computes
         )
     ],
     package_data={"fairseq_convattn": ["py.typed"]},

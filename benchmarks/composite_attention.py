@@ -5,8 +5,8 @@ Computes (forward) and trains (forward and backward, the tables' gradients inclu
 ``composite_attention`` with some sets of terms, ``scaled_dot_product_attention`` with the same
 padding as a float mask, and the terms as the published BERT code computes them: scores of all
 heads, relative terms gathered for every pair of positions. Implementations are timed in turn,
-round after round; memory is measured once each, in a process of its own, inputs and masks not
-counted. Linux only.
+round after round, with memory that is freed kept for the next one; memory is measured once each,
+in a process of its own, inputs and masks not counted. Linux only.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from measuring import (
     in_own_process,
+    keep_freed_memory,
     lengths,
     milliseconds_in_turn,
     names_among,
@@ -331,6 +332,7 @@ def main() -> None:
     if arguments.device == "cuda" and not importlib.util.find_spec("triton"):
         parser.error("--device cuda needs Triton: pip install triton")
     torch.set_num_threads(arguments.threads)
+    keep_freed_memory()
     fields = {name: value for name, value in vars(arguments).items() if name in Problem._fields}
     problems = [Problem(**{**fields, "tokens": tokens}) for tokens in arguments.tokens]
     print(

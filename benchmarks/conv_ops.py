@@ -348,7 +348,7 @@ def main() -> None:
         parser.error("--plot needs matplotlib: pip install matplotlib")
     import torch
 
-    from fairseq_convattn.ops.convolution import native
+    from fairseq_convattn.ops import native
 
     if "native" in arguments.implementations and not native.is_built():
         parser.error(f"the native kernels were not compiled: {native.BUILD}")

@@ -88,8 +88,8 @@ install_torch() {
   pip_install torch==2.13.0
 }
 
-kernels=fairseq_convattn/ops/convolution
-wanted=$(cksum setup.py scripts/setup.sh "$kernels"/native.c "$kernels"/native_tile.h && pwd)
+kernels=fairseq_convattn/ops/native
+wanted=$(cksum setup.py scripts/setup.sh "$kernels"/*.[ch] && pwd)
 if [ -x "$python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
 
 any_runs ${CC:+"$CC"} cc gcc clang || die "no C compiler found (on Debian and Ubuntu: apt install build-essential)"

@@ -28,7 +28,9 @@ esac
 """
 
 
-KERNELS = [f"fairseq_convattn/ops/convolution/{name}" for name in ("native.c", "native_tile.h")]
+KERNELS = [
+    str(file.relative_to(ROOT)) for file in (ROOT / "fairseq_convattn/ops/native").glob("*.[ch]")
+]
 
 
 class Checkout:

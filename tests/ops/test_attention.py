@@ -10,12 +10,16 @@ from torch.autograd import gradcheck
 
 from fairseq_convattn.ops import composite_attention, relative_bias
 from fairseq_convattn.ops.attention import BEYOND, TERMS, alibi_slopes
+from fairseq_convattn.ops.native import is_built, use_instructions
 
 HEADS, WIDTH, SPAN = 2, 4, 2
 SUBSETS = [c for n in range(1, len(TERMS) + 1) for c in itertools.combinations(TERMS, n)]
 SLOW = [pytest.param(c, marks=pytest.mark.slow if 2 < len(c) < 9 else ()) for c in SUBSETS]
 LENGTHS = [(1, 1), (2, 2), (9, 9), (3, 9), (1, 6), (13, 13)]
 IMPLEMENTATIONS = ["reference", "blocked"]
+needs_kernels = pytest.mark.skipif(
+    not is_built(), reason="the kernels were not compiled: no C compiler at installation"
+)
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
@@ -83,8 +87,32 @@ def compare(qkv, terms, *arguments, **options):
     outputs = (
         with_gradients(qkv, terms, *arguments, impl=impl, **options) for impl in IMPLEMENTATIONS
     )
-    for expected, actual in zip(*outputs, strict=True):
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-11)
+    expected, actual = outputs
+    for e, a in zip(expected, actual, strict=True):
+        torch.testing.assert_close(a, e, rtol=0, atol=1e-11)
+    if is_built():
+        compare_native(expected, qkv, terms, *arguments, **options)
+
+
+def single(terms):
+    """The terms in single precision."""
+
+    def convert(x):
+        return x.detach().float().requires_grad_()
+
+    return {
+        name: x if x is None else tuple(map(convert, x)) if isinstance(x, tuple) else convert(x)
+        for name, x in terms.items()
+    }
+
+
+def compare_native(expected, qkv, terms, *arguments, **options):
+    """The kernels compute in single precision."""
+    qkv = [x.detach().float().requires_grad_() for x in qkv]
+    actual = with_gradients(qkv, single(terms), *arguments, impl="native", **options)
+    for e, a in zip(expected, actual, strict=True):
+        scale = max(1, e.abs().max().item())
+        torch.testing.assert_close(a.double() / scale, e / scale, rtol=0, atol=5e-5)
 
 
 def paddings(keys):
@@ -136,6 +164,66 @@ def test_blocks_of_any_number_of_heads_and_sentences(monkeypatch, sentences, hea
         monkeypatch.setattr(blocked, "SCORES", scores)
         qkv = [random(sentences, heads, 10, WIDTH) for _ in range(3)]
         compare(qkv, parameters(("content", "fixed", "key"), True, heads), "clip", causal=True)
+
+
+@needs_kernels
+@pytest.mark.parametrize("instructions", ["portable", "avx2", "avx512"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_instruction_set(instructions, causal):
+    torch.manual_seed(9)
+    available = use_instructions(instructions)
+    try:
+        if not available:
+            pytest.skip(f"this machine has no {instructions}")
+        for beyond, (queries, keys) in itertools.product(BEYOND, ((37, 37), (70, 75))):
+            for padding_mask in paddings(keys):
+                options = {"causal": causal, "padding_mask": padding_mask}
+                compare(inputs(queries, keys), parameters(TERMS, causal), beyond, **options)
+    finally:
+        use_instructions(None)
+
+
+@needs_kernels
+@pytest.mark.parametrize("terms", [("content", "fixed"), tuple(TERMS)], ids=",".join)
+def test_any_number_of_threads(terms):
+    torch.manual_seed(10)
+    qkv = inputs(300, 300, dtype=torch.float32)
+    terms, before, results = (
+        parameters(terms, False, dtype=torch.float32),
+        torch.get_num_threads(),
+        [],
+    )
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(with_gradients(qkv, terms, "clip", causal=False, impl="native"))
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@needs_kernels
+def test_dropout_is_that_of_the_blocks():
+    torch.manual_seed(11)
+    qkv = inputs(40, 40, dtype=torch.float32)
+    terms, results = parameters(TERMS, False, dtype=torch.float32), []
+    for impl in ("blocked", "native"):
+        torch.manual_seed(12)
+        options = {"causal": False, "dropout_p": 0.3, "impl": impl}
+        results.append(with_gradients(qkv, terms, "clip", **options))
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_choice_of_implementation():
+    q = torch.randn(1, 1, 4, WIDTH)
+    for dtype, x in ((torch.float64, q.double()), (torch.float32, q)):
+        if dtype == torch.float64 or not is_built():
+            with pytest.raises(ValueError, match="impl='native'"):
+                composite_attention(x, x, x, {"content": None}, causal=True, impl="native")
+        composite_attention(x, x, x, {"content": None}, causal=True)
 
 
 def test_inputs_of_any_stride():

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from fairseq_convattn.mixers import MixerConfig, build_mixer
 from fairseq_convattn.ops import dynamic_conv, lightweight_conv, use_implementation
 from fairseq_convattn.ops.convolution import native
+from fairseq_convattn.ops.native import use_instructions
 
 pytestmark = pytest.mark.skipif(
     not native.is_built(), reason="the kernels were not compiled: no C compiler at installation"
@@ -113,7 +114,7 @@ def test_long_wide_and_many(name):
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("instructions", ["portable", "avx2", "avx512"])
 def test_every_instruction_set(name, instructions):
-    available = native.use_instructions(instructions)
+    available = use_instructions(instructions)
     try:
         if not available:
             pytest.skip(f"this machine has no {instructions}")
@@ -121,7 +122,7 @@ def test_every_instruction_set(name, instructions):
             options = {"causal": True, "softmax": True, "dropout_p": 0.2}
             compare(name, *inputs(name, 130, kernel_size, head_dim), **options)
     finally:
-        native.use_instructions(None)
+        use_instructions(None)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)

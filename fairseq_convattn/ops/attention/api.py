@@ -7,10 +7,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from . import blocked, reference
+from ..native import is_built, warn_that_not_built
+from . import blocked, native, reference
 from .terms import BEYOND, TABLE_TERMS, TERMS, Terms
 
-IMPLEMENTATIONS = {"reference": reference.attend, "blocked": blocked.attend}
+IMPLEMENTATIONS = {
+    "reference": reference.attend,
+    "blocked": blocked.attend,
+    "native": native.attend,
+}
 TRITON = "triton"  # imported when it is used
 
 
@@ -61,10 +66,10 @@ def composite_attention(
             nothing gets zeros.
         dropout_p: probability of dropping a normalised weight.
         scale: of the content; ``head_dim ** -0.5`` when None.
-        impl: ``reference`` (which builds a score tensor per head), ``blocked`` (in PyTorch)
-            or ``triton`` (kernels for GPUs, of float32 or half precision). By default
-            ``triton`` where it is installed and can take the inputs, else ``blocked``;
-            inside torch.compile ``reference`` in place of the latter.
+        impl: ``reference`` (which builds a score tensor per head), ``blocked`` (in PyTorch),
+            ``native`` (the same with compiled kernels for the CPU) or ``triton`` (kernels for
+            GPUs), both of float32 or half precision. By default the fastest that can take
+            the inputs; inside torch.compile ``reference`` in place of blocked and native.
 
     Returns:
         ``[batch, heads, queries, value_dim]`` in the dtype of ``v``; scores are float32
@@ -93,20 +98,30 @@ def composite_attention(
 
 def _implementation(impl: str | None, q: Tensor, v: Tensor) -> Callable[..., Tensor]:
     """That of the name; without one the fastest that can take the inputs."""
+    unfit = native.unfit(q, v)
+    _check(impl != "native" or not unfit, f"impl='native' {unfit}")
     if impl in IMPLEMENTATIONS:
         return IMPLEMENTATIONS[impl]
-    # a compiler takes no tiles, which are views that overlap
-    in_pytorch = reference.attend if torch.compiler.is_compiling() else blocked.attend
     if impl is None and not (q.is_cuda and _has_triton()):
-        return in_pytorch
+        return _without_triton(q, unfit)
     _check(_has_triton(), "impl='triton' needs Triton: pip install triton")
     from . import triton_kernels
 
-    unfit = triton_kernels.unfit(q, v)
-    if impl is None and unfit:
-        return in_pytorch
-    _check(not unfit, f"impl='triton' {unfit}")
+    unfit_for_triton = triton_kernels.unfit(q, v)
+    if impl is None and unfit_for_triton:
+        return _without_triton(q, unfit)
+    _check(not unfit_for_triton, f"impl='triton' {unfit_for_triton}")
     return triton_kernels.attend
+
+
+def _without_triton(q: Tensor, unfit_for_native: str) -> Callable[..., Tensor]:
+    if torch.compiler.is_compiling():
+        return reference.attend  # a compiler takes no tiles, which are views that overlap
+    if not unfit_for_native:
+        return native.attend
+    if q.device.type == "cpu" and not is_built():
+        warn_that_not_built()
+    return blocked.attend
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Composite attention a tile of scores at a time, in matrix products.
+"""Composite attention a tile of scores at a time, in matrix products and passes between them.
 
 Neither pass holds more scores than a tile's. The backward pass computes them again; for the
 softmax it needs what the forward pass keeps, the logarithms of the sums. Keys that none of a
@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .scores import HIDDEN, Layout, Scores, decompose
+from .passes import InPyTorch
+from .scores import Layout, Scores, decompose
 from .terms import Terms
 
 QUERIES = 512  # of a tile: as many as matrix products like
 FEW_QUERIES = 128  # where fewer see fewer keys, or lie along a band
 SCORES = 2**18  # of a tile, at best: few enough for a core's cache
-BEYOND = "beyond"  # 1 where a key lies beyond a query's band, from the first such key on
-LOG2_E = math.log2(math.e)
 
 
 class How(NamedTuple):
@@ -30,6 +29,7 @@ class How(NamedTuple):
     Attributes:
         layout: where keys lie, seen from the queries.
         heads: how many.
+        passes: computes what is no matrix product, as :class:`InPyTorch` does.
         only_ends: whether the scores have nothing by columns but padding, all of it at the
             sentences' ends.
         visible: None, or of each sentence the first key that is no padding and the end of
@@ -40,6 +40,7 @@ class How(NamedTuple):
 
     layout: Layout
     heads: int
+    passes: type[InPyTorch]
     only_ends: bool
     visible: list[tuple[int, int]] | None
     dropout_p: float
@@ -58,6 +59,7 @@ def attend(
     span: int | None,
     dropout_p: float,
     scale: float,
+    passes: type[InPyTorch] = InPyTorch,
 ) -> Tensor:
     """Same contract as :func:`reference.attend`; no second derivatives."""
     scores, layout = decompose(
@@ -65,7 +67,8 @@ def attend(
     )
     seed = int(torch.randint(2**62, ())) if dropout_p > 0 else 0
     visible, only_ends = _visible(padding_mask)
-    how = How(layout, q.size(1), only_ends and "key" not in terms, visible, dropout_p, seed)
+    only_ends = only_ends and "key" not in terms
+    how = How(layout, q.size(1), passes, only_ends, visible, dropout_p, seed)
     return _BlockedAttention.apply(how, *scores).to(v.dtype)
 
 
@@ -103,11 +106,9 @@ class _BlockedAttention(torch.autograd.Function):
         dropout, grad = _dropout(ctx.how, y.device), grad.flatten(0, 1)
         for block in _blocks(scores, ctx.how):
             for tile in block.tiles():
-                s = tile.add_gradients(dropout, y, log_sums, grad, flat)
-                if grads.curve is not None:
-                    block.add_to_diagonals(tile, s)
+                tile.add_gradients(dropout, y, log_sums, grad, flat)
             if grads.curve is not None:
-                block.add_curve_gradient(grads.curve)
+                block.passes.add_curve_gradient(block.curve(grads.curve))
         return None, *grads
 
 
@@ -140,13 +141,11 @@ def _dropout(how: How, device: torch.device) -> Callable[[Tensor], Tensor] | Non
     )
 
 
-def _blocks(scores: Scores, how: How) -> Iterator["_Block"]:
+def _blocks(scores: Scores, how: How) -> Iterator["Block"]:
     queries, keys, scratch = scores.q.size(1), scores.k.size(1), {}
     most = min(QUERIES, max(FEW_QUERIES, 2 * SCORES // keys))
     if how.layout.local or scores.band is not None:
         most = FEW_QUERIES
-    if scores.row_step is not None or scores.column_step is not None:
-        scratch[BEYOND] = scores.q.new_ones(min(most, queries), keys).triu_()
     for start in range(0, queries, most):
         rows = slice(start, min(start + most, queries))
         columns = _columns(how.layout, rows, keys)
@@ -154,7 +153,7 @@ def _blocks(scores: Scores, how: How) -> Iterator["_Block"]:
         groups = -(-how.heads // max(1, SCORES // size))
         for group in range(groups):
             heads = slice(how.heads * group // groups, how.heads * (group + 1) // groups)
-            yield _Block(scores, how, rows, columns, heads, scratch)
+            yield Block(scores, how, rows, columns, heads, scratch)
 
 
 def _columns(layout: Layout, rows: slice, keys: int) -> slice:
@@ -168,15 +167,7 @@ def _columns(layout: Layout, rows: slice, keys: int) -> slice:
     return slice(first, last)
 
 
-def _scratch(scratch: dict[str, Tensor], name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Memory that the next one of this name takes over."""
-    size = math.prod(shape)
-    if name not in scratch or scratch[name].numel() < size:
-        scratch[name] = like.new_empty(size)
-    return scratch[name][:size].view(shape)
-
-
-class _Block:
+class Block:
     """Some queries of some heads, of all sentences.
 
     Attributes:
@@ -184,8 +175,7 @@ class _Block:
         shape: how many queries and keys.
         count: how many heads.
         diagonals: where the curve has the block's, from the last query's first key on.
-        curves: the curve's entries, to base 2, ``[heads or 1, rows, columns]``.
-        sums: of the scores' gradients over the sentences, ``[heads, rows, diagonals]``.
+        passes: what is no matrix product.
     """
 
     def __init__(
@@ -203,13 +193,9 @@ class _Block:
         self.count = heads.stop - heads.start
         first = columns.start - rows.stop + scores.q.size(1)
         self.diagonals = slice(first, first + sum(self.shape) - 1)
-        curve = self._curve(scores.curve).unsqueeze(1)
-        self.curves = self._skewed(
-            self._by_diagonals("curves", curve.size(0)).copy_(curve * LOG2_E)
-        )
-        self.sums = None
+        self.passes = how.passes(self)
 
-    def tiles(self) -> Iterator["_Tile"]:
+    def tiles(self) -> Iterator["Tile"]:
         """The scores that are computed at once: of one sentence, or of all heads of some."""
         heads = self.how.heads
         sentences = self.scores.q.size(0) // heads
@@ -220,7 +206,7 @@ class _Block:
             last = min(first + fitting, sentences)
             some = slice(first * heads + self.heads.start, (last - 1) * heads + self.heads.stop)
             columns, hiding = self._seen(slice(first, last))
-            yield _Tile(self, some, columns, hiding)
+            yield Tile(self, some, columns, hiding)
 
     def _seen(self, sentences: slice) -> tuple[slice, bool]:
         """The columns without padding at the ends, but with those of the band, and one at
@@ -238,35 +224,19 @@ class _Block:
         padded = first < max(starts) or last > min(ends)
         return slice(first, last), padded or not self.how.only_ends
 
-    def add_to_diagonals(self, tile: "_Tile", s: Tensor) -> None:
-        """Add scores' gradients to the sums."""
-        if self.sums is None:
-            self.sums = self._by_diagonals("sums", self.count).zero_()
-        first = tile.columns.start - self.columns.start
-        sums = self._skewed(self.sums)[:, :, first : first + s.size(2)]
-        sums += s if s.size(0) == self.count else s.unflatten(0, (-1, self.count)).sum(0)
-
-    def add_curve_gradient(self, grad: Tensor) -> None:
-        """Add the sums over the diagonals."""
-        sums, grad = self.sums.sum(1), self._curve(grad)
-        grad += sums if grad.size(0) == self.count else sums.sum(0, keepdim=True)
-
-    def _by_diagonals(self, name: str, heads: int) -> Tensor:
-        """``[heads, rows, diagonals]``."""
-        shape = heads, self.shape[0], sum(self.shape) - 1
-        return _scratch(self.scratch, name, shape, self.scores.curve)
-
-    def _skewed(self, x: Tensor) -> Tensor:
-        """View of ``[heads, rows, diagonals]`` by columns, ``[heads, rows, columns]``."""
-        rows, columns = self.shape
-        return x.as_strided((x.size(0), rows, columns), (x.stride(0), x.stride(1) - 1, 1), rows - 1)
-
-    def _curve(self, x: Tensor) -> Tensor:
-        """Of ``[heads or 1, ...]`` the block's heads and diagonals."""
+    def curve(self, x: Tensor) -> Tensor:
+        """View of ``[heads or 1, ...]`` the block's heads and diagonals."""
         return x[self.heads if x.size(0) > 1 else slice(None), self.diagonals]
 
+    def memory(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """float32, or wider where the scores are, which the next one of this name takes over."""
+        size = math.prod(shape)
+        if name not in self.scratch or self.scratch[name].numel() < size:
+            self.scratch[name] = self.scores.curve.new_empty(size)
+        return self.scratch[name][:size].view(shape)
 
-class _Tile:
+
+class Tile:
     """A block's scores for some sentences.
 
     Attributes:
@@ -278,7 +248,7 @@ class _Tile:
         beyond: the columns that some query has beyond the band's right.
     """
 
-    def __init__(self, block: _Block, some: slice, columns: slice, adds_column: bool):
+    def __init__(self, block: Block, some: slice, columns: slice, adds_column: bool):
         self.block, self.some, self.columns = block, some, columns
         self.layout, self.scores = block.how.layout, block.scores
         self.shape = some.stop - some.start, block.shape[0], columns.stop - columns.start
@@ -290,14 +260,10 @@ class _Tile:
         self, dropout: Callable[[Tensor], Tensor] | None, y: Tensor, log_sums: Tensor
     ) -> None:
         """Write the weighted sums of values, and the logarithms of the weights' sums."""
-        s = self._logits(None)
-        largest = s.amax(-1, keepdim=True).clamp_(min=HIDDEN / 2)
-        sums = s.sub_(largest).exp2_().sum(-1, keepdim=True)
-        sums.clamp_(min=0.5)  # below only where a query sees nothing
+        s, sums = self.block.passes.powers(self, self.rows_of(log_sums))
         if dropout is not None:
             s.mul_(dropout(s))
-        self._rows(log_sums).copy_(largest.add_(sums.log2()))
-        self._rows(y).baddbmm_(s, self._columns(self.scores.v), beta=0).div_(sums)
+        self.rows_of(y).baddbmm_(s, self.columns_of(self.scores.v), beta=0).div_(sums)
 
     def add_gradients(
         self,
@@ -306,41 +272,29 @@ class _Tile:
         log_sums: Tensor,
         grad: Tensor,
         grads: Scores,
-    ) -> Tensor:
-        """Add what the tile contributes to all gradients but the curve's.
-
-        Returns:
-            The scores' gradients, ``[n, rows, columns]``.
-        """
-        scores, scale = self.scores, self.layout.scale
-        q, k, v = self._rows(scores.q), self._columns(scores.k), self._columns(scores.v)
-        y, grad = self._rows(y), self._rows(grad)
-        weights = self._logits(self._rows(log_sums)).exp2_()
-        framed, s = self._framed("gradients")
-        s.baddbmm_(grad, v.transpose(1, 2), beta=0)
+    ) -> None:
+        """Add what the tile contributes to all gradients; the curve's remain with the passes."""
+        passes, scores, scale = self.block.passes, self.scores, self.layout.scale
+        q, k, v = (
+            self.rows_of(scores.q),
+            self.columns_of(scores.k),
+            self.columns_of(scores.v),
+        )
+        y, grad = self.rows_of(y), self.rows_of(grad)
+        weights = passes.weights(self, self.rows_of(log_sums))
+        s = passes.room(self).baddbmm_(grad, v.transpose(1, 2), beta=0)
         dropped = weights
         if dropout is not None:
             kept = dropout(weights)
             s.mul_(kept)
             dropped = kept.mul_(weights)
         self._add_to_columns(grads.v, dropped, grad, 1.0)
-        s.sub_((grad * y).sum(-1, keepdim=True)).mul_(weights)
+        passes.gradient(self, weights, s, (grad * y).sum(-1, keepdim=True), grads)
         if grads.q is not None:
-            self._rows(grads.q).baddbmm_(s, k, beta=0, alpha=scale)
+            self.rows_of(grads.q).baddbmm_(s, k, beta=0, alpha=scale)
         self._add_to_columns(grads.k, s, q, scale)
         if grads.column is not None:
-            self._columns(grads.column).add_(s.sum(1))
-        if grads.band is not None:
-            self._clear_frame(framed)
-            self._rows(grads.band).copy_(self._along_band(framed))
-        if grads.row_step is not None or grads.column_step is not None:
-            region, inside = self._beyond_band(s)
-            region = torch.mul(region, inside, out=weights[:, :, : inside.size(1)])
-            if grads.row_step is not None:
-                self._rows(grads.row_step).copy_(region.sum(2))
-            if grads.column_step is not None:
-                self._columns(grads.column_step)[:, self.beyond].add_(region.sum(1))
-        return s
+            self.columns_of(grads.column).add_(s.sum(1))
 
     def _add_to_columns(self, grads: Tensor | None, s: Tensor, rows: Tensor, scale: float) -> None:
         """Add ``s^T rows scale``; write it, with zeros at the ends, if nothing is there yet."""
@@ -350,71 +304,12 @@ class _Tile:
         if fresh:
             grads[self.some, : self.columns.start] = 0
             grads[self.some, self.columns.stop :] = 0
-        self._columns(grads).baddbmm_(s.transpose(1, 2), rows, beta=not fresh, alpha=scale)
+        self.columns_of(grads).baddbmm_(s.transpose(1, 2), rows, beta=not fresh, alpha=scale)
 
-    def _logits(self, less: Tensor | None) -> Tensor:
-        """``[n, rows, columns]``, minus ``less``, ``[n, rows, 1]``; to base 2, as MKL's exp
-        is many times slower near zero."""
-        scores = self.scores
-        framed, s = self._framed("scores")
-        by_sentence = s.unflatten(0, (-1, self.block.count))
-        curves = self._curves()
-        if self.adds_column:
-            curves = torch.add(curves, self._column(), alpha=LOG2_E, out=by_sentence)
-        if less is not None:
-            torch.sub(curves, less.unflatten(0, (-1, self.block.count)), out=by_sentence)
-        elif not self.adds_column:
-            by_sentence.copy_(curves)
-        q, k = self._rows(scores.q), self._columns(scores.k)
-        s.baddbmm_(q, k.transpose(1, 2), alpha=self.layout.scale * LOG2_E)
-        if scores.band is not None:
-            self._along_band(framed).add_(self._rows(scores.band), alpha=LOG2_E)
-        if scores.row_step is not None:
-            region, inside = self._beyond_band(s)
-            region.addcmul_(inside, self._rows(scores.row_step).unsqueeze(2), value=LOG2_E)
-        if scores.column_step is not None:
-            region, inside = self._beyond_band(s)
-            step = self._columns(scores.column_step)[:, self.beyond]
-            region.addcmul_(inside, step.unsqueeze(1), value=LOG2_E)
-        return s
-
-    def _curves(self) -> Tensor:
-        """``[heads or 1, rows, columns]``."""
-        first = self.columns.start - self.block.columns.start
-        return self.block.curves[:, :, first : first + self.shape[2]]
-
-    def _column(self) -> Tensor:
-        """``[sentences, heads, 1, columns]``."""
-        return self._columns(self.scores.column).unflatten(0, (-1, self.block.count)).unsqueeze(2)
-
-    def _rows(self, x: Tensor) -> Tensor:
+    def rows_of(self, x: Tensor) -> Tensor:
         """View of ``[sentences and heads, queries, ...]``: the tile's, ``[n, rows, ...]``."""
         return x[self.some, self.block.rows]
 
-    def _columns(self, x: Tensor) -> Tensor:
+    def columns_of(self, x: Tensor) -> Tensor:
         """Likewise of ``[sentences and heads, keys, ...]``."""
         return x[self.some, self.columns]
-
-    def _framed(self, name: str) -> tuple[Tensor, Tensor]:
-        """``[n, rows, columns]`` inside a frame of columns, into which the band of the
-        first and the last queries reaches; with the frame, and without."""
-        n, rows, columns = self.shape
-        left, right = self.layout.left, self.layout.right
-        shape = n, rows, left + columns + right
-        framed = _scratch(self.block.scratch, name, shape, self.scores.q)
-        return framed, framed[:, :, left : left + columns]
-
-    def _clear_frame(self, framed: Tensor) -> None:
-        framed[:, :, : self.layout.left] = 0
-        framed[:, :, self.layout.left + self.shape[2] :] = 0
-
-    def _along_band(self, framed: Tensor) -> Tensor:
-        """View of the diagonals of the band, ``[n, rows, taps]``."""
-        taps = self.layout.left + 1 + self.layout.right
-        strides = (framed.stride(0), framed.stride(1) + 1, 1)
-        return framed.as_strided((*framed.shape[:2], taps), strides, self.own)
-
-    def _beyond_band(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """The columns where keys beyond the band's right begin, and 1 where they are so."""
-        region = s[:, :, self.beyond]
-        return region, self.block.scratch[BEYOND][: region.size(1), : region.size(2)]

@@ -48,7 +48,7 @@ class Layout(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What the scores are computed from; float32 at least.
+    """What the scores are computed from; float32 at least. All but q, k and v are contiguous.
 
     Attributes:
         q: ``[batch, heads, queries, width]``; the width may be zero.
@@ -95,12 +95,13 @@ def decompose(
 
     column = band = row_step = column_step = None
     if "query" in terms:
-        taps = _products(q, terms["query"]) * scale
-        band, _, row_step = _from_edge(taps, causal, beyond)
+        table, _, step = _from_edge(terms["query"] * scale, causal, beyond)
+        band, row_step = _products(q, table), _product(q, step)
     if "key" in terms:
-        taps = _products(k, terms["key"].flip(1)) * scale
-        along_keys, column, column_step = _from_edge(taps, causal, beyond)
-        along_keys = _Sheared.apply(F.pad(along_keys, (0, 0, left, right)), past, q.size(2))
+        table, edge, step = _from_edge(terms["key"].flip(1) * scale, causal, beyond)
+        column, column_step = _product(k, edge), _product(k, step)
+        along_keys = F.pad(_products(k, table), (0, 0, left, right))
+        along_keys = _Sheared.apply(along_keys, past, q.size(2))
         band = along_keys if band is None else band + along_keys
     if padding_mask is not None:
         column = wide(k.new_zeros(1)) if column is None else column
@@ -108,7 +109,10 @@ def decompose(
     curve = _curve(terms, q.size(2), k.size(2), layout, beyond, k.device)
     q, k = _features(q, k, terms)
     curve = curve.to(torch.promote_types(k.dtype, torch.float32))
-    return Scores(q, k, v, curve, column, band, row_step, column_step), layout
+    by_position = (column, band, row_step, column_step)
+    return Scores(
+        q, k, v, curve, *(x if x is None else x.contiguous() for x in by_position)
+    ), layout
 
 
 def _products(x: Tensor, table: Tensor) -> Tensor:
@@ -116,14 +120,20 @@ def _products(x: Tensor, table: Tensor) -> Tensor:
     return wide(x @ table.to(x.dtype).transpose(-1, -2))
 
 
+def _product(x: Tensor, vector: Tensor | None) -> Tensor | None:
+    """``[batch, heads, time]``, likewise with ``[heads or 1, 1, width]``."""
+    return None if vector is None else _products(x, vector).squeeze(-1)
+
+
 def _from_edge(
-    taps: Tensor, causal: bool, beyond: str
+    table: Tensor, causal: bool, beyond: str
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Taps ``[..., taps]`` counted from the first, the first, and the step to the last."""
+    """A table ``[heads or 1, taps, width]`` counted from its first tap, the first, and the step
+    to the last; as products are linear in the table, so are they."""
     if beyond != "clip":
-        return taps, None, None
-    first, last = taps[..., 0], taps[..., -1]
-    return taps - first.unsqueeze(-1), first, None if causal else last - first
+        return table, None, None
+    first, last = table[:, :1], table[:, -1:]
+    return table - first, first, None if causal else last - first
 
 
 class _Sheared(torch.autograd.Function):

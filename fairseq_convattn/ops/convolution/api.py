@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..implementation import forced_implementation
+from ..native import warn_that_not_built
 from . import banded, native, reference
 
 IMPLEMENTATIONS = {
@@ -143,7 +144,7 @@ def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., 
     if not unfit and taps.size(-1) <= NATIVE_KERNEL_SIZE:
         return native.convolve
     if x.device.type == "cpu" and not native.is_built() and not torch.compiler.is_compiling():
-        native.warn_that_not_built()
+        warn_that_not_built()
     return banded.convolve if taps.size(-1) >= BANDED_KERNEL_SIZE else reference.convolve
 
 

@@ -1,22 +1,17 @@
-"""Both convolutions by the compiled kernels of ``native.c``, as operators of PyTorch.
+"""Both convolutions by compiled kernels, ``native/convolution.c``, as operators of PyTorch.
 
 ``convattn::convolve`` and ``convattn::convolve_backward`` take float32 and bfloat16 tensors
-on the CPU. The kernels are threaded by the OpenMP that PyTorch has loaded, so that both use
-the same threads.
+on the CPU.
 """
 
-import contextlib
 import ctypes
-import functools
-import warnings
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from .. import native
+
 DTYPES = (torch.float32, torch.bfloat16)
-BUILD = "pip install --no-build-isolation --no-deps --editable . in its folder, with a C compiler"
 
 
 class _Sequence(ctypes.Structure):
@@ -44,48 +39,12 @@ class _Problem(ctypes.Structure):
     ]
 
 
-def _load() -> ctypes.CDLL | None:
-    """The compiled kernels; None where there are none, or those of another version."""
-    for suffix in EXTENSION_SUFFIXES:
-        file = Path(__file__).with_name(f"_native{suffix}")
-        with contextlib.suppress(OSError, AttributeError):
-            library = ctypes.CDLL(str(file))
-            if library.convattn_size_of_problem() == ctypes.sizeof(_Problem):
-                library.convattn_instructions.restype = ctypes.c_char_p
-                return library
-    return None
+_library = native.library("convattn_size_of_convolution", _Problem)
 
 
 def is_built() -> bool:
     """Whether the kernels were compiled."""
     return _library is not None
-
-
-def use_instructions(name: str | None) -> bool:
-    """Use the kernels for ``avx512``, ``avx2`` or ``portable``, or the best ones for None.
-
-    Returns:
-        Whether the machine has them; else nothing changes.
-    """
-    return bool(_library.convattn_choose(name.encode() if name else None))
-
-
-def instructions() -> str:
-    """The name of those in use."""
-    return _library.convattn_instructions().decode()
-
-
-def _entry_of_openmp() -> ctypes.c_void_p:
-    """In the library that PyTorch uses; NULL where that has none."""
-    torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    try:
-        return ctypes.cast(ctypes.CDLL(str(torch_cpu)).GOMP_parallel, ctypes.c_void_p)
-    except (OSError, AttributeError):
-        return ctypes.c_void_p()
-
-
-_library = _load()
-_parallel = _entry_of_openmp()
 
 
 def unfit(x: Tensor, taps: Tensor) -> str:
@@ -96,22 +55,12 @@ def unfit(x: Tensor, taps: Tensor) -> str:
         return f"takes float32 and bfloat16, not {x.dtype} and {taps.dtype}"
     if torch.jit.is_tracing() or _is_transformed():
         return "knows neither torch.jit.trace nor torch.func and forward-mode differentiation"
-    return "" if _library else f"was not compiled for this version: {BUILD}"
+    return "" if _library else native.NOT_BUILT
 
 
 def _is_transformed() -> bool:
     in_forward_mode = torch.autograd.forward_ad._current_level >= 0
     return in_forward_mode or torch._C._functorch.maybe_current_level() is not None
-
-
-@functools.cache
-def warn_that_not_built() -> None:
-    """Say it once."""
-    warnings.warn(
-        "fairseq_convattn's kernels were not compiled for this version: its convolutions work, "
-        f"several times slower. To compile them: {BUILD}",
-        stacklevel=2,
-    )
 
 
 def convolve(
@@ -167,7 +116,8 @@ def _problem(
 
 def _run(problem: _Problem, backward: bool) -> None:
     threads = torch.get_num_threads()
-    if _library.convattn_run(ctypes.byref(problem), backward, threads, _parallel):
+    run, how = _library.convattn_convolve, (backward, threads, native.run_in_parallel)
+    if run(ctypes.byref(problem), *how):
         raise MemoryError("no memory for the convolution's scratch")
 
 
@@ -233,7 +183,7 @@ def _backward(
         grad_x = x.new_empty(x.shape)
         problem.grad_x = _sequence(grad_x)
     if needs_taps:
-        tiles = -(-grad.size(0) // _library.convattn_tile())
+        tiles = -(-grad.size(0) // _library.convattn_tile_of_convolution())
         rows = grad.size(0) if taps.dim() == 4 else tiles
         grad_taps = taps.new_empty(rows, x.size(1), *taps.shape[-2:], dtype=torch.float32)
         problem.grad_w = _kernels(grad_taps)

@@ -11,47 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define UNROLL _Pragma("GCC unroll 16")
+#define KERNELS "convolution_tile.h"
+#include "instruction_sets.h"
+
 #define TILE 64 /* outputs of a tile; a multiple of MOST_ROWS */
 #define CHUNK 64 /* channels of a strip, at most; a multiple of all LANES */
 #define GROUP 1024 /* channels packed together, at most; a multiple of CHUNK */
 #define SCRATCH 300000 /* floats of a group, as many as a core's cache likes; one strip at least */
-#define WIDEST 16 /* LANES at most */
-#define MOST_ROWS 4 /* ROWS at most */
-
-#define LOG2_E 1.4426950408889634f
-
-static const int32_t LANE[WIDEST] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-
-#if defined(__x86_64__)
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,fma,avx2")
-#define NAME(f) f##_avx512
-#define LANES 16
-#define ROWS 4
-#define VECTORS 4
-#define WIDE 4
-#include "native_tile.h"
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#define NAME(f) f##_avx2
-#define LANES 8
-#define ROWS 4
-#define VECTORS 2
-#define WIDE 2
-#include "native_tile.h"
-#pragma GCC pop_options
-#endif
-#define NAME(f) f##_portable
-#define LANES 4
-#define ROWS 4
-#define VECTORS 2
-#define WIDE 2
-#include "native_tile.h"
+#define MOST_ROWS 4 /* at least ROWS */
 
 typedef struct {
-    const char *name;
     long lanes;
     void (*convolve)(const float *, long, const float *, long, long, float *, long, long, long,
                      long);
@@ -62,37 +31,11 @@ typedef struct {
 } functions;
 
 #define FUNCTIONS(f, lanes) \
-    {#f, lanes, convolve_##f, correlate_##f, spread_##f, softmax_##f, softmax_gradient_##f}
+    {lanes, convolve_##f, correlate_##f, spread_##f, softmax_##f, softmax_gradient_##f}
 
-static functions use;
+static const functions every[] = FOR_EVERY_INSTRUCTION_SET(FUNCTIONS);
 
-/* Takes the kernels of that name, the best ones for NULL. Returns whether the CPU has them. */
-int convattn_choose(const char *name)
-{
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if ((!name || !strcmp(name, "avx512")) && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq")) {
-        use = (functions)FUNCTIONS(avx512, 16);
-        return 1;
-    }
-    if ((!name || !strcmp(name, "avx2")) && __builtin_cpu_supports("avx2") &&
-        __builtin_cpu_supports("fma")) {
-        use = (functions)FUNCTIONS(avx2, 8);
-        return 1;
-    }
-#endif
-    if (name && strcmp(name, "portable"))
-        return 0;
-    use = (functions)FUNCTIONS(portable, 4);
-    return 1;
-}
-
-__attribute__((constructor)) static void choose_the_best(void)
-{
-    convattn_choose(NULL);
-}
+#define use every[convattn_instruction_set]
 
 /* Where a [time, batch, channels] tensor lies; strides in elements, that of channels is 1. */
 typedef struct {
@@ -448,7 +391,7 @@ static void work(void *argument)
 
 /* Returns 0, or 1 when there was no memory for scratch. `parallel` is OpenMP's GOMP_parallel,
    or NULL for one thread. */
-int convattn_run(const problem *p, int backward, unsigned threads, run_in_parallel *parallel)
+int convattn_convolve(const problem *p, int backward, unsigned threads, run_in_parallel *parallel)
 {
     int64_t time = backward && p->inputs > p->time ? p->inputs : p->time;
     job j = {p, backward, (time + TILE - 1) / TILE, 0, 0};
@@ -460,18 +403,13 @@ int convattn_run(const problem *p, int backward, unsigned threads, run_in_parall
     return (int)j.failed;
 }
 
-int convattn_tile(void)
+int convattn_tile_of_convolution(void)
 {
     return TILE;
 }
 
 /* For callers to compare: a library of another version would misread what they pass. */
-int convattn_size_of_problem(void)
+int convattn_size_of_convolution(void)
 {
     return sizeof(problem);
-}
-
-const char *convattn_instructions(void)
-{
-    return use.name;
 }

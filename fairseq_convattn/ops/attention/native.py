@@ -1,0 +1,155 @@
+"""What composite attention computes between its matrix products, by compiled kernels,
+``native/attention.c``: each pass reads and writes a tile of scores once."""
+
+import ctypes
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .. import native
+from . import blocked
+from .passes import LOG2_E, InPyTorch
+from .scores import HIDDEN, Scores
+
+if TYPE_CHECKING:
+    from .blocked import Block, Tile
+
+POWERS, WEIGHTS, GRADIENT = range(3)
+FLOAT_BYTES = 4
+
+
+class _Part(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("head_stride", ctypes.c_int64),
+        ("row_stride", ctypes.c_int64),
+    ]
+
+
+class _Scores(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("sentences", "heads", "rows", "columns")),
+        *((name, ctypes.c_int64) for name in ("left", "right", "own")),
+        ("lowest", ctypes.c_double),
+        *((name, _Part) for name in ("s", "curve", "column", "band", "row_step", "column_step")),
+        *((name, _Part) for name in ("log_sums", "sums", "gradient", "less")),
+        *((name, _Part) for name in ("grad_band", "grad_row_step", "diagonals")),
+    ]
+
+
+_library = native.library("convattn_size_of_attention", _Scores)
+
+
+def unfit(q: Tensor, v: Tensor) -> str:
+    """Why the kernels cannot take such inputs; empty when they can."""
+    if q.device.type != "cpu":
+        return "is for tensors on the CPU"
+    if torch.float64 in (q.dtype, v.dtype):
+        return "computes in float32: give float32 or half precision"
+    return "" if _library else native.NOT_BUILT
+
+
+class Compiled(InPyTorch):
+    """As :class:`InPyTorch`.
+
+    Attributes:
+        curve: ``[heads or 1, diagonals]``.
+        sums: of the scores' gradients, over the sentences and some queries each,
+            ``[heads, chunks, diagonals]``.
+    """
+
+    def __init__(self, block: "Block"):
+        self.block, self.sums = block, None
+        self.curve = block.curve(block.scores.curve) * LOG2_E
+
+    def powers(self, tile: "Tile", log_sums: Tensor) -> tuple[Tensor, Tensor]:
+        s = self._products(tile)
+        sums = self.block.memory("row sums", (*s.shape[:2], 1))
+        self._run(POWERS, self._scores(tile, s, log_sums, sums=_rows(sums)))
+        return s, sums
+
+    def weights(self, tile: "Tile", log_sums: Tensor) -> Tensor:
+        s = self._products(tile)
+        self._run(WEIGHTS, self._scores(tile, s, log_sums))
+        return s
+
+    def room(self, tile: "Tile") -> Tensor:
+        return self.block.memory("gradients", tile.shape)
+
+    def gradient(
+        self, tile: "Tile", weights: Tensor, s: Tensor, less: Tensor, grads: Scores
+    ) -> None:
+        more = {"gradient": _rows(s), "less": _rows(less)}
+        for name in ("band", "row_step"):
+            if getattr(grads, name) is not None:
+                more[f"grad_{name}"] = _rows(tile.rows_of(getattr(grads, name)))
+        if grads.curve is not None:
+            more["diagonals"] = self._diagonals(tile)
+        self._run(GRADIENT, self._scores(tile, weights, less, **more))
+        if grads.column_step is not None:
+            region, inside = self._beyond_band(tile, s)
+            region = torch.mul(region, inside, out=weights[:, :, : inside.size(1)])
+            tile.columns_of(grads.column_step)[:, tile.beyond].add_(region.sum(1))
+
+    def _products(self, tile: "Tile") -> Tensor:
+        q, k = tile.rows_of(tile.scores.q), tile.columns_of(tile.scores.k)
+        s = self.block.memory("scores", tile.shape)
+        return s.baddbmm_(q, k.transpose(1, 2), beta=0, alpha=tile.layout.scale * LOG2_E)
+
+    def _scores(self, tile: "Tile", s: Tensor, log_sums: Tensor, **parts: _Part) -> _Scores:
+        scores, layout = tile.scores, tile.layout
+        first = self.block.shape[0] - 1 + tile.columns.start - self.block.columns.start
+        shared = self.curve.size(0) == 1
+        for name in ("band", "row_step"):
+            if getattr(scores, name) is not None:
+                parts[name] = _rows(tile.rows_of(getattr(scores, name)))
+        for name in ("column", "column_step"):
+            if getattr(scores, name) is not None and (tile.adds_column or name != "column"):
+                parts[name] = _columns(tile.columns_of(getattr(scores, name)))
+        return _Scores(
+            sentences=s.size(0) // self.block.count,
+            heads=self.block.count,
+            rows=s.size(1),
+            columns=s.size(2),
+            left=layout.left,
+            right=layout.right,
+            own=tile.own,
+            lowest=HIDDEN / 2,
+            s=_rows(s),
+            curve=_Part(_address(self.curve, first), 0 if shared else self.curve.stride(0), 0),
+            log_sums=_rows(log_sums),
+            **parts,
+        )
+
+    def _diagonals(self, tile: "Tile") -> _Part:
+        """From a chunk to the next one, a query's first key moves a chunk backwards."""
+        chunk = _library.convattn_chunk_of_attention()
+        rows, columns = self.block.shape
+        if self.sums is None:
+            shape = self.block.count, -(-rows // chunk), rows + columns - 1
+            self.sums = self.block.memory("sums", shape).zero_()
+        first = rows - 1 + tile.columns.start - self.block.columns.start
+        return _Part(_address(self.sums, first), self.sums.stride(0), self.sums.stride(1) - chunk)
+
+    def _run(self, which: int, scores: _Scores) -> None:
+        threads = torch.get_num_threads()
+        _library.convattn_attend(ctypes.byref(scores), which, threads, native.run_in_parallel)
+
+
+def _address(x: Tensor, first: int) -> int:
+    return x.data_ptr() + FLOAT_BYTES * first
+
+
+def _rows(x: Tensor) -> _Part:
+    """``[n, rows, ...]``."""
+    return _Part(x.data_ptr(), x.stride(0), x.stride(1))
+
+
+def _columns(x: Tensor) -> _Part:
+    """``[n, columns]``."""
+    return _Part(x.data_ptr(), x.stride(0), 0)
+
+
+attend = functools.partial(blocked.attend, passes=Compiled)

@@ -1,0 +1,81 @@
+"""The compiled kernels: whether they are there, their instruction set, and their threads.
+
+They are threaded by the OpenMP that PyTorch has loaded, so that both use the same threads.
+"""
+
+import contextlib
+import ctypes
+import functools
+import warnings
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+
+BUILD = "pip install --no-build-isolation --no-deps --editable . in its folder, with a C compiler"
+NOT_BUILT = f"was not compiled for this version: {BUILD}"
+
+
+def _load() -> ctypes.CDLL | None:
+    for suffix in EXTENSION_SUFFIXES:
+        file = Path(__file__).with_name(f"_kernels{suffix}")
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL(str(file))
+            library.convattn_instructions.restype = ctypes.c_char_p
+            return library
+    return None
+
+
+def library(size_of: str, structure: type[ctypes.Structure]) -> ctypes.CDLL | None:
+    """The compiled kernels; None where there are none, or those of another version.
+
+    Args:
+        size_of: their function that gives the size of what they take.
+        structure: what is to be given.
+    """
+    with contextlib.suppress(AttributeError):  # also where there is none
+        if getattr(_library, size_of)() == ctypes.sizeof(structure):
+            return _library
+    return None
+
+
+def is_built() -> bool:
+    """Whether there are compiled kernels."""
+    return _library is not None
+
+
+def use_instructions(name: str | None) -> bool:
+    """Use the kernels for ``avx512``, ``avx2`` or ``portable``, or the best ones for None.
+
+    Returns:
+        Whether the machine has them; else nothing changes.
+    """
+    return bool(_library.convattn_choose(name.encode() if name else None))
+
+
+def instructions() -> str:
+    """The name of those in use."""
+    return _library.convattn_instructions().decode()
+
+
+def _entry_of_openmp() -> ctypes.c_void_p:
+    """In the library that PyTorch uses; NULL where that has none."""
+    torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        return ctypes.cast(ctypes.CDLL(str(torch_cpu)).GOMP_parallel, ctypes.c_void_p)
+    except (OSError, AttributeError):
+        return ctypes.c_void_p()
+
+
+_library = _load()
+run_in_parallel = _entry_of_openmp()
+
+
+@functools.cache
+def warn_that_not_built() -> None:
+    """Say it once."""
+    warnings.warn(
+        "fairseq_convattn's kernels were not compiled for this version: its convolutions and "
+        f"attention work, several times slower. To compile them: {BUILD}",
+        stacklevel=2,
+    )

@@ -1,0 +1,160 @@
+/* What composite attention does with a tile of scores between its matrix products, on a CPU:
+   adds the relative terms, takes the softmax, and gives the scores' gradients. Scores are to
+   base 2. Sums do not depend on the number of threads. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define KERNELS "attention_rows.h"
+#include "instruction_sets.h"
+
+#define CHUNK 32 /* queries of a piece of work */
+
+typedef struct {
+    void (*add)(float *, long, float, const float *);
+    float (*powers)(float *, const float *, const float *, long, float, float *);
+    void (*weights)(float *, const float *, const float *, long, float);
+    void (*gradient)(float *, const float *, long, float, float *);
+    float (*sum)(const float *, long);
+} functions;
+
+#define FUNCTIONS(f, lanes) {add_##f, powers_##f, weights_##f, gradient_##f, sum_##f}
+
+static const functions every[] = FOR_EVERY_INSTRUCTION_SET(FUNCTIONS);
+
+#define use every[convattn_instruction_set]
+
+/* A tensor of the tile; strides in floats. */
+typedef struct {
+    float *data;        /* of the first head's first query or, without a row_stride, key */
+    int64_t head_stride; /* of sentences and heads as one */
+    int64_t row_stride;
+} part;
+
+/* A tile of scores [sentences and heads, rows, columns]. Parts without data do not exist. */
+typedef struct {
+    int64_t sentences, heads, rows, columns;
+    int64_t left, right; /* taps of the band before and after a query's own key */
+    int64_t own;         /* column of the first query's own key */
+    double lowest;       /* a row's largest score counts as this at least */
+    part s;              /* products, then weights */
+    part curve;          /* by heads; of the first query, whose successors are shifted by one */
+    part column, band, row_step, column_step;
+    part log_sums, sums;
+    part gradient, less; /* of the weights, then of the scores; what is taken off by row */
+    part grad_band, grad_row_step;
+    part diagonals; /* sums of gradients, by heads and chunks; of each chunk's first query */
+} tile;
+
+enum { FORWARD, WEIGHTS, GRADIENT };
+
+static float *row_of(part p, int64_t n, int64_t i)
+{
+    return p.data ? p.data + n * p.head_stride + i * p.row_stride : 0;
+}
+
+static int64_t within(int64_t x, int64_t most)
+{
+    return x < 0 ? 0 : x > most ? most : x;
+}
+
+/* Adds the band and the steps beyond it to a row of products. */
+static void add_near_and_far(const tile *t, int64_t n, int64_t i, float *s)
+{
+    int64_t first = t->own + i - t->left, end = t->own + i + t->right + 1;
+    int64_t from = within(first, t->columns), to = within(end, t->columns);
+    if (t->band.data && to > from)
+        use.add(s + from, to - from, 0, row_of(t->band, n, i) + from - first);
+    float step = t->row_step.data ? *row_of(t->row_step, n, i) : 0;
+    const float *steps = row_of(t->column_step, n, 0);
+    if ((t->row_step.data || steps) && to < t->columns)
+        use.add(s + to, t->columns - to, step, steps ? steps + to : 0);
+}
+
+static void find_scores(const tile *t, int64_t n, int64_t i, int pass)
+{
+    float *s = row_of(t->s, n, i), *log_sum = row_of(t->log_sums, n, i);
+    const float *curve = row_of(t->curve, n % t->heads, 0) - i, *column = row_of(t->column, n, 0);
+    add_near_and_far(t, n, i, s);
+    if (pass == WEIGHTS) {
+        use.weights(s, curve, column, t->columns, *log_sum);
+        return;
+    }
+    float largest, sum = use.powers(s, curve, column, t->columns, t->lowest, &largest);
+    sum = sum < 0.5f ? 0.5f : sum; /* less only where the query sees nothing */
+    *row_of(t->sums, n, i) = sum;
+    *log_sum = largest + log2f(sum);
+}
+
+static void find_gradient(const tile *t, int64_t n, int64_t i, float *diagonals)
+{
+    float *d = row_of(t->gradient, n, i);
+    use.gradient(d, row_of(t->s, n, i), t->columns, *row_of(t->less, n, i), diagonals);
+    int64_t first = t->own + i - t->left, end = t->own + i + t->right + 1;
+    int64_t from = within(first, t->columns), to = within(end, t->columns);
+    if (t->grad_band.data) {
+        float *band = row_of(t->grad_band, n, i);
+        memset(band, 0, 4 * (end - first));
+        if (to > from)
+            memcpy(band + from - first, d + from, 4 * (to - from));
+    }
+    if (t->grad_row_step.data)
+        *row_of(t->grad_row_step, n, i) = use.sum(d + to, t->columns - to);
+}
+
+typedef struct {
+    const tile *t;
+    int pass;
+    int64_t chunks, next;
+} job;
+
+/* Some queries of one head: of all sentences where they add to the same diagonals. */
+static void work_on(const job *j, int64_t head, int64_t chunk)
+{
+    const tile *t = j->t;
+    int64_t end = within((chunk + 1) * CHUNK, t->rows);
+    for (int64_t sentence = 0; sentence < t->sentences; sentence++)
+        for (int64_t i = chunk * CHUNK; i < end; i++) {
+            int64_t n = sentence * t->heads + head;
+            if (j->pass != GRADIENT) {
+                find_scores(t, n, i, j->pass);
+                continue;
+            }
+            float *diagonals = row_of(t->diagonals, head, chunk);
+            find_gradient(t, n, i, diagonals ? diagonals - (i - chunk * CHUNK) : 0);
+        }
+}
+
+static void work(void *argument)
+{
+    job *j = argument;
+    for (;;) {
+        int64_t n = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
+        if (n >= j->t->heads * j->chunks)
+            return;
+        work_on(j, n / j->chunks, n % j->chunks);
+    }
+}
+
+/* pass 0: scores, their powers and sums; 1: scores, and weights by the sums that there are;
+   2: gradients. `parallel` is OpenMP's GOMP_parallel, or NULL for one thread. */
+void convattn_attend(const tile *t, int pass, unsigned threads, run_in_parallel *parallel)
+{
+    job j = {t, pass, (t->rows + CHUNK - 1) / CHUNK, 0};
+    if (parallel && threads > 1 && t->heads * j.chunks > 1)
+        parallel(work, &j, threads, 0);
+    else
+        work(&j);
+}
+
+int convattn_chunk_of_attention(void)
+{
+    return CHUNK;
+}
+
+/* For callers to compare: a library of another version would misread what they pass. */
+int convattn_size_of_attention(void)
+{
+    return sizeof(tile);
+}

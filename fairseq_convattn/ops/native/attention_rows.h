@@ -1,0 +1,102 @@
+/* The work on one row of scores, for one instruction set; see instruction_sets.h. */
+
+/* `count` floats at p, at most a vector's; the other lanes are `other`. */
+static inline NAME(vector) NAME(load)(const float *p, long count, float other)
+{
+    if (count >= LANES)
+        return *NAME(at)(p);
+    float lanes[LANES] __attribute__((aligned(64)));
+    for (long i = 0; i < LANES; i++)
+        lanes[i] = i < count ? p[i] : other;
+    return *NAME(at)(lanes);
+}
+
+static inline void NAME(store)(float *p, long count, NAME(vector) v)
+{
+    if (count >= LANES)
+        *NAME(at)(p) = v;
+    else
+        memcpy(p, &v, 4 * count);
+}
+
+/* Adds (step + steps_j) log2(e) to s_j; `steps` may be NULL. */
+static void NAME(add)(float *s, long count, float step, const float *steps)
+{
+    for (long j = 0; j < count; j += LANES) {
+        NAME(vector) more = (NAME(vector)){0} + step;
+        if (steps)
+            more += NAME(load)(steps + j, count - j, 0);
+        NAME(store)(s + j, count - j, NAME(load)(s + j, count - j, 0) + more * LOG2_E);
+    }
+}
+
+/* s_j + curve_j + column_j log2(e), to base 2; `column` may be NULL. Lanes beyond the row are
+   -infinity. */
+static inline NAME(vector) NAME(score)(
+    const float *s, const float *curve, const float *column, long j, long count)
+{
+    NAME(vector) score = NAME(load)(s + j, count - j, -INFINITY);
+    score += NAME(load)(curve + j, count - j, 0);
+    if (column)
+        score += NAME(load)(column + j, count - j, 0) * LOG2_E;
+    return score;
+}
+
+/* s_j becomes 2^(score_j - largest), where the largest is `lowest` at least. Returns the sum;
+   writes the largest. */
+static float NAME(powers)(
+    float *s, const float *curve, const float *column, long count, float lowest, float *largest)
+{
+    NAME(vector) most = (NAME(vector)){0} + lowest, sum = {0};
+    for (long j = 0; j < count; j += LANES) {
+        NAME(vector) score = NAME(score)(s, curve, column, j, count);
+        NAME(store)(s + j, count - j, score);
+        most = NAME(larger)(score, most);
+    }
+    *largest = most[0];
+    for (int i = 1; i < LANES; i++)
+        *largest = most[i] > *largest ? most[i] : *largest;
+    for (long j = 0; j < count; j += LANES) {
+        NAME(vector) power = NAME(exp2)(NAME(load)(s + j, count - j, -INFINITY) - *largest);
+        NAME(store)(s + j, count - j, power);
+        sum += power;
+    }
+    float total = 0;
+    for (int i = 0; i < LANES; i++)
+        total += sum[i];
+    return total;
+}
+
+/* s_j becomes 2^(score_j - less). */
+static void NAME(weights)(
+    float *s, const float *curve, const float *column, long count, float less)
+{
+    for (long j = 0; j < count; j += LANES)
+        NAME(store)(s + j, count - j,
+                    NAME(exp2)(NAME(score)(s, curve, column, j, count) - less));
+}
+
+/* d_j becomes weights_j (d_j - less), which is added to diagonals_j, if not NULL. */
+static void NAME(gradient)(
+    float *d, const float *weights, long count, float less, float *diagonals)
+{
+    for (long j = 0; j < count; j += LANES) {
+        NAME(vector) of_score =
+            NAME(load)(weights + j, count - j, 0) * (NAME(load)(d + j, count - j, 0) - less);
+        NAME(store)(d + j, count - j, of_score);
+        if (diagonals)
+            NAME(store)(diagonals + j, count - j,
+                        NAME(load)(diagonals + j, count - j, 0) + of_score);
+    }
+}
+
+static float NAME(sum)(const float *x, long count)
+{
+    NAME(vector) sum = {0};
+    for (long j = 0; j < count; j += LANES)
+        sum += NAME(load)(x + j, count - j, 0);
+    float total = 0;
+    for (int i = 0; i < LANES; i++)
+        total += sum[i];
+    return total;
+}
