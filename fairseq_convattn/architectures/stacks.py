@@ -1,5 +1,6 @@
 """fairseq's transformer encoder and decoder with a chosen token mixer in every layer."""
 
+import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -14,7 +15,7 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import nn
 
-from ..mixers import MixerConfig, build_mixer
+from ..mixers import CrossAttention, MixerConfig, build_mixer
 
 
 class _MixerLayer:
@@ -46,6 +47,18 @@ class ConvAttnEncoderLayer(_MixerLayer, TransformerEncoderLayerBase):
 
 class ConvAttnDecoderLayer(_MixerLayer, TransformerDecoderLayerBase):
     """fairseq's decoder layer around any causal mixer."""
+
+    def build_encoder_attention(self, embed_dim, cfg):
+        return CrossAttention(
+            embed_dim,
+            cfg.decoder.attention_heads,
+            kdim=cfg.encoder.embed_dim,
+            vdim=cfg.encoder.embed_dim,
+            dropout=cfg.attention_dropout,
+            encoder_decoder_attention=True,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+        )
 
 
 def _wrapped(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
@@ -80,6 +93,17 @@ class ConvAttnEncoder(TransformerEncoderBase):
         layer = ConvAttnEncoderLayer(cfg, next(self._mixers))
         self._tables.share(layer)
         return _wrapped(layer, cfg)
+
+    def reorder_encoder_out(self, encoder_out, new_order):
+        """fairseq's, which copies nothing while hypotheses stay with their sentences."""
+        sentences = encoder_out.get("sentences")
+        if sentences is None:
+            batch = encoder_out["encoder_out"][0].size(1)
+            sentences = [torch.arange(batch, device=new_order.device)]
+        reordered = sentences[0].index_select(0, new_order)
+        if torch.equal(reordered, sentences[0]):
+            return encoder_out
+        return {**super().reorder_encoder_out(encoder_out, new_order), "sentences": [reordered]}
 
 
 class ConvAttnDecoder(TransformerDecoderBase):

@@ -6,6 +6,7 @@ from .attention import SelfAttention
 from .composite import CompositeAttention, tisa_attention
 from .config import MixerConfig
 from .convolution import ConvolutionMixer, DynamicConvolution, LightweightConvolution
+from .cross_attention import CrossAttention
 
 MIXERS = {
     "lightweight": LightweightConvolution,
@@ -29,6 +30,7 @@ __all__ = [
     "MIXERS",
     "CompositeAttention",
     "ConvolutionMixer",
+    "CrossAttention",
     "DynamicConvolution",
     "LightweightConvolution",
     "MixerConfig",

@@ -9,7 +9,7 @@ from fairseq.modules import FairseqDropout
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
-from ..ops import dynamic_conv, lightweight_conv, normalize_taps, taps_inside
+from ..ops import Past, dynamic_conv, lightweight_conv, normalize_taps, taps_inside
 from .config import MixerConfig
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
@@ -113,8 +113,8 @@ class ConvolutionMixer(FairseqIncrementalState, nn.Module, ABC):
         convolution = lightweight_conv if taps.dim() == 2 else dynamic_conv
         if incremental_state is None:
             return convolution(x, taps, self.bias, **options)
-        tail = state.get("prev_input", x[:0])
-        y, state["prev_input"] = convolution(x, taps, self.bias, tail=tail, **options)
+        past = state.get("past") or Past.none(x.size(1), x)
+        y, state["past"] = convolution(x, taps, self.bias, tail=past, **options)
         self._set_input_buffer(incremental_state, state)
         return y
 
@@ -136,9 +136,11 @@ class ConvolutionMixer(FairseqIncrementalState, nn.Module, ABC):
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor):
         """Give every hypothesis the state of the one that it continues (beam search)."""
         state = self._get_input_buffer(incremental_state)
-        if state:  # every entry is [positions, batch, ...]
-            state = {name: past.index_select(1, new_order) for name, past in state.items()}
-            self._set_input_buffer(incremental_state, state)
+        if state:
+            new_state = {"past": state["past"].reorder(new_order)}
+            if "prev_real" in state:  # [positions, batch]
+                new_state["prev_real"] = state["prev_real"].index_select(1, new_order)
+            self._set_input_buffer(incremental_state, new_state)
         return incremental_state
 
     def _get_input_buffer(self, incremental_state):

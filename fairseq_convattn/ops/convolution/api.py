@@ -8,6 +8,7 @@ from torch import Tensor
 from ..implementation import forced_implementation
 from ..native import warn_that_not_built
 from . import banded, native, reference
+from .past import Past
 
 IMPLEMENTATIONS = {
     "reference": reference.convolve,
@@ -28,11 +29,11 @@ def lightweight_conv(
     bias: Tensor | None = None,
     *,
     causal: bool,
-    tail: Tensor | None = None,
+    tail: Tensor | Past | None = None,
     softmax: bool = False,
     dropout_p: float = 0.0,
     impl: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | tuple[Tensor, Tensor | Past]:
     """Convolve every channel with the one kernel of its head (Wu et al. 2019, eq. 4).
 
     ``y[i, b, c] = bias[c] + sum_k taps[head(c), k] x[i + k - P, b, c]`` with
@@ -45,7 +46,8 @@ def lightweight_conv(
         bias: ``[channels]`` or None.
         causal: whether an output sees only its own position and earlier ones.
         tail: the inputs that precede ``x``, ``[n, batch, channels]`` with any n >= 0,
-            to continue a causal convolution. Start with ``x.new_zeros(0, batch, channels)``.
+            to continue a causal convolution. Start with ``x.new_zeros(0, batch, channels)``;
+            or, where that is to be fast, with ``Past.none(batch, x)``.
         softmax: whether to convolve with the softmax of the taps, computed in float32 at least.
         dropout_p: probability of dropping a tap, after the softmax (DropConnect); the others
             are divided by ``1 - dropout_p``.
@@ -55,7 +57,8 @@ def lightweight_conv(
 
     Returns:
         ``[time, batch, channels]``; with a ``tail``, the pair of that and the tail for
-        the next call: the last ``kernel_size - 1`` inputs (fewer at the beginning).
+        the next call: the last ``kernel_size - 1`` inputs (fewer at the beginning), or a
+        :class:`Past` if it was one, after which the given one may no longer be used.
 
     Raises:
         ValueError: the shapes disagree, ``impl`` is unknown or cannot take the inputs, or a
@@ -71,11 +74,11 @@ def dynamic_conv(
     bias: Tensor | None = None,
     *,
     causal: bool,
-    tail: Tensor | None = None,
+    tail: Tensor | Past | None = None,
     softmax: bool = False,
     dropout_p: float = 0.0,
     impl: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | tuple[Tensor, Tensor | Past]:
     """Convolve with a kernel of its own at every position (Wu et al. 2019, eq. 5).
 
     ``y[i, b, c] = bias[c] + sum_k taps[i, b, head(c), k] x[i + k - P, b, c]``.
@@ -98,11 +101,42 @@ def _convolve(
     taps: Tensor,
     bias: Tensor | None,
     causal: bool,
-    tail: Tensor | None,
+    tail: Tensor | Past | None,
     softmax: bool,
     dropout_p: float,
     impl: str | None,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | tuple[Tensor, Tensor | Past]:
+    _check_inputs(x, taps, causal, tail, dropout_p)
+    implementation = _implementation(impl or forced_implementation(), x, taps)
+    time, kernel_size = x.size(0), taps.size(-1)
+    keep, kept = 1 - dropout_p, None
+    if dropout_p > 0:
+        kept = torch.empty_like(taps, dtype=torch.bool).bernoulli_(keep)
+    options = {"softmax": softmax, "kept": kept, "keep": keep}
+    if tail is None:
+        left = kernel_size - 1 if causal else kernel_size // 2
+        return _with_bias(implementation(x, taps, time, left, **options), bias)
+    if isinstance(tail, Past):
+        past = tail.append(x, kernel_size - 1)
+        left = kernel_size - 1 - (len(past.index) - time)
+        if implementation is native.convolve and kept is None and not torch.is_grad_enabled():
+            y = native.continue_from(past, taps, time, left, softmax=softmax)
+        else:
+            y = implementation(past.inputs(), taps, time, left, **options)
+        return _with_bias(y, bias), past
+    inputs = torch.cat([tail, x])[-(time + kernel_size - 1) :]
+    left = kernel_size - 1 - (inputs.size(0) - time)
+    next_tail = inputs[inputs.size(0) - min(inputs.size(0), kernel_size - 1) :].clone()
+    return _with_bias(implementation(inputs, taps, time, left, **options), bias), next_tail
+
+
+def _with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
+    return y if bias is None else y + bias.to(y.dtype)
+
+
+def _check_inputs(
+    x: Tensor, taps: Tensor, causal: bool, tail: Tensor | Past | None, dropout_p: float
+) -> None:
     heads, kernel_size = taps.shape[-2:]
     _check(
         x.dim() == 3 and x.size(0) >= 1,
@@ -113,24 +147,10 @@ def _convolve(
     )
     _check(kernel_size >= 1, "the kernel needs at least one tap")
     _check(tail is None or causal, "only a causal convolution continues from a tail")
-    _check(
-        tail is None or tail.shape[1:] == x.shape[1:],
-        "tail and x must agree in batch and channels",
-    )
-    _check(0 <= dropout_p < 1, f"dropout_p must be in [0, 1), not {dropout_p}")
-    implementation = _implementation(impl or forced_implementation(), x, taps)
-    past, next_tail = x, None
     if tail is not None:
-        past = torch.cat([tail, x])[-(x.size(0) + kernel_size - 1) :]
-        next_tail = past[past.size(0) - min(past.size(0), kernel_size - 1) :].clone()
-    left = kernel_size - 1 - (past.size(0) - x.size(0)) if causal else kernel_size // 2
-    keep, kept = 1 - dropout_p, None
-    if dropout_p > 0:
-        kept = torch.empty_like(taps, dtype=torch.bool).bernoulli_(keep)
-    y = implementation(past, taps, x.size(0), left, softmax=softmax, kept=kept, keep=keep)
-    if bias is not None:
-        y = y + bias.to(y.dtype)
-    return y if tail is None else (y, next_tail)
+        like = (tail.index.size(1), tail.rows.size(2)) if isinstance(tail, Past) else tail.shape[1:]
+        _check(tuple(like) == x.shape[1:], "tail and x must agree in batch and channels")
+    _check(0 <= dropout_p < 1, f"dropout_p must be in [0, 1), not {dropout_p}")
 
 
 def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., Tensor]:

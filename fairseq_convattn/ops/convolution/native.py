@@ -10,13 +10,18 @@ import torch
 from torch import Tensor
 
 from .. import native
+from .past import Past
 
 DTYPES = (torch.float32, torch.bfloat16)
 
 
 class _Sequence(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p)] + [
-        (name, ctypes.c_int64) for name in ("time_stride", "batch_stride")
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("time_stride", ctypes.c_int64),
+        ("batch_stride", ctypes.c_int64),
+        ("index", ctypes.c_void_p),
+        ("row_stride", ctypes.c_int64),
     ]
 
 
@@ -77,6 +82,11 @@ def convolve(
     return torch.ops.convattn.convolve(x, taps, kept, time, left, softmax, 1 / keep)
 
 
+def continue_from(past: Past, taps: Tensor, time: int, left: int, *, softmax: bool) -> Tensor:
+    """As :func:`convolve` with the inputs of ``past``; no derivatives."""
+    return torch.ops.convattn.convolve_past(past.rows, past.index, taps, time, left, softmax)
+
+
 def _sequence(x: Tensor) -> _Sequence:
     return _Sequence(x.data_ptr(), x.stride(0), x.stride(1))
 
@@ -122,6 +132,10 @@ def _run(problem: _Problem, backward: bool) -> None:
 
 
 _operators = torch.library.Library("convattn", "DEF")
+_operators.define(
+    "convolve_past(Tensor rows, Tensor index, Tensor taps, SymInt time, SymInt left, "
+    "bool softmax) -> Tensor"
+)
 _HOW = "SymInt left, bool softmax, float factor"
 _operators.define(f"convolve(Tensor x, Tensor taps, Tensor? kept, SymInt time, {_HOW}) -> Tensor")
 _operators.define(
@@ -156,6 +170,22 @@ def _forward(
     y = x.new_empty(time, *x.shape[1:])
     if y.numel():
         problem = _problem(x, taps, kept, time, left, softmax, factor)
+        problem.y = _sequence(y)
+        _run(problem, backward=False)
+    return y
+
+
+def _forward_from_past(
+    rows: Tensor, index: Tensor, taps: Tensor, time: int, left: int, softmax: bool
+) -> Tensor:
+    batch, channels = index.size(1), rows.size(2)
+    _check(rows[:, :1].expand(-1, batch, -1), taps, None, time)
+    rows, index, taps = rows.contiguous(), index.contiguous(), _dense(taps)
+    y = rows.new_empty(time, batch, channels)
+    if y.numel():
+        problem = _problem(rows, taps, None, time, left, softmax, 1.0)
+        problem.inputs, problem.batch = index.shape
+        problem.x = _Sequence(rows.data_ptr(), *index.stride(), index.data_ptr(), channels)
         problem.y = _sequence(y)
         _run(problem, backward=False)
     return y
@@ -224,8 +254,15 @@ def _fake_backward(grad, x, taps, kept, left, softmax, factor, needs_x, needs_ta
 
 
 _operators.impl("convolve", _forward, "CPU")
+_operators.impl("convolve_past", _forward_from_past, "CPU")
 _operators.impl("convolve_backward", _backward, "CPU")
 torch.library.register_fake("convattn::convolve", _fake)
+torch.library.register_fake(
+    "convattn::convolve_past",
+    lambda rows, index, taps, time, left, softmax: rows.new_empty(
+        time, index.size(1), rows.size(2)
+    ),
+)
 torch.library.register_fake("convattn::convolve_backward", _fake_backward)
 torch.library.register_autograd("convattn::convolve", _differentiate, setup_context=_save)
 torch.library.register_autograd("convattn::convolve_backward", _no_second_derivatives)

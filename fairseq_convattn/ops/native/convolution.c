@@ -37,10 +37,13 @@ static const functions every[] = FOR_EVERY_INSTRUCTION_SET(FUNCTIONS);
 
 #define use every[convattn_instruction_set]
 
-/* Where a [time, batch, channels] tensor lies; strides in elements, that of channels is 1. */
+/* Where a [time, batch, channels] tensor lies; strides in elements, that of channels is 1. With
+   an index [time, batch], which has the strides then, its rows lie `row_stride` apart. */
 typedef struct {
     void *data;
     int64_t time_stride, batch_stride;
+    const int64_t *index;
+    int64_t row_stride;
 } sequence;
 
 /* Taps [time, batch, heads, taps], or [heads, taps] with strides 0 of time and batch. */
@@ -112,6 +115,12 @@ static inline int64_t taps_of(const kernels *w, int64_t t, int64_t b, int64_t h)
     return t * w->time_stride + b * w->batch_stride + h * w->head_stride;
 }
 
+static inline int64_t row_of(const sequence *s, int64_t t, int64_t b)
+{
+    int64_t at = t * s->time_stride + b * s->batch_stride;
+    return s->index ? s->index[at] * s->row_stride : at;
+}
+
 /* At most CHUNK channels of one head. */
 typedef struct {
     int64_t head, channel;
@@ -164,19 +173,19 @@ static void pack(const tile *t, sequence s, int64_t length, int64_t from, long c
     strip first = strip_at(t->p, t->first);
     int whole = !t->p->half && t->p->head_dim % first.width == 0;
     for (long n = 0; n < count; n++) {
-        int64_t at = (from + n) * s.time_stride + t->b * s.batch_stride + first.channel;
-        if (whole && from + n >= 0 && from + n < length) {
-            use.spread((float *)s.data + at, to + n * first.width, t->strips, t->rows * CHUNK,
-                       first.width);
+        int there = from + n >= 0 && from + n < length;
+        int64_t at = there ? row_of(&s, from + n, t->b) : 0;
+        if (whole && there) {
+            use.spread((float *)s.data + at + first.channel, to + n * first.width, t->strips,
+                       t->rows * CHUNK, first.width);
             continue;
         }
         for (long i = 0; i < t->strips; i++) {
             strip q = strip_at(t->p, t->first + i);
             float *row = slot(t, to, i) + n * q.width;
-            long real = from + n >= 0 && from + n < length ? q.channels : 0;
+            long real = there ? q.channels : 0;
             if (real)
-                read(s.data, (from + n) * s.time_stride + t->b * s.batch_stride + q.channel, row,
-                     real, t->p->half);
+                read(s.data, at + q.channel, row, real, t->p->half);
             memset(row + real, 0, 4 * (q.width - real));
         }
     }

@@ -132,10 +132,17 @@ static void NAME(convolve)(
             NAME(block)(inputs + c, x_stride, kernels, w_stride, w_step, outputs + c, y_stride,
                         taps, ROWS, 1);
     }
-    for (; i < time; i++)
-        for (long c = 0; c < channels; c += LANES)
-            NAME(block)(x + i * x_stride + c, x_stride, w + i * w_stride, w_stride, w_step,
-                        y + i * y_stride + c, y_stride, taps, 1, 1);
+    for (; i < time; i++) {
+        const float *inputs = x + i * x_stride, *kernels = w + i * w_stride;
+        float *outputs = y + i * y_stride;
+        long c = 0;
+        for (; c + VECTORS * LANES <= channels; c += VECTORS * LANES)
+            NAME(block)(inputs + c, x_stride, kernels, w_stride, w_step, outputs + c, y_stride,
+                        taps, 1, VECTORS);
+        for (; c < channels; c += LANES)
+            NAME(block)(inputs + c, x_stride, kernels, w_stride, w_step, outputs + c, y_stride,
+                        taps, 1, 1);
+    }
 }
 
 /* Vectors of sums, rows by `stride`: s[i][k] = sum_v g[i][v] x[i + k][v] for `rows` outputs over

@@ -1,0 +1,344 @@
+#!/usr/bin/env python
+"""fairseq's commands from end to end: tokens per second, parameters and memory of whole models.
+
+Runs fairseq-train on language models (6 layers, 512 / 2048 / 8, 8,000 types) and on encoders and
+decoders of IWSLT's shape, and fairseq-generate at beam 5 with outputs of one length, which models
+with random weights need to be compared: this package's models beside fairseq's transformer and
+lightconv of the same shape, on random text. Every run is a process of its own, all models in
+turn, round after round. Linux only.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import random
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from measuring import lengths, names_among, new_file, save
+
+PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
+TASKS = ("lm", "translation", "generate")
+MODELS = ("dynamic", "lightweight", "attention", "transformer", "lightconv")
+FAIRSEQS = ("transformer", "lightconv")
+FIELDS = (
+    "task",
+    "model",
+    "tokens",
+    "tokens_per_second",
+    "least",
+    "most",
+    "memory_MiB",
+    "parameters",
+)
+TYPES = 8_000
+LM_SHAPE = (
+    "--decoder-layers 6 --decoder-embed-dim 512 --decoder-ffn-embed-dim 2048 "
+    "--decoder-attention-heads 8 --share-decoder-input-output-embed --dropout 0.1 "
+    "--attention-dropout 0.1"
+)
+LM_ARCHITECTURES = {
+    "dynamic": "dynamic_conv_lm",
+    "lightweight": "lightweight_conv_lm",
+    "attention": "attention_lm",
+    "transformer": "transformer_lm",
+    "lightconv": "lightconv_lm --decoder-conv-type dynamic --weight-softmax True",
+}
+TRANSLATION_ARCHITECTURES = {
+    "dynamic": "dynamic_conv_iwslt_de_en",
+    "lightweight": "lightweight_conv_iwslt_de_en",
+    "attention": "attention_iwslt_de_en",
+    "transformer": "transformer_iwslt_de_en",
+    "lightconv": "lightconv_iwslt_de_en --encoder-conv-type dynamic --decoder-conv-type dynamic",
+}
+GENERATED = 27  # tokens of every output, as IWSLT's sentences have on average
+SENTENCE = 27
+BEAM = 5
+
+
+class Run(NamedTuple):
+    """Tokens per second, MiB at the peak, and parameters."""
+
+    speed: float
+    memory: float
+    parameters: int
+
+
+class Commands:
+    """fairseq's commands in a folder, on random text."""
+
+    def __init__(self, folder: Path, arguments: argparse.Namespace):
+        self.folder, self.arguments = folder, arguments
+        self.environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(arguments.threads),
+            "PYTHONPATH": os.pathsep.join([str(PLUGIN.parent), os.environ.get("PYTHONPATH", "")]),
+        }
+
+    def run(self, command: str) -> tuple[str, float]:
+        """What it prints, and its memory in MiB at the peak."""
+        executable, *rest = shlex.split(command)
+        path = Path(sys.executable).with_name(executable)
+        with tempfile.TemporaryFile("w+") as output:
+            process = subprocess.Popen(
+                [str(path), *rest],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env=self.environment,
+            )
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            output.seek(0)
+            printed = output.read()
+        if process.returncode:
+            sys.exit(f"error: {command}\n{printed[-3000:]}")
+        return printed, usage.ru_maxrss / 1024
+
+    def write(self, name: str, lines: int, words: int) -> None:
+        randomly = random.Random(1)
+        text = (
+            " ".join(str(randomly.randrange(TYPES)) for _ in range(words)) for _ in range(lines)
+        )
+        (self.folder / name).write_text("".join(f"{line}\n" for line in text))
+
+    def prepare_text(self, tokens: int) -> None:
+        """``data-lm``, of as many tokens as all updates take; and ``data``, parallel."""
+        self.write("lm", 1 + tokens // 100, 100)
+        self.run("fairseq-preprocess --only-source --trainpref lm --destdir data-lm")
+        sentences = max(self.arguments.sentences, 1 + tokens // SENTENCE)
+        for split, count in (("train", sentences), ("test", self.arguments.sentences)):
+            for language in ("de", "en"):
+                self.write(f"{split}.{language}", count, SENTENCE - 1)
+        self.run(
+            "fairseq-preprocess -s de -t en --trainpref train --testpref test --destdir data "
+            "--joined-dictionary"
+        )
+
+    def train(self, data: str, architecture: str, more: str) -> Run:
+        printed, memory = self.run(
+            f"fairseq-train {data} --user-dir {PLUGIN} --arch {architecture} {more} --seed 1 "
+            "--optimizer adam --lr 1e-4 --disable-validation --num-workers 0 --log-format json "
+            f"--log-interval 1 --max-update {self.arguments.updates} --cpu"
+        )
+        return Run(_trained_speed(printed), memory, _parameters(printed))
+
+    def train_language_model(self, model: str, tokens: int) -> Run:
+        return self.train(
+            "data-lm",
+            f"{LM_ARCHITECTURES[model]} {LM_SHAPE}",
+            f"--task language_modeling --sample-break-mode none --tokens-per-sample {tokens} "
+            f"--max-tokens {max(tokens, self.arguments.batch_tokens)} --no-save",
+        )
+
+    def train_translation(self, model: str, more: str = "--no-save") -> Run:
+        return self.train(
+            "data",
+            TRANSLATION_ARCHITECTURES[model],
+            f"--share-all-embeddings --max-tokens {self.arguments.batch_tokens} {more}",
+        )
+
+    def generate(self, model: str) -> Run:
+        checkpoint = self.folder / model / "checkpoint_last.pt"
+        if not checkpoint.exists():
+            self.train_translation(model, f"--save-dir {model} --no-epoch-checkpoints")
+        printed, memory = self.run(
+            f"fairseq-generate data --user-dir {PLUGIN} --path {checkpoint} --beam {BEAM} "
+            f"--min-len {GENERATED} --max-len-a 0 --max-len-b {GENERATED} --cpu --quiet "
+            f"--batch-size {self.arguments.sentences_per_batch} --num-workers 0"
+        )
+        speed = float(re.search(r"([\d.]+) tokens/s\)", printed)[1])
+        return Run(speed, memory, 0)
+
+
+def _trained_speed(printed: str) -> float:
+    """The median over the updates but the first one, which allocates and compiles."""
+    speeds = [
+        float(json.loads(line[line.index("{") :])["wps"])
+        for line in printed.splitlines()
+        if "| train_inner |" in line
+    ]
+    if len(speeds) < 2:
+        sys.exit("error: fewer than two updates to measure: raise --updates")
+    return statistics.median(speeds[1:])
+
+
+def _parameters(printed: str) -> int:
+    return int(re.search(r"num\. shared model params: ([\d,]+)", printed)[1].replace(",", ""))
+
+
+def measure(commands: Commands, arguments: argparse.Namespace) -> Iterator[dict]:
+    """Rows of ``FIELDS``, model by model."""
+    cases = []
+    if "lm" in arguments.tasks:
+        cases += [("lm", tokens) for tokens in arguments.tokens]
+    cases += [(task, SENTENCE) for task in ("translation", "generate") if task in arguments.tasks]
+    for task, tokens in cases:
+        found: dict[str, list[Run]] = {model: [] for model in arguments.models}
+        for _ in range(arguments.repetitions):
+            for model, runs in found.items():
+                if task == "lm":
+                    runs.append(commands.train_language_model(model, tokens))
+                elif task == "translation":
+                    runs.append(commands.train_translation(model))
+                else:
+                    runs.append(commands.generate(model))
+        for model, runs in found.items():
+            speeds = [run.speed for run in runs]
+            yield dict(
+                zip(
+                    FIELDS,
+                    (
+                        *(task, model, tokens, statistics.median(speeds), min(speeds), max(speeds)),
+                        *(max(run.memory for run in runs), runs[0].parameters or None),
+                    ),
+                    strict=True,
+                )
+            )
+
+
+def _label(model: str) -> str:
+    return f"fairseq's {model}" if model in FAIRSEQS else model
+
+
+HEADER = (
+    f"{'task':12}{'tokens':>7}  {'model':24}{'tokens/s':>10} {'least..most':>17}"
+    f"{'x transformer':>14}{'x lightconv':>12}{'MiB':>8}{'parameters':>12}"
+)
+
+
+def line(row: dict, rows: list[dict]) -> str:
+    """With the ratios to fairseq's models in the same case."""
+    same = {
+        other["model"]: other["tokens_per_second"]
+        for other in rows
+        if (other["task"], other["tokens"]) == (row["task"], row["tokens"])
+    }
+    ratios = "".join(
+        f"{row['tokens_per_second'] / same[name]:>{width}.2f}" if name in same else " " * width
+        for name, width in (("transformer", 14), ("lightconv", 12))
+    )
+    spread = f"{row['least']:,.0f}..{row['most']:,.0f}"
+    parameters = f"{row['parameters']:,}" if row["parameters"] else ""
+    return (
+        f"{row['task']:12}{row['tokens']:7,}  {_label(row['model']):24}"
+        f"{row['tokens_per_second']:10,.1f} {spread:>17}{ratios}{row['memory_MiB']:8,.0f}"
+        f"{parameters:>12}"
+    )
+
+
+def plot(rows: list[dict], file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    figure, axes = pyplot.subplots(
+        1, len(tasks), figsize=(4.6 * len(tasks), 3.6), squeeze=False, layout="constrained"
+    )
+    for axis, task in zip(axes[0], tasks, strict=True):
+        mine = [row for row in rows if row["task"] == task]
+        models = list(dict.fromkeys(row["model"] for row in mine))
+        if task == "lm":
+            for model in models:
+                points = [
+                    (row["tokens"], row["tokens_per_second"])
+                    for row in mine
+                    if row["model"] == model
+                ]
+                style = "--s" if model in FAIRSEQS else "-o"
+                axis.plot(*zip(*points, strict=True), style, label=_label(model), markersize=4)
+            axis.set(xscale="log", xlabel="tokens of a block", title="training a language model")
+            ticks = sorted({row["tokens"] for row in mine})
+            axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+            axis.minorticks_off()
+            axis.legend(fontsize="x-small")
+        else:
+            speeds = [row["tokens_per_second"] for row in mine]
+            axis.barh([_label(model) for model in models], speeds)
+            axis.invert_yaxis()
+            axis.set(title={"translation": "training a translator"}.get(task, "translating"))
+        axis.set(**{"ylabel" if task == "lm" else "xlabel": "tokens per second"})
+        axis.set(**{"ylim" if task == "lm" else "xlim": (0, None)})
+        axis.grid(alpha=0.3)
+    figure.savefig(file)
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return int(text)
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--tasks", type=names_among(TASKS), default=list(TASKS), help=f"among {','.join(TASKS)}"
+    )
+    parser.add_argument(
+        "--models", type=names_among(MODELS), default=list(MODELS), help=f"among {','.join(MODELS)}"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=lengths,
+        default=[128, 512, 1024, 2048],
+        help="of the language models' blocks (default: 128,512,1024,2048)",
+    )
+    for option, default, what in (
+        ("--batch-tokens", 2048, "tokens of an update, at least"),
+        ("--updates", 5, "of a training run, of which the median but for the first one"),
+        ("--sentences", 128, "to be translated"),
+        ("--sentences-per-batch", 32, "while translating"),
+        ("--repetitions", 3, "rounds, of which the median"),
+        ("--threads", os.cpu_count(), "of every process"),
+    ):
+        parser.add_argument(
+            option, type=_positive, default=default, help=f"{what} (default: {default:,})"
+        )
+    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
+    parser.add_argument(
+        "--plot", type=new_file, metavar="FILE", help="also draw them (needs matplotlib)"
+    )
+    return parser
+
+
+def main() -> None:
+    parser = _options()
+    arguments = parser.parse_args()
+    if arguments.plot and not importlib.util.find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    if arguments.updates < 2:
+        parser.error("--updates: the first one is not counted")
+    import torch
+
+    print(
+        f"{shlex.join(['python', *sys.argv])}\n{platform.processor() or platform.machine()}, "
+        f"{arguments.threads} threads; Python {platform.python_version()}, torch "
+        f"{torch.__version__}\n\n{HEADER}",
+        flush=True,
+    )
+    rows: list[dict] = []
+    with tempfile.TemporaryDirectory() as folder:
+        commands = Commands(Path(folder), arguments)
+        longest = max([arguments.batch_tokens, *arguments.tokens])
+        commands.prepare_text((arguments.updates + 1) * longest)
+        for row in measure(commands, arguments):
+            rows.append(row)
+            if row["model"] == arguments.models[-1]:
+                case = rows[-len(arguments.models) :]
+                print(*(line(one, case) for one in case), sep="\n", flush=True)
+    save(rows, FIELDS, arguments.csv, arguments.plot, plot)
+
+
+if __name__ == "__main__":
+    main()

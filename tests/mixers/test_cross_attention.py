@@ -1,0 +1,91 @@
+"""Attention to an encoder: fairseq's, computed otherwise."""
+
+import pytest
+import torch
+from fairseq.modules import MultiheadAttention
+
+from fairseq_convattn.mixers import CrossAttention
+
+EMBED, SOURCE, HEADS, KEYS, SENTENCES = 8, 6, 2, 7, 3
+
+
+def pair():
+    torch.manual_seed(1)
+    options = {"kdim": SOURCE, "vdim": SOURCE, "encoder_decoder_attention": True}
+    modules = [kind(EMBED, HEADS, **options) for kind in (MultiheadAttention, CrossAttention)]
+    modules[1].load_state_dict(modules[0].state_dict())
+    return modules
+
+
+def inputs(time, beams=1):
+    query = torch.randn(time, SENTENCES * beams, EMBED, requires_grad=True)
+    source = torch.randn(KEYS, SENTENCES, SOURCE, requires_grad=True)
+    padding = torch.zeros(SENTENCES, KEYS, dtype=torch.bool)
+    padding[0, :2], padding[1, 5:] = True, True
+    return (
+        query,
+        source.repeat_interleave(beams, dim=1),
+        padding.repeat_interleave(beams, dim=0),
+    )
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_trains_as_fairseqs(need_weights, padded):
+    query, source, padding = inputs(5)
+    results = []
+    for module in pair():
+        y, weights = module(
+            query,
+            source,
+            source,
+            key_padding_mask=padding if padded else None,
+            static_kv=True,
+            need_weights=need_weights,
+        )
+        loss = y.square().sum() + (weights.square().sum() if need_weights else 0)
+        wanted = [query, source, *module.parameters()]
+        results.append((y, weights, *torch.autograd.grad(loss, wanted)))
+    for expected, actual in zip(*results, strict=True):
+        if expected is not None and (expected.dim() != 3 or need_weights):
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    assert results[1][1] is None or need_weights
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("beams", [1, 4])
+def test_decodes_as_fairseqs(beams, need_weights):
+    results = []
+    for module in pair():
+        module.eval()
+        module.set_beam_size(beams)
+        torch.manual_seed(2)
+        _, source, padding = inputs(1, beams)
+        state, outputs = {}, []
+        order = torch.arange(SENTENCES * beams)
+        for step in range(4):
+            query = torch.randn(1, SENTENCES * beams, EMBED)
+            if step == 2:  # the second sentence is done
+                order = torch.cat([order[:beams], order[2 * beams :].flip(0)])
+            if step:
+                module.reorder_incremental_state(state, order[: query.size(1)])
+            query = query[:, : len(order)]
+            many = {"incremental_state": state, "static_kv": True, "need_weights": need_weights}
+            y, weights = module(query, source, source, key_padding_mask=padding, **many)
+            outputs += [y] + [weights] * need_weights
+            order = torch.arange(len(order)).view(-1, beams).flip(1).flatten()
+            source, padding = source[:, : len(order)], padding[: len(order)]
+        results.append(outputs)
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_training_after_a_beam_search():
+    """A beam size that the generator has left behind does not mix sentences."""
+    query, source, padding = inputs(5)
+    _, module = pair()
+    expected, _ = module(query, source, source, key_padding_mask=padding, static_kv=True)
+    module.set_beam_size(3)
+    actual, _ = module(query, source, source, key_padding_mask=padding, static_kv=True)
+    torch.testing.assert_close(actual, expected)

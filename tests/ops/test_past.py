@@ -1,0 +1,87 @@
+"""What a convolution remembers while hypotheses are reordered: the same as copied tails."""
+
+import pytest
+import torch
+
+from fairseq_convattn.ops import Past, dynamic_conv, lightweight_conv
+from fairseq_convattn.ops.native import is_built
+
+HEADS, CHANNELS = 2, 6
+ORDERS = [[0, 1, 2], [2, 2, 0], [0, 0], [1, 0, 1, 1, 0], [4, 3]]  # swapped, fewer, more
+PIECES = [1, 1, 3, 1, 40, 1, 1, 2, 1, 1]
+
+
+@pytest.fixture(params=["reference", "banded", "native"])
+def impl(request):
+    if request.param == "native" and not is_built():
+        pytest.skip("the kernels were not compiled: no C compiler at installation")
+    return request.param
+
+
+def taps_for(convolution, time, batch, kernel_size):
+    shape = (HEADS, kernel_size)
+    return torch.randn(shape if convolution is lightweight_conv else (time, batch, *shape))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("convolution", [lightweight_conv, dynamic_conv])
+@pytest.mark.parametrize("kernel_size", [1, 2, 7, 31])
+def test_continues_as_a_tail_does(impl, convolution, kernel_size, dtype):
+    torch.manual_seed(kernel_size)
+    batch, orders = 3, iter(ORDERS)
+    like = torch.empty(0, batch, CHANNELS, dtype=dtype)
+    tail, past = like, Past.none(batch, like)
+    options = {"causal": True, "softmax": True, "impl": impl}
+    for i, time in enumerate(PIECES):
+        x = torch.randn(time, batch, CHANNELS, dtype=dtype)
+        taps = taps_for(convolution, time, batch, kernel_size)
+        expected, tail = convolution(x, taps, tail=tail, **options)
+        actual, past = convolution(x, taps, tail=past, **options)
+        torch.testing.assert_close(actual, expected)
+        if i % 2:
+            order = torch.tensor(next(orders))
+            batch, tail, past = len(order), tail[:, order], past.reorder(order)
+
+
+@torch.no_grad()
+def test_memory_does_not_grow(impl):
+    past, sizes = Past.none(3, torch.empty(0, 3, CHANNELS)), []
+    for _ in range(200):
+        x, taps = torch.randn(1, 3, CHANNELS), torch.randn(HEADS, 7)
+        _, past = lightweight_conv(x, taps, causal=True, tail=past, impl=impl)
+        sizes.append(past.rows.numel() + past.index.numel())
+    assert max(sizes) == max(sizes[:50])
+
+
+def test_steps_write_into_the_same_memory():
+    with torch.no_grad():
+        past, places = Past.none(3, torch.empty(0, 3, CHANNELS)), set()
+        for _ in range(10):
+            x, taps = torch.randn(1, 3, CHANNELS), torch.randn(HEADS, 7)
+            _, past = lightweight_conv(x, taps, causal=True, tail=past)
+            past = past.reorder(torch.tensor([1, 2, 0]))
+            places.add(past.rows.data_ptr())
+    assert len(places) == 1
+
+
+def test_gradients_reach_the_past(impl):
+    torch.manual_seed(1)
+    x, taps = torch.randn(6, 2, CHANNELS), torch.randn(6, 2, HEADS, 3)
+    results = []
+    for start in (torch.empty(0, 2, CHANNELS), Past.none(2, x)):
+        inputs, logits = x.clone().requires_grad_(), taps.clone().requires_grad_()
+        tail, outputs = start, []
+        for i in range(6):
+            steps = slice(i, i + 1)
+            y, tail = dynamic_conv(inputs[steps], logits[steps], causal=True, tail=tail, impl=impl)
+            outputs.append(y)
+        results.append(torch.autograd.grad(torch.cat(outputs).square().sum(), [inputs, logits]))
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_other_sentences_are_refused():
+    past = Past.none(3, torch.empty(0, 3, CHANNELS))
+    with pytest.raises(ValueError, match="agree in batch"):
+        lightweight_conv(torch.randn(1, 2, CHANNELS), torch.randn(2, 3), causal=True, tail=past)
