@@ -35,7 +35,11 @@ setup(
         "scipy>=1.11,<2",
     ],
     extras_require={
-        "test": ["pytest", "ruff", "subword-nmt", "matplotlib", "triton; sys_platform == 'linux'"],
+        "test": [
+            *("pytest", "ruff", "subword-nmt", "sacremoses", "matplotlib"),
+            "triton; sys_platform == 'linux'",
+        ],
+        "recipes": ["subword-nmt", "sacremoses", "jieba"],
         "benchmark": ["matplotlib"],
         "analysis": ["matplotlib"],
     },

@@ -7,7 +7,8 @@ source "$scripts/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_cnn_dm.sh [--source DIR | --mirror URL] [--output DIR] [--sample]
+usage: bash scripts/prepare_cnn_dm.sh [--pieces N] [--source DIR | --mirror URL] [--output DIR]
+         [--sample]
 
 Downloads the CNN and Daily Mail stories of Hermann et al. (2015) and the split of See et al.
 (2017), extracts articles and summaries (scripts/extract_cnn_dm.py says how), learns one
@@ -18,6 +19,7 @@ Besides bin, the output folder has text (whole articles in .source, summaries in
 (model and dictionary) and pieces (what was binarised). <q> separates the sentences of a summary:
 score against text/test.target with scripts/score.py --metric rouge --rouge-split '<q>'.
 
+  --pieces N     how many pieces to learn, for a small sample (default: 30000)
   --source DIR   a local copy instead of the download: cnn_stories.tgz and
                  dailymail_stories.tgz (also at https://cs.nyu.edu/~kcho/DMQA), or the folders
                  cnn/stories and dailymail/stories; and all_train.txt, all_val.txt and
@@ -26,12 +28,19 @@ END
   shared_options data/cnn_dm
 }
 
+pieces=30000 others=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --pieces) pieces=${2:?--pieces needs a number}; shift 2 ;;
+    *) others+=("$1"); shift ;;
+  esac
+done
+
 subfolder=url_lists
-read_options data/cnn_dm "$@"
+read_options data/cnn_dm "${others[@]}"
 require_tools fairseq-preprocess python
 python -c "import sentencepiece" 2>/dev/null || die "sentencepiece is not installed (pip install sentencepiece)"
 
-pieces=30000
 # Cut here, the data are small and the same for every task. What --task summarization cuts with
 # --max-source-tokens is raw text, then, or a shorter source still.
 source_pieces=400

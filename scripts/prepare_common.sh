@@ -105,7 +105,8 @@ begin() {
 clean_up() {
   rm -rf "$work"/*.partial
   rmdir "$work/download" 2>/dev/null || true
-  [ -z "$(find "$work" -mindepth 1 ! -name lock ! -name sample -print -quit)" ] || return 0
+  local notes=(! -name lock ! -name sample ! -name sha256sums)
+  [ -z "$(find "$work" -mindepth 1 "${notes[@]}" -print -quit)" ] || return 0
   rm -rf "$work"
   [ -z "$new_parent" ] || rmdir --ignore-fail-on-non-empty "$new_parent"
 }
@@ -125,24 +126,69 @@ finish() {
   mv -T "$work" "$output"
 }
 
-# obtain NAME ADDRESS [SHA256]: sets obtained to the path of a file of the release, which
-# --source or ADDRESS/ has; a download is kept for another run if it can be checked
-obtain() {
-  local address=${mirror:-$2}/$1 folder=$work/download
-  [ -n "${3:-}" ] || folder=$release
-  if [ -n "$source_dir" ]; then
+# obtain NAME ADDRESS [SUM]: sets obtained to the path of a file of the release, which --source or
+# ADDRESS/ has; a download is kept for another run if it can be checked. SUM is its SHA-256 or,
+# where its publisher has no other, its MD5.
+obtain() { obtain_from "$1" "$2/$1" "${3:-}"; }
+
+# obtain_from NAME URL [SUM]: the same of a file that has another name where it is downloaded;
+# with download_rest what --source lacks is downloaded
+obtain_from() {
+  local address=$2 folder=$work/download
+  [ -z "$mirror" ] || address=$mirror/$1
+  [ -n "$3" ] || folder=$release
+  if [ -n "$source_dir" ] && { [ -z "${download_rest:-}" ] || in_source "$1" >/dev/null; }; then
     obtained=$(in_source "$1") || die "no $1 in $source_dir"
-    has_sum "$obtained" "${3:-}" || differs "$obtained does not have the release's SHA-256 $3"
+    has_sum "$obtained" "$3" || differs "$obtained does not have the release's $(kind_of_sum "$3") $3"
     return
   fi
   obtained=$folder/$1
   [ ! -f "$obtained" ] || return 0
   download "$address" "$obtained.part"
-  if ! has_sum "$obtained.part" "${3:-}"; then
+  if ! has_sum "$obtained.part" "$3"; then
     [ -n "$sample" ] || rm "$obtained.part"
-    differs "$address does not have the release's SHA-256 $3"
+    differs "$address does not have the release's $(kind_of_sum "$3") $3"
   fi
   mv "$obtained.part" "$obtained"
+}
+
+# locate FILE ARCHIVE URL [SUM]: sets located to the path of a file of an archive, which --source
+# may have unpacked
+locate() {
+  local folder=$release/${2//./_}
+  if located=$(in_source "$1" "$(basename "$1")"); then return; fi
+  if [ ! -d "$folder" ]; then
+    obtain_from "$2" "$3" "${4:-}"
+    echo "unpacking $2"
+    mkdir -p "$folder"
+    case "$2" in
+      *.zip) python -m zipfile -e "$obtained" "$folder" ;;
+      *) tar -xf "$obtained" -C "$folder" --no-same-owner ;;
+    esac || die "$obtained cannot be unpacked"
+    [ -n "${4:-}" ] || note_sum "$obtained"
+  fi
+  located=$(find "$folder" -name "$(basename "$1")" -print -quit)
+  [ -n "$located" ] || die "$2 has no $(basename "$1")"
+}
+
+# segments FILE: the text of each <seg> of a test set, with ' for its typographic sign, as
+# fairseq's scripts have it
+segments() { sed -n "/<seg id/{s/.*<seg id=\"[0-9]*\">\s*//;s/\s*<\/seg>.*//;s/’/'/g;p}" "$1"; }
+
+# check_pairs FILE FILE: both sides have as many lines
+check_pairs() {
+  local first second
+  first=$(wc -l <"$1") second=$(wc -l <"$2")
+  [ "$first" -eq "$second" ] ||
+    die "$(basename "$1") has $first lines and $(basename "$2") $second"
+}
+
+# note_sum FILE: $work/sha256sums says what a file was for which nobody publishes a checksum
+note_sum() {
+  local name sum
+  name=$(basename "$1") sum=$(sha256sum <"$1")
+  { grep -sv "  $name\$" "$work/sha256sums" || true; echo "${sum%  -}  $name"; } >"$work/sums.partial"
+  mv "$work/sums.partial" "$work/sha256sums"
 }
 
 # download ADDRESS FILE: continues FILE, or begins again where a server cannot continue (33)
@@ -156,7 +202,13 @@ download() {
     die "cannot download $1; is there a network? Run again to continue; a local copy works with --source DIR"
 }
 
-has_sum() { [ -z "$2" ] || [ "$(sha256sum <"$1")" = "$2  -" ]; } # FILE SHA256
+kind_of_sum() { [ ${#1} -eq 32 ] && echo MD5 || echo SHA-256; } # SUM
+
+has_sum() { # FILE SUM
+  local program=sha256sum
+  [ ${#2} -ne 32 ] || program=md5sum
+  [ -z "$2" ] || [ "$($program <"$1")" = "$2  -" ]
+}
 
 # differs HOW: the data are not the release
 differs() {

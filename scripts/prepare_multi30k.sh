@@ -1,26 +1,41 @@
 #!/usr/bin/env bash
-# Multi30k English-German, ready for fairseq-train: joint BPE of 10,000 merges.
+# Multi30k English-German or -French, ready for fairseq-train: joint BPE of 10,000 merges.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_multi30k.sh [--source DIR | --mirror URL] [--output DIR] [--sample]
+usage: bash scripts/prepare_multi30k.sh [--target de|fr] [--source DIR | --mirror URL]
+         [--output DIR] [--sample]
 
 Downloads Multi30k task 1 (lower-cased, normalised, tokenised), learns one BPE of 10,000
 merges over both languages and runs fairseq-preprocess. Needs subword-nmt (pip install
 subword-nmt).
 
+  --target LANG  de or fr (default: de)
   --source DIR   a local copy instead of the download: train, val, test_2016_flickr and
-                 test_2017_flickr, each .en and .de (or .lc.norm.tok.en / .de, the release's
-                 names), plain or .gz, in DIR or DIR/tok
+                 test_2017_flickr, each .en and .de or .fr (or .lc.norm.tok.en / .de, the
+                 release's names), plain or .gz, in DIR or DIR/tok
 END
-  shared_options data/multi30k
+  shared_options 'data/multi30k, or data/multi30k_en_fr for fr'
 }
 
+target=de others=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --target) target=${2:?--target needs de or fr}; shift 2 ;;
+    *) others+=("$1"); shift ;;
+  esac
+done
+case "$target" in
+  de) default=data/multi30k ;;
+  fr) default=data/multi30k_en_fr ;;
+  *) die "--target: '$target' is neither de nor fr" ;;
+esac
+
 subfolder=tok
-read_options data/multi30k "$@"
+read_options "$default" "${others[@]}"
 command -v subword-nmt >/dev/null || die "subword-nmt is not installed (activate the environment; pip install subword-nmt)"
 require_tools fairseq-preprocess python
 
@@ -32,7 +47,7 @@ begin
 write_text() {
   local split language file
   for split in "${splits[@]}"; do
-    for language in en de; do
+    for language in en "$target"; do
       if [ -n "$source_dir" ]; then
         file=$(in_source "$split"{,.lc.norm.tok}."$language"{,.gz}) ||
           die "no $split.$language in $source_dir"
@@ -49,14 +64,14 @@ write_text() {
 write_bpe() {
   local file
   echo "learning 10,000 joint BPE merges"
-  cat "$work"/text/train.{en,de} | subword-nmt learn-bpe -s 10000 >"$part/codes"
+  cat "$work"/text/train.{en,"$target"} | subword-nmt learn-bpe -s 10000 >"$part/codes"
   for file in "$work"/text/*; do
     subword-nmt apply-bpe -c "$part/codes" <"$file" >"$part/$(basename "$file")"
   done
 }
 
 write_bin() {
-  preprocess --source-lang en --target-lang de --joined-dictionary \
+  preprocess --source-lang en --target-lang "$target" --joined-dictionary \
     --trainpref "$work/bpe/train" --validpref "$work/bpe/val" \
     --testpref "$work/bpe/test_2016_flickr,$work/bpe/test_2017_flickr"
 }

@@ -1,0 +1,231 @@
+"""``python -m fairseq_convattn.recipes``: from raw text to the figure of a paper."""
+
+import argparse
+import importlib.util
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from ..architectures.presets import ARCHITECTURE_NAMES
+from ..checkpoint_files import CheckpointError
+from . import catalogue
+from .checkpoint import evaluated, require_dictionaries, restore_last, updates_done
+from .command import Stage
+from .devices import Devices, choose_devices, require_devices
+from .errors import RecipeError
+from .recipe import STAGES, Recipe
+from .record import results, score_lines, write_json
+from .runner import Runner, exclusive
+from .settings import ROOT, Settings
+
+_SET_BY_THE_RECIPE = ("--max-tokens", "--batch-size", "--update-freq", "--save-dir", "--seed")
+
+
+def command_line() -> argparse.ArgumentParser:
+    titles = "\n".join(f"  {name:18} {catalogue.recipe(name).title}" for name in catalogue.names())
+    parser = argparse.ArgumentParser(
+        prog="python -m fairseq_convattn.recipes",
+        usage="%(prog)s RECIPE [STAGE ...] [options] [-- fairseq-train's options]",
+        description="Reproduce a published result: prepare the data, train, average checkpoints, "
+        "generate and score. What is done is not done again, what was interrupted continues. "
+        "results.json in the folder of the run has the scores beside the paper's, every command, "
+        "versions, seed, commit and machine.",
+        epilog=f"recipes:\n{titles}\n\nFurther options go to fairseq-train after --, and win.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("recipe", choices=catalogue.names(), metavar="RECIPE", help="one of those below")
+    add("stages", nargs="*", metavar="STAGE", help=f"{', '.join(STAGES)} or all (default)")
+    add("--mixer", choices=tuple(ARCHITECTURE_NAMES), help="default: the paper's own")
+    add("--seed", type=_positive, default=1, metavar="N", help="(default: 1)")
+    add("--checkpoint", type=Path, metavar="FILE", help="evaluate this one and train none")
+    add("--source", type=Path, metavar="DIR", help="a local copy of the corpus")
+    add("--data", type=Path, metavar="DIR", help="prepared data (default: data/CORPUS)")
+    add("--output", type=Path, metavar="DIR", help="of the run (default: runs/RECIPE-MIXER-seedN)")
+    add("--gpus", type=_positive, metavar="N", help="of each machine (default: all that are here)")
+    add("--nodes", type=_positive, default=1, metavar="N", help="machines (default: 1)")
+    add("--fsdp", action="store_true", help="shard the model over the GPUs; needs fairscale")
+    add("--smoke", action="store_true", help="a few updates of a shrunk model on a few lines")
+    add("--dry-run", action="store_true", help="print the commands and run none")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1 on")
+    return int(text)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    given = list(sys.argv[1:] if given is None else given)
+    split = given.index("--") if "--" in given else len(given)
+    parser = command_line()
+    options = parser.parse_intermixed_args(given[:split])
+    for stage in options.stages:
+        if stage not in (*STAGES, "all"):
+            parser.error(f"'{stage}' is no stage; there are {', '.join(STAGES)} and all")
+    try:
+        _main(options, given[split + 1 :], shlex.join(["python", "-m", __package__, *given]))
+    except (RecipeError, CheckpointError, OSError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command continues")
+
+
+def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> None:
+    recipe = catalogue.recipe(options.recipe)
+    settings = resolve(options, recipe, extra)
+    stages = recipe.stages(settings)
+    chosen = _chosen(options.stages, stages)
+    if options.dry_run:
+        print("\n".join(_dry_run(recipe, settings, stages, chosen)))
+        return
+    _require_modules(recipe, chosen)
+    require_devices(settings.devices, chosen)
+    if settings.checkpoint:
+        require_dictionaries(settings.checkpoint, settings.binarised)
+    with exclusive(settings.output):
+        _run(command, recipe, settings, stages, chosen)
+
+
+def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -> Settings:
+    """The settings that a command line means.
+
+    Raises:
+        RecipeError: they contradict each other.
+    """
+    mixer, published_format = options.mixer or recipe.mixer, False
+    for name in extra:
+        if name.split("=")[0] in _SET_BY_THE_RECIPE:
+            raise RecipeError(f"{name} after --: the recipe sets it")
+    if options.checkpoint and (options.smoke or extra):
+        raise RecipeError(
+            "--checkpoint trains nothing: it goes with no --smoke and nothing after --"
+        )
+    if options.source and not options.source.is_dir():
+        raise RecipeError(f"--source {options.source} is no folder")
+    name = f"{options.recipe}-{mixer}-seed{options.seed}"
+    if options.checkpoint:
+        if options.mixer:
+            raise RecipeError("--checkpoint FILE says which mixer it has: it goes with no --mixer")
+        published_format, mixer = evaluated(options.checkpoint)
+        name = f"{options.recipe}-{options.checkpoint.stem}"
+    output = options.output or Path("runs", *(("smoke",) if options.smoke else ()), name)
+    data = options.data or (output / "data" if options.smoke else Path("data", recipe.corpus))
+    return Settings(
+        mixer=mixer,
+        seed=options.seed,
+        output=output,
+        data=data,
+        devices=_devices(options),
+        source=options.source,
+        smoke=options.smoke,
+        checkpoint=options.checkpoint,
+        published_format=published_format,
+        extra=tuple(extra),
+    )
+
+
+def _devices(options: argparse.Namespace) -> Devices:
+    """Those that were asked for; a single one for a smoke test and where nothing is trained."""
+    if options.smoke and (options.gpus or options.nodes > 1 or options.fsdp):
+        raise RecipeError("--smoke runs on one device: it goes with no --gpus, --nodes and --fsdp")
+    trains = not options.stages or not {"all", "train"}.isdisjoint(options.stages)
+    if trains and not options.smoke and not options.checkpoint:
+        return choose_devices(options.gpus, options.nodes, options.fsdp)
+    one = None if torch.cuda.device_count() <= 1 else 1
+    return choose_devices(one, nodes=1, fsdp=False)
+
+
+def _chosen(given: Sequence[str], stages: Sequence[Stage]) -> list[str]:
+    names = [stage.name for stage in stages]
+    for name in given:
+        if name not in (*names, "all"):
+            raise RecipeError(f"--checkpoint needs no stage {name}: there are {', '.join(names)}")
+    return names if not given or "all" in given else [name for name in names if name in given]
+
+
+def _dry_run(
+    recipe: Recipe, settings: Settings, stages: Sequence[Stage], chosen: Sequence[str]
+) -> list[str]:
+    """The commands, as a script."""
+    lines = [f"# {recipe.title} ({recipe.paper}), {settings.mixer}, seed {settings.seed}"]
+    lines += [f"# hyper-parameters: {recipe.origin}"]
+    lines += [f"# our reading: {recipe.reading}"] if recipe.reading else []
+    if "train" in chosen:
+        lines.append(f"# {settings.devices.explain(recipe.used_batch(settings))}")
+    lines += [f"mkdir -p {shlex.quote(str(settings.output))}"]
+    for stage in stages:
+        if stage.name not in chosen:
+            continue
+        lines += ["", f"# {stage.name}" + (f": {stage.note}" if stage.note else "")]
+        if stage.name == "train" and settings.devices.nodes > 1:
+            lines += settings.devices.launch_lines(stage.lines()[0])
+        else:
+            lines += stage.lines()
+    return lines
+
+
+def _require_modules(recipe: Recipe, chosen: Sequence[str]) -> None:
+    if not (ROOT / "scripts").is_dir():
+        raise RecipeError(f"recipes need a checkout of the repository: {ROOT} has no scripts")
+    missing = [name for name in recipe.needs if importlib.util.find_spec(name) is None]
+    if missing:
+        packages = " ".join(name.replace("_", "-") for name in missing)
+        raise RecipeError(f"{' and '.join(missing)} not installed: pip install {packages}")
+
+
+def _run(
+    command: str, recipe: Recipe, settings: Settings, stages: Sequence[Stage], chosen: Sequence[str]
+) -> None:
+    runner = Runner(settings.output, stages)
+    if settings.devices.nodes > 1 and "train" in chosen:
+        chosen = _elsewhere(recipe, settings, runner, chosen)
+    runner.check(chosen)
+    if "train" in chosen:
+        print(settings.devices.explain(recipe.used_batch(settings)), flush=True)
+
+    def before(stage: Stage) -> None:
+        if stage.name != "prepare" and not list(settings.binarised.glob("dict*.txt")):
+            raise RecipeError(
+                f"{settings.binarised} is gone; to make it again remove {settings.output}/stages"
+            )
+        if stage.name == "train":
+            restore_last(settings.checkpoints)
+
+    runner.run(chosen, before)
+    scores = recipe.scores(settings) if all(map(runner.is_done, stages)) else []
+    path = settings.output / "results.json"
+    write_json(results(command, recipe, settings, runner.records(), scores), path)
+    print(f"wrote {path}")
+    if scores:
+        print("\n".join(("", *score_lines(recipe, settings, scores))))
+
+
+def _elsewhere(
+    recipe: Recipe, settings: Settings, runner: Runner, chosen: Sequence[str]
+) -> list[str]:
+    """What is left to run here when several machines train: all, once they have; until then
+    what comes before, and the lines that start them."""
+    (train,) = (stage for stage in runner.stages if stage.name == "train")
+    if runner.is_done(train):
+        return list(chosen)
+    wanted, done = recipe.updates(settings), updates_done(settings.checkpoints)
+    if done >= wanted:
+        runner.finish(train, begun="", seconds=None)
+        return list(chosen)
+    print(
+        f"training is at update {done:,} of {wanted:,}; start it with one of these, with {ROOT} "
+        "and the data on every machine, and repeat this command when it is done\n\n"
+        + "\n".join(settings.devices.launch_lines(train.lines()[0]))
+    )
+    return [stage for stage in chosen if stage == "prepare"]
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    main()

@@ -1,0 +1,37 @@
+"""The recipe of Baevski and Auli 2019, as published for WikiText-103."""
+
+from ..devices import Batch
+
+PUBLIC = "fairseq's examples/language_model, for WikiText-103"
+GPUS = Batch(3072, workers=8, update_freq=3)
+
+
+def training(break_mode: str) -> dict[str, str | None]:
+    """Nesterov's momentum, and cosine cycles of growing length and shrinking height."""
+    return {
+        "--criterion": "adaptive_loss",
+        "--sample-break-mode": break_mode,
+        "--tokens-per-sample": "3072",
+        "--optimizer": "nag",
+        "--clip-norm": "0.1",
+        "--lr-scheduler": "cosine",
+        "--warmup-updates": "16000",
+        "--warmup-init-lr": "1e-07",
+        "--lr": "1.0",
+        "--min-lr": "0.0001",
+        "--stop-min-lr": "1e-09",
+        "--lr-shrink": "0.75",
+        "--t-mult": "2",
+        "--lr-period-updates": "270000",
+        "--max-update": "286000",
+        "--skip-invalid-size-inputs-valid-test": None,
+        **RESUMPTION,
+    }
+
+
+# an epoch can take days; these have no effect on what is learned
+RESUMPTION: dict[str, str | None] = {
+    "--no-epoch-checkpoints": None,
+    "--save-interval-updates": "2000",
+    "--keep-interval-updates": "1",
+}

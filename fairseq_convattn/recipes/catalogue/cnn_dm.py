@@ -1,0 +1,44 @@
+"""CNN/DailyMail."""
+
+from ..sequence_to_sequence import Summarization, TestSet
+from . import _wu_2019
+
+RECIPE = Summarization(
+    title="CNN/DailyMail",
+    paper=_wu_2019.PAPER,
+    origin="shape, cuts and figures of the paper, which has no public recipe for this task",
+    reading="the articles are not anonymised as the paper's are; schedule and batch are those of "
+    "English-German; summaries have 55 to 140 pieces, beam 5",
+    corpus="cnn_dm",
+    prepare_script=("prepare_cnn_dm.sh",),
+    release={
+        "url_lists/all_train.txt": "train.source.stories",
+        "url_lists/all_val.txt": "valid.source.stories",
+        "url_lists/all_test.txt": "test.source.stories",
+    },
+    smoke_preparation=("--pieces", "200"),
+    shape="cnn_dm",
+    training={"--max-source-tokens": "400", **_wu_2019.training(updates=30_000)},
+    batch=_wu_2019.GPUS,
+    decoding={
+        "--max-source-tokens": "400",
+        "--batch-size": "128",
+        "--beam": "5",
+        "--min-len": "55",
+        "--max-len-b": "140",
+        "--no-repeat-ngram-size": "3",
+        "--remove-bpe": "sentencepiece",
+    },
+    tests=(
+        TestSet(
+            "test",
+            "test.target",
+            ("rouge", "--rouge-split", "<q>"),
+            {
+                "rouge1": {"lightweight": 39.52, "dynamic": 39.84, "attention": 39.26},
+                "rouge2": {"lightweight": 15.97, "dynamic": 16.25, "attention": 15.98},
+                "rougeLsum": {"lightweight": 36.51, "dynamic": 36.73, "attention": 36.35},
+            },
+        ),
+    ),
+)

@@ -1,0 +1,28 @@
+"""The One Billion Word benchmark."""
+
+from ..language_model import LanguageModel
+from . import _baevski_2019, _wu_2019
+
+TRAINING = "training-monolingual.tokenized.shuffled"
+HELDOUT = "heldout-monolingual.tokenized.shuffled"
+
+RECIPE = LanguageModel(
+    title="One Billion Word",
+    paper=_wu_2019.PAPER,
+    origin="shapes and figures of the paper, which trains as Baevski and Auli 2019 do and has no "
+    "public recipe for this task",
+    reading="schedule, updates and batch are those published for WikiText-103; sentences are "
+    "trained and scored one by one",
+    corpus="gbw",
+    prepare_script=("prepare_gbw.sh",),
+    release={
+        f"{TRAINING}/news.en-00001-of-00100": "train.source",
+        f"{HELDOUT}/news.en.heldout-00000-of-00050": "test.source",
+        f"{HELDOUT}/news.en.heldout-00001-of-00050": "valid.source",
+    },
+    shape="lm_gbw",
+    training=_baevski_2019.training(break_mode="eos"),
+    batch=_baevski_2019.GPUS,
+    evaluation={"--sample-break-mode": "eos", "--max-tokens": "3072", "--softmax-batch": "1024"},
+    published={"dynamic": 26.67, "attention": 26.73},
+)

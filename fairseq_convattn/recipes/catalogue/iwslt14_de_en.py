@@ -1,0 +1,50 @@
+"""IWSLT14 German-English, lower-cased."""
+
+from ..devices import Batch
+from ..sequence_to_sequence import TestSet, Translation
+from . import _wu_2019
+
+TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
+LANGUAGES = (("de", "source"), ("en", "target"))
+
+RECIPE = Translation(
+    title="IWSLT14 German-English",
+    paper=_wu_2019.PAPER,
+    origin=_wu_2019.PUBLIC,
+    corpus="iwslt14",
+    prepare_script=("prepare_iwslt14.sh",),
+    release={
+        **{f"train.tags.de-en.{x}": f"train.{side}.tags" for x, side in LANGUAGES},
+        **{
+            f"IWSLT14.{t}.de-en.{x}.xml": f"test.{side}.xml" for t in TESTS for x, side in LANGUAGES
+        },
+    },
+    shape="iwslt_de_en",
+    training={
+        "--criterion": "label_smoothed_cross_entropy",
+        "--label-smoothing": "0.1",
+        "--optimizer": "adam",
+        "--adam-betas": "(0.9, 0.98)",
+        "--clip-norm": "0",
+        "--weight-decay": "0.0001",
+        "--lr-scheduler": "inverse_sqrt",
+        "--warmup-updates": "4000",
+        "--warmup-init-lr": "1e-07",
+        "--lr": "0.0005",
+        "--stop-min-lr": "1e-09",
+        "--max-update": "50000",
+        "--keep-last-epochs": "10",
+    },
+    batch=Batch(4000, workers=1, update_freq=1),
+    average=10,
+    decoding={"--batch-size": "128", "--beam": "4", "--lenpen": "1", "--remove-bpe": None},
+    tests=(
+        TestSet(
+            "test",
+            "test.en",
+            ("bleu", "--tokenize", "none"),
+            {"BLEU": {"lightweight": 34.8, "dynamic": 35.2, "attention": 34.4}},
+        ),
+    ),
+    needs=("subword_nmt", "sacremoses"),
+)

@@ -1,0 +1,59 @@
+"""Multi30k English-German, at the size of one machine."""
+
+from ..devices import Batch
+from ..sequence_to_sequence import TestSet, Translation
+
+
+def multi30k(target: str, published: dict[str, dict[str, float]], **others) -> Translation:
+    """The recipe of the same source and training for a target language."""
+    splits = {"train": "train", "val": "valid", "test_2016_flickr": "test"}
+    splits["test_2017_flickr"] = "test"
+    return Translation(
+        paper="Wu et al. 2021",
+        origin="LividWo/Revisit-MMT",
+        corpus="multi30k" if target == "de" else f"multi30k_en_{target}",
+        release={
+            f"tok/{name}.{language}": f"{split}.{side}"
+            for name, split in splits.items()
+            for language, side in (("en", "source"), (target, "target"))
+        },
+        shape="tiny",
+        training={
+            "--share-all-embeddings": None,
+            "--dropout": "0.3",
+            "--criterion": "label_smoothed_cross_entropy",
+            "--label-smoothing": "0.1",
+            "--optimizer": "adam",
+            "--adam-betas": "(0.9, 0.98)",
+            "--lr": "0.005",
+            "--lr-scheduler": "inverse_sqrt",
+            "--warmup-updates": "2000",
+            "--max-update": "8000",
+            "--patience": "10",
+            "--keep-last-epochs": "10",
+        },
+        batch=Batch(4096, workers=1, update_freq=2),
+        average=10,
+        decoding={"--beam": "5", "--batch-size": "128", "--remove-bpe": None},
+        tests=tuple(
+            TestSet(
+                name,
+                f"{name}.{target}",
+                ("bleu", "--tokenize", "none"),
+                {"BLEU": published.get(name, {})},
+                subset,
+            )
+            for name, subset in (("test_2016_flickr", "test"), ("test_2017_flickr", "test1"))
+        ),
+        needs=("subword_nmt",),
+        **others,
+    )
+
+
+RECIPE = multi30k(
+    "de",
+    {"test_2016_flickr": {"attention": 41.02}, "test_2017_flickr": {"attention": 33.36}},
+    title="Multi30k English-German",
+    prepare_script=("prepare_multi30k.sh",),
+    reading="mixers other than attention, which alone is published",
+)

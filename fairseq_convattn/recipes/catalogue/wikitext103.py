@@ -1,0 +1,30 @@
+"""WikiText-103, at word level."""
+
+from ..language_model import LanguageModel
+from . import _baevski_2019
+
+RECIPE = LanguageModel(
+    title="WikiText-103",
+    paper="Baevski and Auli 2019",
+    origin=_baevski_2019.PUBLIC,
+    reading="eight GPUs, which the published command does not say; the paper has attention alone",
+    corpus="wikitext103",
+    prepare_script=("prepare_wikitext103.sh",),
+    release={
+        "wiki.train.tokens": "train.source",
+        "wiki.valid.tokens": "valid.source",
+        "wiki.test.tokens": "test.source",
+    },
+    shape="lm_wiki103",
+    mixer="attention",
+    training=_baevski_2019.training(break_mode="none"),
+    batch=_baevski_2019.GPUS,
+    evaluation={
+        "--sample-break-mode": "complete",
+        "--tokens-per-sample": "3072",
+        "--max-tokens": "3072",
+        "--context-window": "2560",
+        "--softmax-batch": "1024",
+    },
+    published={"attention": 18.7},
+)

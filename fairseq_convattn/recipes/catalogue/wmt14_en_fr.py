@@ -1,0 +1,41 @@
+"""WMT14 English-French, the big models."""
+
+from ..sequence_to_sequence import TestSet, Translation
+from . import _wu_2019
+
+CORPORA = (
+    "training/europarl-v7.fr-en",
+    "commoncrawl.fr-en",
+    "un/undoc.2000.fr-en",
+    "training/news-commentary-v9.fr-en",
+    "giga-fren.release2.fixed",
+)
+
+RECIPE = Translation(
+    title="WMT14 English-French, big",
+    paper=_wu_2019.PAPER,
+    origin=_wu_2019.PUBLIC,
+    reading="80,000 updates, for the public recipe's cosine of 70,000 follows a warm-up of 10,000 "
+    "(it stops at 30,000), and one dictionary, for it shares all embeddings",
+    corpus="wmt14_en_fr",
+    prepare_script=("prepare_wmt14_en_fr.sh",),
+    release={
+        **{f"{name}.en": "train.source" for name in CORPORA},
+        **{f"{name}.fr": "train.target" for name in CORPORA},
+        "dev/newstest2014-fren-src.en.sgm": "test.source.sgm",
+        "dev/newstest2014-fren-ref.fr.sgm": "test.target.sgm",
+    },
+    shape="wmt_en_fr_big",
+    training={**_wu_2019.SHARED_EMBEDDINGS, **_wu_2019.training(updates=80_000)},
+    batch=_wu_2019.GPUS,
+    decoding=_wu_2019.decoding(length_penalty="0.9"),
+    tests=(
+        TestSet(
+            "newstest2014",
+            "test.fr",
+            ("bleu", "--tokenize", "none"),
+            {"BLEU": {"lightweight": 43.1, "dynamic": 43.2, "attention": 43.2}},
+        ),
+    ),
+    needs=("subword_nmt", "sacremoses"),
+)

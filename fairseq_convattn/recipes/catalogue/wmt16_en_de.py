@@ -1,0 +1,36 @@
+"""WMT English-German, the big models: the Google release of WMT16 with its 32,000 merges."""
+
+from ..sequence_to_sequence import TestSet, Translation
+from . import _wu_2019
+
+RELEASE = {
+    f"{name}.{language}": f"{split}.{side}"
+    for name, split in (
+        ("train.tok.clean.bpe.32000", "train"),
+        ("newstest2013.tok.bpe.32000", "valid"),
+        ("newstest2014.tok.bpe.32000", "test"),
+        ("newstest2014.tok", "test"),
+    )
+    for language, side in (("en", "source"), ("de", "target"))
+}
+
+RECIPE = Translation(
+    title="WMT16 English-German, big",
+    paper=_wu_2019.PAPER,
+    origin=_wu_2019.PUBLIC,
+    corpus="wmt16_en_de",
+    prepare_script=("prepare_wmt16_en_de.sh",),
+    release=RELEASE,
+    shape="wmt_en_de_big",
+    training={**_wu_2019.SHARED_EMBEDDINGS, **_wu_2019.training(updates=30_000)},
+    batch=_wu_2019.GPUS,
+    decoding=_wu_2019.decoding(length_penalty="0.5"),
+    tests=(
+        TestSet(
+            "newstest2014",
+            "newstest2014.tok.de",
+            ("bleu", "--compound-split"),
+            {"BLEU": {"lightweight": 28.9, "dynamic": 29.7, "attention": 29.3}},
+        ),
+    ),
+)

@@ -1,0 +1,58 @@
+"""The commands of a stage, as a user would type them."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+Options = Mapping[str, str | None]
+"""Options of a command by name; None has a flag that takes no value."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One program with its arguments.
+
+    Attributes:
+        stdout: the file that gets its output; None: the log of the stage.
+        logs_too: whether that file gets what it writes to standard error as well.
+        writes: what an interrupted run may leave and another run refuses to replace.
+        scaling: those of its arguments that say how many devices share the work and in which
+            precision, so that they may differ when the work is taken up again.
+    """
+
+    arguments: Sequence[str]
+    stdout: Path | None = None
+    logs_too: bool = False
+    writes: Sequence[Path] = ()
+    scaling: Sequence[str] = ()
+
+    def line(self) -> str:
+        """As one line for a shell."""
+        redirection = f" > {shlex.quote(str(self.stdout))}" if self.stdout else ""
+        redirection += " 2>&1" if self.logs_too else ""
+        return shlex.join([*self.arguments, *self.scaling]) + redirection
+
+    def essence(self) -> str:
+        """What another run of it has to have in common."""
+        return shlex.join(self.arguments)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The commands of one stage; ``note`` says why there are none, or what is used instead."""
+
+    name: str
+    commands: Sequence[Command] = ()
+    note: str = ""
+
+    def lines(self) -> list[str]:
+        return [command.line() for command in self.commands]
+
+    def essence(self) -> list[str]:
+        return [command.essence() for command in self.commands]
+
+
+def arguments(options: Options) -> list[str]:
+    """``--name value`` for each option."""
+    return [part for name, value in options.items() for part in (name, value) if part is not None]

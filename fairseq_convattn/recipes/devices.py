@@ -1,0 +1,151 @@
+"""How many devices train, in which precision, and what that makes of an update."""
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from .errors import RecipeError
+
+PORT = 29_500
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one update of the paper's training sees.
+
+    Attributes:
+        size: tokens or sentences that one device takes at a time.
+        workers: the paper's devices.
+        update_freq: how many times they do so before an update.
+    """
+
+    size: int
+    workers: int
+    update_freq: int
+    unit: Literal["tokens", "sentences"] = "tokens"
+
+    @property
+    def per_update(self) -> int:
+        return self.size * self.workers * self.update_freq
+
+    @property
+    def option(self) -> str:
+        return {"tokens": "--max-tokens", "sentences": "--batch-size"}[self.unit]
+
+    def update_freq_for(self, workers: int) -> int:
+        """The ``--update-freq`` with which ``workers`` devices see as much in an update.
+
+        Raises:
+            RecipeError: there is none.
+        """
+        steps = self.workers * self.update_freq
+        if steps % workers:
+            fitting = ", ".join(str(n) for n in range(1, steps + 1) if steps % n == 0)
+            raise RecipeError(
+                f"{workers} devices of {self.size:,} {self.unit} cannot share an update of "
+                f"{self.per_update:,} {self.unit} evenly; --gpus times --nodes may be {fitting}"
+            )
+        return steps // workers
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What a run is executed on.
+
+    Attributes:
+        gpus: on each of the ``nodes`` machines; 0: the CPU.
+        precision: an option of fairseq-train, or None for float32.
+    """
+
+    gpus: int
+    nodes: int = 1
+    precision: Literal["--fp16", "--bf16"] | None = None
+    fsdp: bool = False
+
+    @property
+    def workers(self) -> int:
+        return max(self.gpus, 1) * self.nodes
+
+    def training(self, batch: Batch) -> list[str]:
+        """fairseq-train's arguments for these devices and a batch."""
+        return [
+            *("--distributed-world-size", str(self.workers)),
+            *("--update-freq", str(batch.update_freq_for(self.workers))),
+            *("--ddp-backend", "fully_sharded" if self.fsdp else "legacy_ddp"),
+            *([self.precision] if self.precision else []),
+            *self.one(),
+        ]
+
+    def one(self) -> list[str]:
+        """The arguments of a command that runs on a single device."""
+        return [] if self.gpus else ["--cpu"]
+
+    def explain(self, batch: Batch) -> str:
+        """The arithmetic of an update, for people."""
+        here = f"{self.workers} GPU{'s' if self.workers > 1 else ''}" if self.gpus else "the CPU"
+        return (
+            f"{batch.per_update:,} {batch.unit} an update, on {here}: {self.workers} x "
+            f"{batch.size:,} x update-freq {batch.update_freq_for(self.workers)} "
+            f"(the recipe's {batch.workers} x {batch.size:,} x {batch.update_freq})"
+        )
+
+    def launch_lines(self, command: str) -> list[str]:
+        """How to start a training command on several machines."""
+        return [
+            "# torchrun, on every machine with its own number from 0 on in NODE_RANK and the name "
+            "of the first one in MASTER_ADDR:",
+            f"torchrun --nnodes {self.nodes} --nproc-per-node {self.gpus} "
+            f'--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port {PORT} '
+            f"--no-python {command}",
+            "# or SLURM, from the machine that submits:",
+            f"srun --nodes {self.nodes} --ntasks-per-node {self.gpus} "
+            f"--gpus-per-node {self.gpus} {command} --distributed-port {PORT}",
+        ]
+
+
+def choose_devices(gpus: int | None, nodes: int, fsdp: bool, visible: int | None = None) -> Devices:
+    """The devices that were asked for; by default all GPUs of this machine, or its CPU.
+
+    Args:
+        gpus: on each machine.
+        visible: GPUs of this machine; None: what torch sees.
+
+    Raises:
+        RecipeError: they cannot be used so.
+    """
+    visible = torch.cuda.device_count() if visible is None else visible
+    gpus = visible if gpus is None else gpus
+    if gpus == 0 and nodes > 1:
+        raise RecipeError("--nodes is for machines with GPUs: add --gpus N")
+    if gpus == 0 and fsdp:
+        raise RecipeError("--fsdp shards a model over GPUs: add --gpus N")
+    return Devices(gpus, nodes, _precision(gpus, fsdp, visible), fsdp)
+
+
+def _precision(gpus: int, fsdp: bool, visible: int) -> Literal["--fp16", "--bf16"] | None:
+    """bfloat16 where the GPUs here compute in it, else float16, which the papers used."""
+    if not gpus:
+        return None
+    if fsdp or not visible:  # fairseq's sharding knows float16 alone
+        return "--fp16"
+    return "--bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "--fp16"
+
+
+def require_devices(devices: Devices, stages: Sequence[str]) -> None:
+    """See that this machine can run what it is to run.
+
+    Raises:
+        RecipeError: it cannot.
+    """
+    if "train" not in stages or not devices.gpus:
+        return
+    if devices.nodes == 1 and devices.gpus > torch.cuda.device_count():
+        raise RecipeError(
+            f"--gpus {devices.gpus}: this machine has {torch.cuda.device_count()} "
+            "(--dry-run prints the commands for another one)"
+        )
+    if devices.fsdp and importlib.util.find_spec("fairscale") is None:
+        raise RecipeError("--fsdp needs fairscale: pip install fairscale")

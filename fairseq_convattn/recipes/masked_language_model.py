@@ -1,0 +1,98 @@
+"""Recipes of masked language models, scored by GLUE after fine-tuning."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from .command import Command, Options, Stage
+from .devices import Batch
+from .recipe import Recipe, Score, prepare_command
+from .settings import Settings, script
+
+TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
+
+_SHRUNK = {
+    "--encoder-embed-dim": "32",
+    "--encoder-ffn-embed-dim": "64",
+    "--encoder-attention-heads": "4",
+    "--encoder-layers": "2",
+    "--tokens-per-sample": "64",
+}
+_SMOKE_TASKS, _SMOKE_SEEDS, _SMOKE_EPOCHS = ("RTE",), (1,), 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedLanguageModel(Recipe):
+    """A masked language model; its stage generate fine-tunes, and the metrics are GLUE's on the
+    dev sets."""
+
+    seeds: Sequence[int] = (1, 2, 3)
+    epochs: int = 3
+
+    task: ClassVar[str] = "masked_lm"
+    single: ClassVar[str] = "checkpoint_last.pt"
+    shrunk: ClassVar[Options] = _SHRUNK
+    smoke_batch: ClassVar[Batch] = Batch(16, 1, 1, "sentences")
+
+    def prepare(self, settings: Settings) -> list[Command]:
+        data, glue = settings.data, _glue_data(settings)
+        options = [
+            *("--sentencepiece", str(data / "bpe" / "bpe.model")),
+            *(
+                "--dictionary",
+                str(data / "bin" / "dict.txt"),
+                "--tasks",
+                ",".join(_tasks(settings)),
+            ),
+        ]
+        return [
+            *super().prepare(settings),
+            prepare_command(settings, "prepare_glue.sh", *options, output=glue),
+        ]
+
+    def generate(self, settings: Settings) -> Stage:
+        seeds = _SMOKE_SEEDS if settings.smoke else self.seeds
+        epochs = _SMOKE_EPOCHS if settings.smoke else self.epochs
+        return Stage(
+            "generate",
+            [
+                Command(
+                    [
+                        *("bash", script("finetune_glue.sh"), task, str(self.model(settings))),
+                        *("--data", str(_glue_data(settings) / "bin")),
+                        *("--output", str(_glue(settings, task).parent)),
+                        *("--seeds", ",".join(map(str, seeds)), "--epochs", str(epochs)),
+                    ]
+                )
+                for task in _tasks(settings)
+            ],
+        )
+
+    def score(self, settings: Settings) -> Stage:
+        return Stage("score", note="the scores are those of fine-tuning")
+
+    def scores(self, settings: Settings) -> list[Score]:
+        found = []
+        for task in _tasks(settings):
+            report = json.loads(_glue(settings, task).read_text(encoding="utf-8"))
+            seeds = ",".join(str(seed["seed"]) for seed in report["seeds"])
+            signature = f"GLUE|dev|best epoch|median of seeds {seeds}"
+            found += [
+                Score(f"{task} {metric}", figures["median"], {}, signature)
+                for metric, figures in report["summary"].items()
+            ]
+        return found
+
+
+def _tasks(settings: Settings) -> Sequence[str]:
+    return _SMOKE_TASKS if settings.smoke else TASKS
+
+
+def _glue_data(settings: Settings) -> Path:
+    return settings.data.with_name(f"{settings.data.name}_glue")
+
+
+def _glue(settings: Settings, task: str) -> Path:
+    return settings.output / "glue" / task / "results.json"

@@ -1,0 +1,225 @@
+"""What every recipe has: data, training, and how its results compare with the paper's."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ..architectures.presets import ARCHITECTURE_NAMES
+from .command import Command, Options, Stage, arguments
+from .devices import Batch
+from .settings import Settings, script, user_dir
+
+STAGES = ("prepare", "train", "average", "generate", "score")
+
+# how long a smoke test trains, and what of a recipe's schedule goes with that
+_SMOKE_LENGTH = {"--max-update": "12", "--max-epoch": "3", "--num-workers": "0"}
+_SMOKE_SCHEDULE = {
+    "--warmup-updates": "4",
+    "--lr-period-updates": "8",
+    "--total-num-update": "12",
+    "--save-interval-updates": "4",
+}
+_SMOKE_AVERAGE = 2
+
+
+@dataclass(frozen=True)
+class Score:
+    """One figure of a run.
+
+    Attributes:
+        published: the paper's by mixer.
+    """
+
+    name: str
+    value: float
+    published: Mapping[str, float]
+    signature: str
+    confidence: tuple[float, float] | None = None
+
+    def differences(self) -> dict[str, float]:
+        """From the published figures, by mixer."""
+        return {mixer: self.value - figure for mixer, figure in self.published.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(ABC):
+    """One published result.
+
+    Attributes:
+        paper: whose figures they are.
+        origin: where the hyper-parameters come from.
+        reading: what of them is ours because nobody has published it; empty if nothing is.
+        corpus: the name of the prepared data.
+        prepare_script: the script that makes them, with its arguments.
+        release: the files of the release, and in the words of scripts/miniature_release.py what
+            is in them, for smoke tests.
+        smoke_preparation: further arguments for the script then.
+        average: how many checkpoints, the last ones, are averaged; None: ``single`` serves.
+        needs: modules that are no requirements of this package.
+        shape: the part of ``--arch`` that follows the mixer.
+        mixer: the paper's own.
+        training: fairseq-train's options but for devices and batch.
+    """
+
+    title: str
+    paper: str
+    origin: str
+    corpus: str
+    prepare_script: Sequence[str]
+    release: Mapping[str, str]
+    shape: str
+    training: Options
+    batch: Batch
+    mixer: str = "dynamic"
+    reading: str = ""
+    average: int | None = None
+    needs: Sequence[str] = ()
+    smoke_preparation: Sequence[str] = ()
+
+    task: ClassVar[str]
+    single: ClassVar[str] = "checkpoint_best.pt"
+    shrunk: ClassVar[Options]
+    smoke_batch: ClassVar[Batch]
+
+    def stages(self, settings: Settings) -> list[Stage]:
+        """All that this run consists of, in order."""
+        if settings.checkpoint:
+            return [
+                self._convert(settings),
+                self.generate(settings),
+                self.score(settings),
+            ]
+        return [
+            Stage("prepare", self.prepare(settings)),
+            Stage("train", [self._train(settings)]),
+            self._average(settings),
+            self.generate(settings),
+            self.score(settings),
+        ]
+
+    def architecture(self, settings: Settings) -> str:
+        """fairseq-train's ``--arch``."""
+        return ARCHITECTURE_NAMES[settings.mixer].format(self.shape)
+
+    def used_batch(self, settings: Settings) -> Batch:
+        return self.smoke_batch if settings.smoke else self.batch
+
+    def prepare(self, settings: Settings) -> list[Command]:
+        """The commands that make the data; a smoke test begins with a release in miniature."""
+        name, *options = self.prepare_script
+        if settings.smoke:
+            options += self.smoke_preparation
+        commands = [prepare_command(settings, name, *options, output=settings.data)]
+        return [self._miniature(settings), *commands] if settings.smoke else commands
+
+    @abstractmethod
+    def generate(self, settings: Settings) -> Stage:
+        """What the model is scored by."""
+
+    @abstractmethod
+    def score(self, settings: Settings) -> Stage:
+        """The commands that write the scores."""
+
+    @abstractmethod
+    def scores(self, settings: Settings) -> list[Score]:
+        """The scores that these commands wrote, the paper's own first."""
+
+    def model(self, settings: Settings) -> Path:
+        """The checkpoint that is evaluated."""
+        if settings.checkpoint:
+            converted = settings.output / "converted.pt"
+            return converted if settings.published_format else settings.checkpoint
+        return settings.checkpoints / ("average.pt" if self.average else self.single)
+
+    def updates(self, settings: Settings) -> int:
+        """When training ends."""
+        options = [*arguments(self.training), *settings.extra]
+        last = len(options) - options[::-1].index("--max-update")
+        return int(options[last])
+
+    def _miniature(self, settings: Settings) -> Command:
+        source = [] if settings.source is None else ["--source", str(settings.source)]
+        release = release_folder(settings)
+        return Command(
+            [
+                *("python", script("miniature_release.py"), str(release), *source),
+                *("--files", *(f"{file}={content}" for file, content in self.release.items())),
+            ],
+            writes=[release],
+        )
+
+    def _train(self, settings: Settings) -> Command:
+        options = dict(self.training)
+        if settings.smoke:
+            options |= {k: v for k, v in _SMOKE_SCHEDULE.items() if k in options}
+            options |= {**_SMOKE_LENGTH, **self.shrunk}
+        batch = self.used_batch(settings)
+        return Command(
+            [
+                *("fairseq-train", str(settings.binarised), "--user-dir", user_dir()),
+                *("--task", self.task),
+                *("--arch", self.architecture(settings)),
+                *arguments(options),
+                *(batch.option, str(batch.size), "--required-batch-size-multiple", "1"),
+                *("--seed", str(settings.seed), "--save-dir", str(settings.checkpoints)),
+                *("--log-format", "json", "--log-interval", "1" if settings.smoke else "100"),
+                *settings.extra,
+            ],
+            scaling=settings.devices.training(batch),
+        )
+
+    def _average(self, settings: Settings) -> Stage:
+        if not self.average:
+            return Stage("average", note=f"{self.single} is used")
+        output = self.model(settings)
+        last = _SMOKE_AVERAGE if settings.smoke else self.average
+        return Stage(
+            "average",
+            [
+                Command(
+                    [
+                        *("python", script("average_checkpoints.py")),
+                        *("--inputs", str(settings.checkpoints)),
+                        *("--last", str(last), "--output", str(output)),
+                    ],
+                    writes=[output],
+                )
+            ],
+        )
+
+    def _convert(self, settings: Settings) -> Stage:
+        if not settings.published_format:
+            return Stage("average", note=f"{settings.checkpoint} is used as it is")
+        output = self.model(settings)
+        return Stage(
+            "average",
+            [
+                Command(
+                    [
+                        *("python", script("convert_checkpoint.py")),
+                        *(str(settings.checkpoint), str(output)),
+                    ],
+                    writes=[output],
+                )
+            ],
+        )
+
+
+def release_folder(settings: Settings) -> Path:
+    """Where a smoke test has its corpus."""
+    return settings.output / "release"
+
+
+def prepare_command(settings: Settings, name: str, *options: str, output: Path) -> Command:
+    """A prepare script, from ``--source`` or a smoke test's release if there is one."""
+    source = release_folder(settings) if settings.smoke else settings.source
+    return Command(
+        [
+            *("bash", script(name), *options),
+            *(() if source is None else ("--source", str(source))),
+            *("--output", str(output)),
+            *(("--sample",) if settings.smoke else ()),
+        ]
+    )

@@ -1,0 +1,161 @@
+"""What a run leaves for people and programs: ``results.json`` and the last lines on the screen."""
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from .recipe import Recipe, Score
+from .settings import ROOT, Settings
+
+_PACKAGES = ("numpy", "torch", "sacrebleu", "rouge-score", "sentencepiece", "subword-nmt")
+_OPTIONAL_PACKAGES = ("sacremoses", "jieba", "fairscale", "triton")
+_VARIABLES = ("OMP_", "CUDA_", "CONVATTN_", "TORCH_", "NCCL_", "SLURM_JOB", "SLURM_NNODES")
+
+
+def write_json(content: Any, path: Path) -> None:
+    """Write ``path``, whole or not at all; one that is there is replaced."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@functools.cache
+def environment() -> dict[str, Any]:
+    """Versions, commit and machine, as far as results can depend on them."""
+    return {
+        "versions": _versions(),
+        "git": _git(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "processors": os.cpu_count(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_VARIABLES)},
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "fairseq_convattn": __version__}
+    fairseq = importlib.metadata.packages_distributions().get("fairseq", ["fairseq"])[0]
+    for name in (fairseq, *_PACKAGES, *_OPTIONAL_PACKAGES):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit, and whether the files differ from it; None without git."""
+    try:
+        commit, changes = (
+            subprocess.run(
+                ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return {"commit": commit, "changed": bool(changes)}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor())
+
+
+def data_checksums(settings: Settings) -> dict[str, str]:
+    """SHA-256 of what pins the data down: dictionaries, test sets, and the downloads for which
+    nobody publishes one."""
+    data, binarised = settings.data, settings.binarised
+    files = [*binarised.glob("dict*.txt"), *binarised.glob("test*.bin"), *data.glob("text/*test*")]
+    found = {str(file.relative_to(data)): _sha256(file) for file in sorted(set(files))}
+    downloads = data / "sha256sums"
+    if downloads.is_file():
+        lines = downloads.read_text(encoding="utf-8").splitlines()
+        found |= {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
+    return found
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def results(
+    command: str, recipe: Recipe, settings: Settings, stages: dict[str, Any], scores: list[Score]
+) -> dict[str, Any]:
+    """The content of ``results.json``; ``stages`` are their records by name."""
+    return {
+        "command": command,
+        "title": recipe.title,
+        "paper": recipe.paper,
+        "origin": recipe.origin,
+        "reading": recipe.reading,
+        "mixer": settings.mixer,
+        "architecture": None if settings.checkpoint else recipe.architecture(settings),
+        "seed": settings.seed,
+        "smoke": settings.smoke,
+        "checkpoint": str(settings.checkpoint) if settings.checkpoint else None,
+        "batch": {
+            "size": recipe.used_batch(settings).size,
+            "unit": recipe.used_batch(settings).unit,
+            "per_update": recipe.used_batch(settings).per_update,
+        },
+        "stages": stages,
+        "environment": environment(),
+        "data": data_checksums(settings),
+        "scores": [
+            {
+                "name": score.name,
+                "score": score.value,
+                "confidence": score.confidence,
+                "signature": score.signature,
+                "published": dict(score.published),
+                "difference": {} if settings.smoke else score.differences(),
+            }
+            for score in scores
+        ],
+    }
+
+
+def score_lines(recipe: Recipe, settings: Settings, scores: list[Score]) -> list[str]:
+    """The scores, each beside what the paper has."""
+    lines = []
+    for score in scores:
+        interval = "" if score.confidence is None else " [{:.2f}, {:.2f}]".format(*score.confidence)
+        lines.append(f"{score.name}: {score.value:.2f}{interval} ({settings.mixer})")
+        lines.append(f"  {_published(recipe, settings, score)}")
+        lines.append(f"  {score.signature}")
+    if settings.smoke:
+        lines.append("(a smoke test: it shows that every stage runs, its scores mean nothing)")
+    return lines
+
+
+def _published(recipe: Recipe, settings: Settings, score: Score) -> str:
+    if not score.published:
+        return "published: no figure known"
+    differences = {} if settings.smoke else score.differences()
+    figures = (
+        f"{mixer} {figure:.2f}"
+        + (f" (difference {differences[mixer]:+.2f})" if mixer in differences else "")
+        for mixer, figure in score.published.items()
+    )
+    return f"published, {recipe.paper}: {', '.join(figures)}"

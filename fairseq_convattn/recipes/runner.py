@@ -1,0 +1,220 @@
+"""Runs stages: what is done is not done again, what was interrupted continues."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from .command import Command, Stage
+from .errors import RecipeError
+from .record import environment, now, write_json
+
+_LAST_LINES = 20
+
+
+class Runner:
+    """The stages of one run, with their records in ``output/stages``."""
+
+    def __init__(self, output: Path, stages: Sequence[Stage]):
+        self.output = output
+        self.stages = stages
+
+    def record(self, stage: Stage) -> dict[str, Any] | None:
+        """What was written when the stage was finished, None if it was not."""
+        path = self._path(stage, "json")
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def records(self) -> dict[str, Any]:
+        """Of all stages that are finished, by name."""
+        found = {stage.name: self.record(stage) for stage in self.stages}
+        return {
+            name: {key: value for key, value in record.items() if key != "essence"}
+            for name, record in found.items()
+            if record
+        }
+
+    def is_done(self, stage: Stage) -> bool:
+        return not stage.commands or self.record(stage) is not None
+
+    def check(self, chosen: Sequence[str]) -> None:
+        """See that the chosen stages can be run, one after the other.
+
+        Raises:
+            RecipeError: a stage was begun with other options, or one before is not done, or one
+                after is and would no longer fit.
+        """
+        to_do = []
+        for stage in self.stages:
+            self._require_same(stage)
+            done = self.is_done(stage)
+            if done and stage.commands and to_do:
+                raise RecipeError(
+                    f"the stage {stage.name} is done and {to_do[0]} before it is not; remove "
+                    f"{self._path(stage, 'json')} to do it again"
+                )
+            if not done and stage.name in chosen:
+                to_do.append(stage.name)
+            elif not done and self._to_do_after(stage, chosen):
+                raise RecipeError(f"the stage {stage.name} has to be done first")
+
+    def run(self, chosen: Sequence[str], before: Callable[[Stage], None]) -> None:
+        """Run the chosen stages that are not done.
+
+        Args:
+            before: called with each of them first.
+
+        Raises:
+            RecipeError: a command fails.
+        """
+        for stage in self.stages:
+            if stage.name not in chosen:
+                continue
+            if not stage.commands:
+                print(f"{stage.name}: nothing to do, {stage.note}", flush=True)
+            elif self.record(stage) is not None:
+                print(f"{stage.name}: done already", flush=True)
+            else:
+                before(stage)
+                self._run(stage)
+
+    def finish(self, stage: Stage, begun: str, seconds: float | None) -> None:
+        """Write that a stage is done."""
+        content = {
+            "stage": stage.name,
+            "commands": stage.lines(),
+            "essence": stage.essence(),
+            "begun": begun,
+            "finished": now(),
+            "seconds": seconds,
+            "log": f"logs/{stage.name}.log",
+            "environment": environment(),
+        }
+        self._path(stage, "json").parent.mkdir(exist_ok=True)
+        write_json(content, self._path(stage, "json"))
+        self._path(stage, "begun").unlink(missing_ok=True)
+
+    def _run(self, stage: Stage) -> None:
+        log = self.output / "logs" / f"{stage.name}.log"
+        log.parent.mkdir(exist_ok=True)
+        self._path(stage, "begun").parent.mkdir(exist_ok=True)
+        begun, start = now(), time.monotonic()
+        write_json({"essence": stage.essence()}, self._path(stage, "begun"))
+        print(f"{stage.name}: log in {log}", flush=True)
+        for command in stage.commands:
+            for path in command.writes:
+                _remove(path)
+            print(f"+ {command.line()}", flush=True)
+            _execute(command, log)
+        self.finish(stage, begun, round(time.monotonic() - start, 1))
+
+    def _require_same(self, stage: Stage) -> None:
+        for kind in ("json", "begun"):
+            path = self._path(stage, kind)
+            if not path.is_file():
+                continue
+            before = json.loads(path.read_text(encoding="utf-8"))["essence"]
+            if before != stage.essence():
+                raise RecipeError(
+                    f"the stage {stage.name} in {self.output} was run with other options "
+                    f"({_difference(before, stage.essence())}); choose another folder with --output"
+                )
+
+    def _to_do_after(self, stage: Stage, chosen: Sequence[str]) -> bool:
+        later = self.stages[self.stages.index(stage) + 1 :]
+        return any(other.name in chosen and not self.is_done(other) for other in later)
+
+    def _path(self, stage: Stage, kind: str) -> Path:
+        return self.output / "stages" / f"{stage.name}.{kind}"
+
+
+@contextmanager
+def exclusive(output: Path):
+    """The folder of a run, which no other process may write to meanwhile.
+
+    Raises:
+        RecipeError: one does, or it has other files.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    if any(output.iterdir()) and not (output / "lock").exists():
+        raise RecipeError(f"{output} is not empty and of no run; choose another with --output")
+    with open(output / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecipeError(f"another run is writing to {output}") from None
+        os.set_inheritable(lock.fileno(), True)  # by commands, which may outlive this process
+        yield
+
+
+def _execute(command: Command, log: Path) -> None:
+    """Run a command; a file of its output appears complete or not at all.
+
+    Raises:
+        RecipeError: it fails.
+    """
+    with open(log, "a", encoding="utf-8") as log_file:
+        log_file.write(f"+ {command.line()}\n")
+        log_file.flush()
+        if command.stdout is None:
+            _call(command, log_file, log_file, log)
+            return
+        partial = command.stdout.with_name(f"{command.stdout.name}.partial")
+        with open(partial, "w", encoding="utf-8") as output:
+            _call(command, output, *((output, partial) if command.logs_too else (log_file, log)))
+        os.replace(partial, command.stdout)
+
+
+def _call(command: Command, stdout: TextIO, stderr: TextIO, log: Path) -> None:
+    programs = Path(sys.executable).parent
+    variables = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"}
+    process = subprocess.Popen(
+        [*command.arguments, *command.scaling],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        env=variables,
+        close_fds=False,  # it keeps the lock
+        start_new_session=True,
+    )
+    try:
+        process.wait()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        raise
+    if process.returncode:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+        if lines and lines[-1].startswith("error: "):
+            raise RecipeError(f"{lines[-1].removeprefix('error: ')} (log: {log})")
+        print(*lines, sep="\n", file=sys.stderr)
+        raise RecipeError(f"{command.arguments[0]} failed; its log is {log}")
+
+
+def _remove(path: Path) -> None:
+    """What an interrupted run left at a place where a command writes anew."""
+    if path.is_dir():
+        for child in path.iterdir():
+            _remove(child)
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _difference(before: Sequence[str], after: Sequence[str]) -> str:
+    """The first thing that differs, in few words."""
+    for old, new in zip(before, after, strict=False):
+        old_words, new_words = old.split(), new.split()
+        for i, (a, b) in enumerate(zip(old_words, new_words, strict=False)):
+            if a != b:
+                return f"{' '.join(old_words[max(i - 1, 0) : i + 1])}, not {b}"
+        if len(old_words) != len(new_words):
+            longer = max(old_words, new_words, key=len)[min(len(old_words), len(new_words)) :]
+            return f"{' '.join(longer)} in one of them alone"
+    return "other commands"

@@ -1,0 +1,61 @@
+"""What a user chose for one run of a recipe, resolved."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .devices import Devices
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run.
+
+    Attributes:
+        mixer: of a ``checkpoint``, what its layers have.
+        output: the folder of the run; everything but the prepared data is written there.
+        data: the prepared data, a folder that has ``bin``, or itself a binarised folder.
+        source: a local copy of the corpus, or None for the download.
+        smoke: a few updates of a shrunk model on a few hundred lines.
+        checkpoint: the file to evaluate instead of training.
+        published_format: whether ``checkpoint`` is of 2019 and has to be converted.
+        extra: further arguments for fairseq-train, which win.
+    """
+
+    mixer: str
+    seed: int
+    output: Path
+    data: Path
+    devices: Devices
+    source: Path | None = None
+    smoke: bool = False
+    checkpoint: Path | None = None
+    published_format: bool = False
+    extra: Sequence[str] = ()
+
+    @property
+    def binarised(self) -> Path:
+        """The folder that fairseq reads."""
+        if not (self.data / "bin").exists() and list(self.data.glob("dict*.txt")):
+            return self.data
+        return self.data / "bin"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.output / "checkpoints"
+
+
+def script(name: str) -> str:
+    """The path of a script, as short as it can be said from here."""
+    return _from_here(ROOT / "scripts" / name)
+
+
+def user_dir() -> str:
+    return _from_here(ROOT / "fairseq_convattn")
+
+
+def _from_here(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

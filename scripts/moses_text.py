@@ -1,0 +1,132 @@
+"""What Moses' Perl scripts do to parallel text, by their port sacremoses.
+
+    python scripts/moses_text.py tokenise --language L [--normalise] [--aggressive] [--lower]
+        < text > tokens
+    python scripts/moses_text.py clean SOURCE TARGET NEW_SOURCE NEW_TARGET --longest N [--unique]
+
+``tokenise`` takes and gives a line each; Chinese (zh) is split into words by jieba. ``--normalise``
+normalises punctuation and replaces characters that do not print, ``--aggressive`` splits at hyphens
+(a @-@ b). ``clean`` drops pairs of which a side is empty or longer than N tokens, or more than 1.5
+times as long as the other, as clean-corpus-n.perl -ratio 1.5 does; ``--unique`` drops those, too,
+that were there before.
+"""
+
+import argparse
+import functools
+import logging
+import multiprocessing
+import os
+import re
+import sys
+from collections.abc import Callable
+
+RATIO = 1.5
+CHUNK = 1000  # lines that a process takes at a time
+
+
+def tokeniser(
+    language: str, normalise: bool, aggressive: bool, lower: bool
+) -> Callable[[str], str]:
+    """The function from a line to its tokens.
+
+    Raises:
+        ImportError: the package that the language needs is not installed.
+    """
+    steps: list[Callable[[str], str]] = []
+    if normalise:
+        import regex
+        from sacremoses import MosesPunctNormalizer
+
+        steps += [MosesPunctNormalizer(language).normalize]
+        steps += [functools.partial(regex.compile(r"\p{C}").sub, " ")]
+    if language == "zh":
+        import jieba
+
+        jieba.setLogLevel(logging.WARNING)
+        # some of the corpora are split already, in other ways
+        steps += [
+            functools.partial(re.compile(r"(?<=[\u4e00-\u9fff])\s+(?=[\u4e00-\u9fff])").sub, "")
+        ]
+        steps += [lambda line: " ".join(jieba.cut(line))]
+    else:
+        from sacremoses import MosesTokenizer
+
+        tokenize = MosesTokenizer(language).tokenize
+        options = {"aggressive_dash_splits": aggressive, "return_str": True}
+        steps += [functools.partial(tokenize, **options)]
+    if lower:
+        steps += [str.lower]
+    return lambda line: " ".join(
+        functools.reduce(lambda text, step: step(text), steps, line).split()
+    )
+
+
+def work(options: tuple) -> None:
+    global tokenise_line
+    tokenise_line = tokeniser(*options)
+
+
+def one_line(line: str) -> str:
+    return tokenise_line(line)
+
+
+def tokenise(arguments: argparse.Namespace) -> None:
+    options = (arguments.language, arguments.normalise, arguments.aggressive, arguments.lower)
+    tokeniser(*options)  # what is not installed is said once
+    for stream in (sys.stdin, sys.stdout):
+        stream.reconfigure(encoding="utf-8", newline="\n")
+    lines = (line.rstrip("\n") for line in sys.stdin)
+    with multiprocessing.Pool(len(os.sched_getaffinity(0)), work, [options]) as pool:
+        for tokens in pool.imap(one_line, lines, CHUNK):
+            print(tokens)
+
+
+def clean(arguments: argparse.Namespace) -> None:
+    kept = total = 0
+    seen: set[int] = set()
+    names = (arguments.new_source, arguments.new_target)
+    with (
+        open(arguments.source, encoding="utf-8", newline="\n") as source,
+        open(arguments.target, encoding="utf-8", newline="\n") as target,
+        open(names[0], "w", encoding="utf-8") as new_source,
+        open(names[1], "w", encoding="utf-8") as new_target,
+    ):
+        for pair in zip(source, target, strict=True):
+            total += 1
+            shorter, longer = sorted(len(side.split()) for side in pair)
+            if not shorter or longer > min(arguments.longest, RATIO * shorter):
+                continue
+            if hash(pair) not in seen:
+                kept += 1
+                if arguments.unique:
+                    seen.add(hash(pair))
+                new_source.write(" ".join(pair[0].split()) + "\n")
+                new_target.write(" ".join(pair[1].split()) + "\n")
+    print(f"kept {kept} of {total} pairs")
+
+
+def main(given: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("tokenise", help="standard input to standard output")
+    command.add_argument("--language", required=True, metavar="L")
+    for option in ("--normalise", "--aggressive", "--lower"):
+        command.add_argument(option, action="store_true")
+    command = commands.add_parser("clean", help="drop pairs of odd lengths")
+    for name in ("source", "target", "new_source", "new_target"):
+        command.add_argument(name)
+    command.add_argument("--longest", type=int, required=True, metavar="N")
+    command.add_argument("--unique", action="store_true")
+    arguments = parser.parse_args(given)
+    try:
+        (tokenise if arguments.command == "tokenise" else clean)(arguments)
+    except ImportError as error:
+        sys.exit(f"error: {error}; pip install {error.name}")
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# WMT14 English-French, ready for fairseq-train: joint BPE of 40,000 merges, one dictionary.
+set -euo pipefail
+scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/prepare_common.sh
+source "$scripts/prepare_common.sh"
+
+usage() {
+  cat <<'END'
+usage: bash scripts/prepare_wmt14_en_fr.sh [--source DIR | --mirror URL] [--output DIR] [--sample]
+
+Downloads Europarl 7, Common Crawl, the UN corpus, News Commentary 9 and the 10^9 corpus, normalises
+and tokenises them (by sacremoses, Moses' port), learns one BPE of 40,000 merges over both languages,
+drops pairs of more than 250 pieces or of odd lengths and runs fairseq-preprocess with one
+dictionary, as fairseq's recipe does. Every 1333rd sentence is valid, test is newstest2014. Needs
+subword-nmt and sacremoses, 100 GB of disk and hours.
+
+  --source DIR   a local copy instead of the download: the archives of WMT
+                 (training-parallel-europarl-v7.tgz, training-parallel-commoncrawl.tgz,
+                 training-parallel-un.tgz, training-parallel-nc-v9.tgz, training-giga-fren.tar,
+                 dev.tgz) or what is in them
+END
+  shared_options data/wmt14_en_fr
+}
+
+subfolder=wmt14_en_fr
+read_options data/wmt14_en_fr "$@"
+require_tools fairseq-preprocess python subword-nmt
+python -c "import sacremoses" 2>/dev/null || die "sacremoses is not installed (pip install sacremoses)"
+
+merges=40000
+statmt=https://www.statmt.org
+# archive, where it is, SHA-256 as in TensorFlow Datasets, and its file without the language
+corpora=(
+  "training-parallel-europarl-v7.tgz wmt13 0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7 training/europarl-v7.fr-en"
+  "training-parallel-commoncrawl.tgz wmt13 c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5 commoncrawl.fr-en"
+  "training-parallel-un.tgz wmt13 29141b5c1eba149a94f7a59d3b1a834b2e47fe0f8758d68dcd77a3d3f497ee47 un/undoc.2000.fr-en"
+  "training-parallel-nc-v9.tgz wmt14 cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485 training/news-commentary-v9.fr-en"
+  "training-giga-fren.tar wmt10 3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a giga-fren.release2.fixed"
+)
+dev=https://data.statmt.org/wmt19/translation-task/dev.tgz # has newstest2014, and a known SHA-256
+dev_sum=7a7deccf82ebb05ba508dba5eb21356492224e8f630ec4f992132b029b4b25e7
+declare -A tests=([en]=newstest2014-fren-src.en.sgm [fr]=newstest2014-fren-ref.fr.sgm)
+test_lines=3003
+
+begin
+
+tokenise() { # LANGUAGE OPTION...
+  python "$scripts/moses_text.py" tokenise --aggressive --language "$@"
+}
+
+# text_of NAME LANGUAGE: sets located, of a corpus; the 10^9 corpus is compressed in its archive
+text_of() {
+  local archive year sum file
+  read -r archive year sum file <<<"$1"
+  if [ "$archive" = training-giga-fren.tar ] && ! in_source "$file.$2" >/dev/null; then
+    file=$file.$2.gz
+  else
+    file=$file.$2
+  fi
+  locate "$file" "$archive" "$statmt/$year/$archive" "$sum"
+}
+
+write_text() {
+  local language corpus
+  for language in en fr; do
+    for corpus in "${corpora[@]}"; do
+      text_of "$corpus" "$language"
+      echo "tokenising $(basename "$located")"
+      case "$located" in *.gz) gzip -dc "$located" ;; *) cat "$located" ;; esac |
+        tokenise "$language" --normalise >>"$part/all.$language"
+    done
+    locate "dev/${tests[$language]}" dev.tgz "$dev" "$dev_sum"
+    segments "$located" | tokenise "$language" >"$part/test.$language"
+    check_text "$part/test.$language" "$test_lines"
+    awk 'NR % 1333 == 0' "$part/all.$language" >"$part/valid.$language"
+    awk 'NR % 1333 != 0' "$part/all.$language" >"$part/train.$language"
+    rm "$part/all.$language"
+  done
+  check_pairs "$part"/train.{en,fr}
+}
+
+write_bpe() {
+  local split language
+  echo "learning $merges joint BPE merges"
+  cat "$work"/text/train.{en,fr} | subword-nmt learn-bpe -s "$merges" >"$part/codes"
+  for split in train valid test; do
+    for language in en fr; do
+      subword-nmt apply-bpe -c "$part/codes" <"$work/text/$split.$language" >"$part/$split.$language"
+    done
+    [ "$split" != test ] || continue
+    mv "$part/$split.en" "$part/whole.en"
+    mv "$part/$split.fr" "$part/whole.fr"
+    python "$scripts/moses_text.py" clean "$part"/whole.{en,fr} "$part/$split".{en,fr} --longest 250
+    rm "$part"/whole.{en,fr}
+  done
+}
+
+write_bin() {
+  local split language bpe=$work/bpe
+  preprocess --source-lang en --target-lang fr --joined-dictionary \
+    --trainpref "$bpe/train" --validpref "$bpe/valid" --testpref "$bpe/test"
+  for split in train valid test; do
+    for language in en fr; do
+      check_binarised "$part/$split.en-fr.$language" "$bpe/$split.$language"
+    done
+  done
+}
+
+stage text write_text
+rm -rf "$release" "$work/download"
+stage bpe write_bpe
+stage bin write_bin
+finish
+echo "ready: $output/bin ($(types "$output/bin/dict.en.txt"))"

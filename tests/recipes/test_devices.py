@@ -1,0 +1,36 @@
+import pytest
+
+from fairseq_convattn.recipes import devices
+from fairseq_convattn.recipes.devices import Batch, choose_devices
+from fairseq_convattn.recipes.errors import RecipeError
+
+WMT = Batch(3584, workers=8, update_freq=16)
+
+
+@pytest.mark.parametrize("workers", range(1, 130))
+def test_every_number_of_devices_sees_the_papers_tokens_or_is_refused(workers):
+    assert WMT.per_update == 458_752
+    if 128 % workers:
+        with pytest.raises(RecipeError, match=f"^{workers} devices of 3,584 tokens cannot share"):
+            WMT.update_freq_for(workers)
+    else:
+        assert workers * WMT.size * WMT.update_freq_for(workers) == WMT.per_update
+
+
+def test_the_default_is_what_the_machine_has():
+    assert choose_devices(None, 1, False, visible=0).one() == ["--cpu"]
+    assert choose_devices(None, 1, False, visible=0).precision is None
+
+
+@pytest.mark.parametrize(("supported", "precision"), [(True, "--bf16"), (False, "--fp16")])
+def test_precision_is_what_the_gpus_compute_in(monkeypatch, supported, precision):
+    monkeypatch.setattr(devices.torch.cuda, "is_bf16_supported", lambda **_: supported)
+    here = choose_devices(None, 1, False, visible=4)
+    assert (here.gpus, here.precision) == (4, precision)
+    assert choose_devices(2, 1, True, visible=4).precision == "--fp16"  # fairseq's sharding
+    assert choose_devices(8, 2, False, visible=0).precision == "--fp16"  # of another machine
+
+
+def test_sentences_are_a_batch_too():
+    batch = Batch(32, workers=4, update_freq=1, unit="sentences")
+    assert (batch.option, batch.update_freq_for(1)) == ("--batch-size", 4)

@@ -1,0 +1,141 @@
+"""What recipes run, compared with command lines that were reviewed by hand."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
+from fairseq_convattn.recipes import catalogue
+from fairseq_convattn.recipes.__main__ import main
+from fairseq_convattn.recipes.language_model import LanguageModel
+from fairseq_convattn.recipes.sequence_to_sequence import SequenceToSequence
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def dry_run(capsys, name: str, *arguments: object) -> list[str]:
+    main([name, "--dry-run", *map(str, arguments)])
+    return capsys.readouterr().out.splitlines()
+
+
+def option(lines: list[str], name: str) -> str:
+    (command,) = (line for line in lines if line.startswith("fairseq-train "))
+    words = shlex.split(command)
+    return words[words.index(name) + 1]
+
+
+def test_every_recipe_has_reviewed_command_lines():
+    assert {path.stem for path in GOLDEN.iterdir()} == set(catalogue.names())
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_the_commands_are_those_that_were_reviewed(capsys, name):
+    workers = catalogue.recipe(name).batch.workers
+    found = dry_run(capsys, name, "--gpus", workers)
+    assert found == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_any_mixer_changes_the_architecture_and_the_folder_alone(capsys, name):
+    recipe = catalogue.recipe(name)
+    own = "\n".join(dry_run(capsys, name, "--gpus", recipe.batch.workers))
+    for mixer, architecture in ARCHITECTURE_NAMES.items():
+        lines = dry_run(capsys, name, "--mixer", mixer, "--gpus", recipe.batch.workers)
+        assert option(lines, "--arch") == architecture.format(recipe.shape)
+        own_architecture = ARCHITECTURE_NAMES[recipe.mixer].format(recipe.shape)
+        expected = own.replace(f"{name}-{recipe.mixer}-", f"{name}-{mixer}-")
+        expected = expected.replace(
+            f"--arch {own_architecture}", f"--arch {option(lines, '--arch')}"
+        )
+        expected = expected.replace(f"), {recipe.mixer}, seed", f"), {mixer}, seed")
+        assert "\n".join(lines) == expected
+
+
+def test_the_scripts_that_recipes_run_are_there():
+    for name in catalogue.names():
+        text = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+        for script in re.findall(r"scripts/\w+\.(?:sh|py)", text):
+            assert (ROOT / script).is_file(), f"{name} runs {script}"
+
+
+@pytest.mark.parametrize(("gpus", "nodes", "update_freq"), [(1, 1, 128), (8, 1, 16), (8, 4, 4)])
+def test_tokens_per_update_are_the_papers(capsys, gpus, nodes, update_freq):
+    lines = dry_run(capsys, "wmt16_en_de", "train", "--gpus", gpus, "--nodes", nodes)
+    (launched, *_) = (line for line in lines if "fairseq-train" in line)
+    assert f"--update-freq {update_freq} " in launched
+    assert f"--distributed-world-size {gpus * nodes} " in launched
+    assert gpus * nodes * 3584 * update_freq == 458_752
+    assert any(line.startswith("# 458,752 tokens an update") for line in lines)
+
+
+def test_several_machines_are_started_by_torchrun_or_slurm(capsys):
+    lines = dry_run(capsys, "wmt14_en_fr", "train", "--gpus", 4, "--nodes", 2)
+    torchrun, srun = (shlex.split(line) for line in lines if "fairseq-train" in line)
+    assert torchrun[:5] == ["torchrun", "--nnodes", "2", "--nproc-per-node", "4"]
+    assert srun[:5] == ["srun", "--nodes", "2", "--ntasks-per-node", "4"]
+    assert srun[-2] == "--distributed-port"
+    program = torchrun.index("--no-python") + 1
+    assert torchrun[program:] == srun[srun.index("fairseq-train") : -2]
+
+
+def test_what_follows_two_hyphens_goes_to_fairseq_train_and_wins(capsys):
+    lines = dry_run(capsys, "multi30k", "train", "--", "--dropout", "0.2", "--weight-norm", "l2")
+    assert "--dropout 0.2 --weight-norm l2" in lines[-1]
+    assert lines[-1].index("--dropout 0.3") < lines[-1].index("--dropout 0.2")
+
+
+def test_sharding(capsys):
+    lines = dry_run(capsys, "wmt16_en_de", "train", "--gpus", 8, "--fsdp")
+    assert "--ddp-backend fully_sharded --fp16" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("wmt16_en_de --gpus 3", "--gpus times --nodes may be 1, 2, 4, 8, 16, 32, 64, 128"),
+        ("wmt16_en_de --nodes 2", "--nodes is for machines with GPUs"),
+        ("wmt16_en_de --fsdp", "--fsdp shards a model over GPUs"),
+        ("multi30k --smoke --gpus 1", "--smoke runs on one device"),
+        ("multi30k -- --update-freq 4", "--update-freq after --: the recipe sets it"),
+        ("multi30k --source /nowhere", "--source /nowhere is no folder"),
+        ("multi30k --checkpoint /no/file.pt", "/no/file.pt: there is no such file"),
+    ],
+)
+def test_what_cannot_work_is_one_line_before_any_work(monkeypatch, arguments, error):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(SystemExit, match=f"^error: .*{re.escape(error)}"):
+        name, *options = arguments.split()
+        main([name, "--dry-run", *options])
+
+
+def test_unknown_names(capsys):
+    for arguments in (["nonsense"], ["multi30k", "nonsense"], ["multi30k", "--mixer", "nonsense"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(arguments)
+        assert "nonsense" in capsys.readouterr().err
+
+
+def test_the_table_of_the_documentation_has_every_recipe_and_figure():
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for name in catalogue.names():
+        (row,) = (row for row in rows if f"`{name}`" in row.split("|")[1])
+        for figures in published(name):
+            for figure in figures.values():
+                assert f"{figure:g}" in row, f"{name}: {figure}"
+
+
+def published(name: str) -> list[Mapping[str, float]]:
+    recipe = catalogue.recipe(name)
+    if isinstance(recipe, SequenceToSequence):
+        return [figures for test in recipe.tests for figures in test.published.values()]
+    return [recipe.published] if isinstance(recipe, LanguageModel) else []

@@ -1,0 +1,162 @@
+"""Stages of small commands: interrupted, repeated, changed."""
+
+import fcntl
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from fairseq_convattn.recipes.command import Command, Stage
+from fairseq_convattn.recipes.errors import RecipeError
+from fairseq_convattn.recipes.recipe import STAGES
+from fairseq_convattn.recipes.runner import Runner, exclusive
+
+
+def shell(script: str, **kwargs) -> Command:
+    return Command(["sh", "-c", script], **kwargs)
+
+
+def five_stages(folder: Path, trouble: str = "", where: str = "") -> list[Stage]:
+    """Each adds its name to a file of its own, after ``trouble`` if it is ``where``."""
+    stages = []
+    for name in STAGES:
+        file, flag = folder / name, folder / f"{name}.again"
+        first = f"if [ ! -e {flag} ]; then echo half; touch {flag}; {trouble}; fi"
+        script = f"{first if name == where else ':'}; echo {name} >>{file}; echo whole"
+        stages.append(Stage(name, [shell(script, stdout=folder / f"{name}.out")]))
+    return stages
+
+
+def run(folder: Path, stages: list[Stage], chosen=STAGES) -> None:
+    with exclusive(folder):
+        runner = Runner(folder, stages)
+        runner.check(chosen)
+        runner.run(chosen, lambda stage: None)
+
+
+def assert_each_ran_once(folder: Path) -> None:
+    for name in STAGES:
+        assert (folder / name).read_text() == f"{name}\n"
+        assert (folder / f"{name}.out").read_text() == "whole\n"
+        assert not (folder / f"{name}.out.partial").exists()
+
+
+@pytest.mark.parametrize("where", STAGES)
+def test_continues_where_a_command_failed(tmp_path, capsys, where):
+    stages = five_stages(tmp_path, "echo no more room >&2; exit 1", where)
+    with pytest.raises(RecipeError, match=f"sh failed; its log is .*{where}.log"):
+        run(tmp_path, stages)
+    assert "no more room" in capsys.readouterr().err
+    assert not (tmp_path / f"{where}.out").exists()
+    done = set(Runner(tmp_path, stages).records())
+    assert done == set(STAGES[: STAGES.index(where)])
+    run(tmp_path, stages)
+    assert_each_ran_once(tmp_path)
+    run(tmp_path, stages)
+    assert_each_ran_once(tmp_path)
+
+
+@pytest.mark.parametrize("where", STAGES)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_continues_where_the_run_was_interrupted(tmp_path, where, number):
+    """The command lives in a session of its own: SIGINT ends it with the run, and where the run
+    was killed no other begins before it has ended."""
+    stages = five_stages(tmp_path, f"kill -{int(number)} $PPID; sleep 0.3; exit 1", where)
+    process = multiprocessing.get_context("fork").Process(target=run, args=(tmp_path, stages))
+    process.start()
+    process.join()
+    assert process.exitcode != 0
+    assert not (tmp_path / f"{where}.out").exists()
+    if number == signal.SIGKILL:
+        with pytest.raises(RecipeError, match="another run is writing to"):
+            run(tmp_path, stages)
+        time.sleep(1)
+    run(tmp_path, stages)
+    assert_each_ran_once(tmp_path)
+
+
+def test_what_an_interrupted_command_left_is_removed(tmp_path):
+    made = tmp_path / "made"
+    script = f"mkdir {made} && touch {made}/file && [ -e {tmp_path}/again ] || exit 1"
+    stages = [Stage("average", [shell(script, writes=[made])])]
+    with pytest.raises(RecipeError):
+        run(tmp_path, stages, ["average"])
+    (tmp_path / "again").touch()
+    run(tmp_path, stages, ["average"])
+    assert (made / "file").exists()
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_other_options_are_refused(tmp_path, finished):
+    """Of a stage that is done as of one that was begun; how many devices train may change."""
+
+    output = tmp_path / "run"
+
+    def train(rate: str, devices: str) -> list[Stage]:
+        script = f"[ -e {tmp_path}/again ] || exit 1"
+        arguments = ["sh", "-c", script, "--lr", rate]
+        return [Stage("train", [Command(arguments, scaling=["--update-freq", devices])])]
+
+    if finished:
+        (tmp_path / "again").touch()
+        run(output, train("0.1", "1"), ["train"])
+    else:
+        with pytest.raises(RecipeError):
+            run(output, train("0.1", "1"), ["train"])
+    with pytest.raises(RecipeError, match=r"other options \(--lr 0.1, not 0.2\); choose another"):
+        run(output, train("0.2", "1"), ["train"])
+    (tmp_path / "again").touch()
+    run(output, train("0.1", "2"), ["train"])
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "release").mkdir()
+    with pytest.raises(RecipeError, match="is not empty and of no run; choose another"):
+        run(tmp_path, five_stages(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {"release"}
+
+
+def test_stages_have_an_order(tmp_path):
+    stages = five_stages(tmp_path)
+    with pytest.raises(RecipeError, match="the stage prepare has to be done first"):
+        run(tmp_path, stages, ["train"])
+    run(tmp_path, stages, ["prepare", "train"])
+    with pytest.raises(RecipeError, match="the stage average has to be done first"):
+        run(tmp_path, stages, ["generate"])
+    run(tmp_path, stages)
+    (tmp_path / "stages" / "train.json").unlink()
+    with pytest.raises(RecipeError, match="average is done and train before it is not; remove"):
+        run(tmp_path, stages)
+    assert_each_ran_once(tmp_path)
+
+
+def test_a_stage_without_commands_needs_nothing(tmp_path, capsys):
+    stages = five_stages(tmp_path)
+    stages[2] = Stage("average", note="the best one is used")
+    run(tmp_path, stages)
+    assert "average: nothing to do, the best one is used" in capsys.readouterr().out
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RecipeError, match=f"another run is writing to {tmp_path}"):
+            run(tmp_path, five_stages(tmp_path))
+
+
+def test_an_error_of_a_script_is_the_error_of_the_run(tmp_path):
+    stages = [Stage("prepare", [shell("echo 'error: no train.en in DIR' >&2; exit 1")])]
+    with pytest.raises(RecipeError, match=r"^no train.en in DIR \(log: "):
+        run(tmp_path, stages, ["prepare"])
+
+
+def test_records_say_what_was_run_and_where(tmp_path):
+    run(tmp_path, five_stages(tmp_path))
+    record = Runner(tmp_path, five_stages(tmp_path)).records()["train"]
+    assert record["commands"][0].endswith(f"> {tmp_path}/train.out")
+    assert record["environment"]["versions"]["torch"]
+    assert record["seconds"] >= 0 and record["begun"] <= record["finished"]
+    assert os.path.isfile(tmp_path / record["log"])

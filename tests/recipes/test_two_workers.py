@@ -1,0 +1,69 @@
+"""Data parallelism changes nothing: the same parameters, whoever saw the batches."""
+
+import multiprocessing
+import socket
+
+import pytest
+import torch
+from conftest import PLUGIN, SHRUNK
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.distributed import utils as distributed_utils
+from fairseq_cli import train as train_command
+
+from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
+
+DETERMINISTIC = ("--dropout", "0", "--attention-dropout", "0", "--weight-dropout", "0")
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def train(data, save_dir, architecture: str, *extra: str) -> None:
+    arguments = [
+        *(str(data), "--user-dir", str(PLUGIN), "--save-dir", str(save_dir), "--cpu"),
+        *("--arch", architecture, *SHRUNK, *DETERMINISTIC, "--seed", "1", "--num-workers", "0"),
+        # under Adam noise would decide the sign of a step wherever a gradient is 0
+        *("--optimizer", "sgd", "--lr", "0.5", "--max-tokens", "200", "--max-update", "4"),
+        *("--required-batch-size-multiple", "1", "--disable-validation", "--no-progress-bar"),
+        *("--ddp-backend", "legacy_ddp", *extra),
+    ]
+    parser = options.get_training_parser()
+    configuration = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments))
+    distributed_utils.call_main(configuration, train_command.main)
+
+
+def weights(folder) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "checkpoint_last.pt")["model"]
+
+
+@pytest.mark.parametrize("mixer", ARCHITECTURE_NAMES)
+def test_two_workers_are_as_good_as_two_batches_of_one(data, tmp_path, mixer):
+    architecture = ARCHITECTURE_NAMES[mixer].format("tiny")
+    address = f"tcp://127.0.0.1:{free_port()}"
+    together = (
+        *("--distributed-world-size", "2", "--distributed-init-method", address),
+        *("--distributed-no-spawn", "--distributed-backend", "gloo", "--update-freq", "1"),
+    )
+    workers = [
+        multiprocessing.get_context("fork").Process(
+            target=train,
+            args=(data, tmp_path / "two", architecture, *together, "--distributed-rank", rank),
+        )
+        for rank in ("0", "1")
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    train(data, tmp_path / "one", architecture, "--update-freq", "2")
+    train(data, tmp_path / "other", architecture, "--update-freq", "1")
+    one, two, other = (weights(tmp_path / name) for name in ("one", "two", "other"))
+    assert one.keys() == two.keys()
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-6)
+    assert max((other[name] - one[name]).abs().max() for name in one) > 1e-3
