@@ -47,11 +47,13 @@ LM_SHAPE = (
     "--attention-dropout 0.1"
 )
 LM_ARCHITECTURES = {
-    "dynamic": "dynamic_conv_lm",
-    "lightweight": "lightweight_conv_lm",
-    "attention": "attention_lm",
+    "dynamic": "convattn_lm --decoder-mixers dynamic --weight-dropout 0.1",
+    "lightweight": "convattn_lm --decoder-mixers lightweight --weight-dropout 0.1",
+    "attention": "convattn_lm --decoder-mixers attention",
     "transformer": "transformer_lm",
-    "lightconv": "lightconv_lm --decoder-conv-type dynamic --weight-softmax True",
+    "lightconv": (
+        "lightconv_lm --decoder-conv-type dynamic --weight-softmax True --weight-dropout 0.1"
+    ),
 }
 TRANSLATION_ARCHITECTURES = {
     "dynamic": "dynamic_conv_iwslt_de_en",
