@@ -3,12 +3,15 @@
 import argparse
 import csv
 import ctypes
+import logging
 import multiprocessing
 import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+
+logging.basicConfig(level=logging.WARNING)  # before fairseq, which sets it to DEBUG
 
 SECONDS = 0.02  # that one measurement takes at least
 

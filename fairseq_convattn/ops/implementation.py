@@ -1,8 +1,12 @@
 """Which implementation of the convolutions is used where no call names one."""
 
 import contextlib
+import functools
+import importlib.util
 import os
 from collections.abc import Iterator
+
+TRITON = "triton"  # imported when it is used
 
 _forced = os.environ.get("CONVATTN_IMPL") or None
 
@@ -26,3 +30,9 @@ def use_implementation(name: str | None) -> Iterator[None]:
         yield
     finally:
         _forced = before
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether it is installed."""
+    return importlib.util.find_spec("triton") is not None

@@ -1,12 +1,11 @@
 """Composite attention: self-attention united with relative-position convolutions."""
 
-import functools
-import importlib.util
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from ..implementation import TRITON, has_triton
 from ..native import is_built, warn_that_not_built
 from . import blocked, native, reference
 from .terms import BEYOND, TABLE_TERMS, TERMS, Terms
@@ -16,7 +15,6 @@ IMPLEMENTATIONS = {
     "blocked": blocked.attend,
     "native": native.attend,
 }
-TRITON = "triton"  # imported when it is used
 
 
 def composite_attention(
@@ -102,9 +100,9 @@ def _implementation(impl: str | None, q: Tensor, v: Tensor) -> Callable[..., Ten
     _check(impl != "native" or not unfit, f"impl='native' {unfit}")
     if impl in IMPLEMENTATIONS:
         return IMPLEMENTATIONS[impl]
-    if impl is None and not (q.is_cuda and _has_triton()):
+    if impl is None and not (q.is_cuda and has_triton()):
         return _without_triton(q, unfit)
-    _check(_has_triton(), "impl='triton' needs Triton: pip install triton")
+    _check(has_triton(), "impl='triton' needs Triton: pip install triton")
     from . import triton_kernels
 
     unfit_for_triton = triton_kernels.unfit(q, v)
@@ -122,11 +120,6 @@ def _without_triton(q: Tensor, unfit_for_native: str) -> Callable[..., Tensor]:
     if q.device.type == "cpu" and not is_built():
         warn_that_not_built()
     return blocked.attend
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def _check_inputs(

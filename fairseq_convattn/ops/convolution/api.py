@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..implementation import forced_implementation
+from ..implementation import TRITON, forced_implementation, has_triton
 from ..native import warn_that_not_built
 from . import banded, native, reference
 from .past import Past
@@ -51,8 +51,9 @@ def lightweight_conv(
         softmax: whether to convolve with the softmax of the taps, computed in float32 at least.
         dropout_p: probability of dropping a tap, after the softmax (DropConnect); the others
             are divided by ``1 - dropout_p``.
-        impl: ``reference`` or ``banded`` (both in PyTorch) or ``native`` (compiled, for
-            float32 and bfloat16 on the CPU). None: what ``CONVATTN_IMPL`` or
+        impl: ``reference`` or ``banded`` (both in PyTorch), ``native`` (compiled, for
+            float32 and bfloat16 on the CPU) or ``triton`` (up to 64 taps in float32 and
+            half precision on a GPU). None: what ``CONVATTN_IMPL`` or
             :func:`use_implementation` names, else the fastest that can take the inputs.
 
     Returns:
@@ -155,8 +156,16 @@ def _check_inputs(
 
 def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., Tensor]:
     """That of the name; without one the fastest that can take the inputs."""
-    known = name is None or name in IMPLEMENTATIONS
-    _check(known, f"unknown impl {name!r}: choose from {', '.join(IMPLEMENTATIONS)}")
+    known = (*IMPLEMENTATIONS, TRITON)
+    _check(name in (None, *known), f"unknown impl {name!r}: choose from {', '.join(known)}")
+    if name == TRITON or (name is None and x.is_cuda and has_triton()):
+        _check(has_triton(), "impl='triton' needs Triton: pip install triton")
+        from . import triton_kernels
+
+        unfit = triton_kernels.unfit(x, taps)
+        _check(name is None or not unfit, f"impl='triton' {unfit}")
+        if not unfit:
+            return triton_kernels.convolve
     unfit = native.unfit(x, taps)
     _check(name != "native" or not unfit, f"impl='native' {unfit}")
     if name is not None:
