@@ -19,6 +19,7 @@
 #define GROUP 1024 /* channels packed together, at most; a multiple of CHUNK */
 #define SCRATCH 300000 /* floats of a group, as many as a core's cache likes; one strip at least */
 #define MOST_ROWS 4 /* at least ROWS */
+#define FEW_TAPS 8 /* whose inputs a core's cache holds, even where rows share its sets */
 
 typedef struct {
     long lanes;
@@ -191,22 +192,23 @@ static void pack(const tile *t, sequence s, int64_t length, int64_t from, long c
     }
 }
 
-/* Where a strip's outputs go: straight to the tensor if its vectors end where the strip does. */
-static float *outputs(const tile *t, sequence s, strip q, long *stride)
+/* Where a strip's outputs from row `first` on go: straight to the tensor if its vectors end where the strip does. */
+static float *outputs(const tile *t, sequence s, strip q, long first, long *stride)
 {
-    int64_t at = t->start * s.time_stride + t->b * s.batch_stride + q.channel;
+    int64_t at = (t->start + first) * s.time_stride + t->b * s.batch_stride + q.channel;
     int direct = !t->p->half && q.width == q.channels;
     *stride = direct ? s.time_stride : q.width;
     return direct ? (float *)s.data + at : t->y;
 }
 
-static void write_outputs(const tile *t, sequence s, strip q, long count)
+static void write_outputs(const tile *t, sequence s, strip q, long first, long count)
 {
     if (!t->p->half && q.width == q.channels)
         return;
-    for (long n = 0; n < count; n++)
-        write(s.data, (t->start + n) * s.time_stride + t->b * s.batch_stride + q.channel,
-              t->y + n * q.width, q.channels, t->p->half);
+    for (long n = 0; n < count; n++) {
+        int64_t at = (t->start + first + n) * s.time_stride + t->b * s.batch_stride + q.channel;
+        write(s.data, at, t->y + n * q.width, q.channels, t->p->half);
+    }
 }
 
 /* Multiplies a row of weights by DropConnect's factors. */
@@ -254,20 +256,53 @@ static void pack_taps(const tile *t, int64_t from, long count)
         pack_head(t, h, from, count, taps_slot(t, t->w, h), taps_slot(t, t->undropped, h));
 }
 
-static void forward_tile(const tile *t)
+/* Outputs of a tile from row `first` to `end`, from inputs that are packed. */
+static void forward_rows(const tile *t, long first, long end)
 {
     const problem *p = t->p;
-    long time = at_most(p->time - t->start, TILE);
-    pack_taps(t, t->start, time);
-    pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, t->x);
+    if (first >= end)
+        return;
+    pack(t, p->x, p->inputs, t->start + first - p->left, end - first + p->taps - 1, t->x);
     for (long i = 0; i < t->strips; i++) {
         strip q = strip_at(p, t->first + i);
         long stride;
-        float *y = outputs(t, p->y, q, &stride);
-        use.convolve(slot(t, t->x, i), q.width, taps_slot(t, t->w, q.head), t->stride, 1, y, stride,
-                     time, q.width, p->taps);
-        write_outputs(t, p->y, q, time);
+        float *y = outputs(t, p->y, q, first, &stride);
+        use.convolve(slot(t, t->x, i), q.width, taps_slot(t, t->w, q.head) + first * t->stride,
+                     t->stride, 1, y, stride, end - first, q.width, p->taps);
+        write_outputs(t, p->y, q, first, end - first);
     }
+}
+
+/* Likewise, from inputs where they lie. */
+static void forward_rows_in_place(const tile *t, long first, long end)
+{
+    const problem *p = t->p;
+    for (long n = first; n < end; n += MOST_ROWS)
+        for (long i = 0; i < t->strips; i++) {
+            strip q = strip_at(p, t->first + i);
+            int64_t at = row_of(&p->x, t->start + n - p->left, t->b) + q.channel;
+            long stride;
+            float *y = outputs(t, p->y, q, n, &stride);
+            use.convolve((float *)p->x.data + at, p->x.time_stride,
+                         taps_slot(t, t->w, q.head) + n * t->stride, t->stride, 1, y, stride,
+                         at_most(end - n, MOST_ROWS), q.width, p->taps);
+        }
+}
+
+/* Few taps are fastest without packing, where all inputs of an output exist. */
+static void forward_tile(const tile *t)
+{
+    const problem *p = t->p;
+    long time = at_most(p->time - t->start, TILE), first = time, end = time;
+    pack_taps(t, t->start, time);
+    if (p->taps <= FEW_TAPS && !p->half && !p->x.index && p->head_dim % use.lanes == 0) {
+        first = p->left > t->start ? at_most(p->left - t->start, time) : 0;
+        int64_t last = p->inputs - p->taps + 1 + p->left - t->start;
+        end = last > first ? at_most(last, time) : first;
+    }
+    forward_rows(t, 0, first);
+    forward_rows_in_place(t, first, end);
+    forward_rows(t, end, time);
 }
 
 /* grad_x[j] = sum_k w[j + left - k, k] grad[j + left - k]: a convolution with turned taps, where
@@ -282,10 +317,10 @@ static void input_gradient_tile(const tile *t)
     for (long i = 0; i < t->strips; i++) {
         strip q = strip_at(p, t->first + i);
         long stride;
-        float *y = outputs(t, p->grad_x, q, &stride);
+        float *y = outputs(t, p->grad_x, q, 0, &stride);
         use.convolve(slot(t, t->grad, i), q.width, taps_slot(t, t->w, q.head) + last, t->stride,
                      t->stride - 1, y, stride, time, q.width, p->taps);
-        write_outputs(t, p->grad_x, q, time);
+        write_outputs(t, p->grad_x, q, 0, time);
     }
 }
 
