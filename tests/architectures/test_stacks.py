@@ -7,6 +7,8 @@ import torch
 from fairseq.data import Dictionary
 
 from fairseq_convattn.architectures import ConvAttnLanguageModel, ConvAttnModel
+from fairseq_convattn.ops import use_implementation
+from fairseq_convattn.ops.native import is_built
 
 MIXERS = [
     "lightweight",
@@ -61,6 +63,22 @@ def test_decoding_by_token_gives_what_training_saw(mixers, time):
             previous[:, :step], encoder_out=encoder_out, incremental_state=state
         )
         torch.testing.assert_close(logits[:, -1], whole[:, step - 1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixers", ["lightweight", "dynamic", "dynamic,attention,composite"])
+def test_every_implementation_gives_the_same_loss(mixers):
+    net, dictionary = model(mixers, weight_dropout=0.2, dropout=0.1)
+    source, previous = tokens(dictionary, 3, 6), tokens(dictionary, 3, 40)
+    results = []
+    for name in ("reference", "banded", *["native"] * is_built()):
+        torch.manual_seed(6)  # of dropout
+        with use_implementation(name):
+            logits, _ = net.train()(source, torch.tensor([6] * 3), previous)
+        loss = logits.log_softmax(-1)[..., 5].mean()
+        results.append((loss, *torch.autograd.grad(loss, list(net.parameters()))))
+    for other in results[1:]:
+        for expected, actual in zip(results[0], other, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
 
 
 def language_model(mixers, **options):

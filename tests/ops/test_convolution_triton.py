@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_convattn.mixers import MixerConfig, build_mixer
+from fairseq_convattn.ops import dynamic_conv, use_implementation
+
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 if not GPU and "triton" not in sys.modules:  # Triton looks at it once
@@ -285,7 +288,8 @@ def test_the_same_inputs_give_the_same_bits(kind, kernel_size):
 
 
 def test_has_no_atomics():
-    assert "atomic_" not in Path(kernels.__file__).read_text()
+    for name in ("triton_kernels.py", "triton_tiles.py"):
+        assert "atomic_" not in Path(kernels.__file__).with_name(name).read_text()
 
 
 @pytest.mark.parametrize("kind, softmax", [("dynamic", True), ("lightweight", False)])
@@ -351,6 +355,38 @@ def test_operators_refuse_what_does_not_go_together():
             kernels.convolve(x_, taps_, time, 2)
     with pytest.raises(ValueError, match="kept"):
         kernels.convolve(x, taps, 9, 2, kept=taps[:1] > 0.5)
+
+
+@pytest.mark.parametrize("mixer", ["dynamic", "lightweight"])
+def test_a_layer_trains_and_decodes_with_them(mixer):
+    torch.manual_seed(1)
+    config = MixerConfig(mixer, 16, 2, True, kernel_size=5, weight_dropout=0.3)
+    module, x = build_mixer(config).to(DEVICE), torch.randn(7, 2, 16, device=DEVICE)
+    results, decoded = [], []
+    for name in ("reference", "triton"):
+        torch.manual_seed(2)  # of dropout
+        module.train()
+        with use_implementation(name):
+            loss = module(x)[0].square().mean()
+            results.append((loss, *torch.autograd.grad(loss, list(module.parameters()))))
+            module.eval()
+            with torch.no_grad():
+                state = {}
+                steps = [module(x[t : t + 1], incremental_state=state)[0] for t in range(7)]
+                decoded.append(torch.cat(steps))
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(*decoded, rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_gpu_they_are_refused_unless_interpreted(monkeypatch):
+    x, taps = inputs("dynamic", 5, 65, 4)
+    with pytest.raises(ValueError, match="impl='triton' takes kernels of at most 64"):
+        dynamic_conv(x, taps, causal=True, impl="triton")
+    monkeypatch.setattr(kernels, "INTERPRETED", False)
+    x, taps = x.cpu(), taps[..., :3].cpu()
+    with pytest.raises(ValueError, match="impl='triton' needs tensors on a GPU"):
+        dynamic_conv(x, taps, causal=True, impl="triton")
 
 
 @needs_gpu

@@ -1,0 +1,314 @@
+"""Both convolutions in Triton: kernels of a tile each.
+
+A program takes a tile of time of one sentence and one head, or several narrow ones, and
+normalises the taps that it uses, which exist nowhere else. Few taps are summed one by one. Many
+are products with the tile's band matrix, whose row i has the taps of output i from column i on:
+``Y = Band X``, ``dX = Band^T dY``, and the taps' gradients are the diagonals of ``dY X^T``.
+No atomics, so that the same inputs give the same bits.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+VARYING = ["time", "inputs", "batch", "heads", "left"]
+
+
+@triton.jit
+def _at(x, b, t, h):
+    """Where heads h of positions t of sentence b are."""
+    return x.data + b * x.b + t.to(tl.int64) * x.t + h.to(tl.int64) * x.h
+
+
+@triton.jit
+def _load(x, b, t, h, there, c):
+    """``[rows, channels c]``, zero where nothing is ``there``."""
+    return tl.load(_at(x, b, t, h)[:, None] + c.to(tl.int64) * x.c, mask=there, other=0.0)
+
+
+@triton.jit
+def _store(x, b, t, h, there, c, values):
+    at = _at(x, b, t, h)[:, None] + c.to(tl.int64) * x.c
+    tl.store(at, values.to(x.data.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _columns(first, COUNT: tl.constexpr):
+    return (first + tl.arange(0, COUNT))[None, :]
+
+
+@triton.jit
+def _load_tap(taps, b, t, h, present, tap, other):
+    """``[rows, 1]``"""
+    at = _at(taps, b, t, h) + tl.full([1], tap, tl.int64) * taps.c
+    return tl.load(at, mask=present, other=other)[:, None]
+
+
+@triton.jit
+def _kernels_at(taps, b, t, h, present, TAPS: tl.constexpr, PADDED: tl.constexpr):
+    """Where the taps of rows are, and whether they are.
+
+    ``[groups, rows, taps of a group]``: so laid out, a thread has several taps of few rows, which
+    makes sums over a row's taps cheap.
+    """
+    WIDTH: tl.constexpr = min(PADDED, 8)
+    group = tl.arange(0, PADDED // WIDTH)[:, None, None]
+    k = group * WIDTH + tl.arange(0, WIDTH)[None, None, :]
+    at = _at(taps, b, t, h)[None, :, None] + k.to(tl.int64) * taps.c
+    return at, present[None, :, None] & (k < TAPS)
+
+
+@triton.jit
+def _load_kernels(taps, b, t, h, present, other, TAPS: tl.constexpr, PADDED: tl.constexpr):
+    at, inside = _kernels_at(taps, b, t, h, present, TAPS, PADDED)
+    return tl.load(at, mask=inside, other=other)
+
+
+@triton.jit
+def _by_rows(kernels):
+    """``[rows, PADDED]``"""
+    GROUPS: tl.constexpr = kernels.shape[0]
+    shape: tl.constexpr = [kernels.shape[1], GROUPS * kernels.shape[2]]
+    return tl.reshape(tl.permute(kernels, (1, 0, 2)), shape)
+
+
+@triton.jit
+def _by_groups(rows):
+    """The inverse of ``_by_rows``."""
+    WIDTH: tl.constexpr = min(rows.shape[1], 8)
+    shape: tl.constexpr = [rows.shape[0], rows.shape[1] // WIDTH, WIDTH]
+    return tl.permute(tl.reshape(rows, shape), (1, 0, 2))
+
+
+@triton.jit
+def _sum_up(logits, lse, b, t, h, stored):
+    """Each row's highest logit and sum of exponentials, whose binary logarithm is stored."""
+    highest = tl.max(tl.max(logits, 0), 1)
+    total = tl.sum(tl.sum(tl.exp2((logits - highest[None, :, None]) * LOG2_E), 0), 1)
+    tl.store(_at(lse, b, t, h), highest * LOG2_E + tl.log2(total), mask=stored)
+    return highest, total
+
+
+@triton.jit
+def _load_lse(lse, b, t, h, present):
+    """What is not ``present`` gets no weight."""
+    return tl.load(_at(lse, b, t, h), mask=present, other=float("inf"))
+
+
+@triton.jit
+def _load_softmax(taps, lse, b, t, h, present, TAPS: tl.constexpr, PADDED: tl.constexpr):
+    """The taps as they are or, with the logarithms of their sums, normalised."""
+    if lse is None:
+        return _load_kernels(taps, b, t, h, present, 0.0, TAPS, PADDED).to(tl.float32)
+    else:
+        logits = _load_kernels(taps, b, t, h, present, -float("inf"), TAPS, PADDED)
+        sums = _load_lse(lse, b, t, h, present)
+        return tl.exp2(logits.to(tl.float32) * LOG2_E - sums[None, :, None])
+
+
+@triton.jit
+def _drop(w, kept, b, t, h, present, scale, TAPS: tl.constexpr, PADDED: tl.constexpr):
+    """DropConnect, if any."""
+    if kept is None:
+        return w
+    else:
+        kept = _load_kernels(kept, b, t, h, present, 0, TAPS, PADDED)
+        return tl.where(kept != 0, w * scale, 0.0)
+
+
+@triton.jit
+def _store_taps_grad(
+    taps_grad, found, taps, kept, lse, b, t, h, present, first, h_first, heads, scale,
+    SHARED: tl.constexpr, TAPS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the taps as given, from ``[rows, PADDED]`` of those in effect."""
+    PADDED: tl.constexpr = found.shape[1]
+    found = tl.where(present[None, :, None], _by_groups(found), 0.0)
+    found = _drop(found, kept, b, t, h, present, scale, TAPS, PADDED)
+    if lse is not None:
+        w = _load_softmax(taps, lse, b, t, h, present, TAPS, PADDED)
+        found = w * (found - tl.sum(tl.sum(w * found, 0), 1)[None, :, None])
+    if SHARED:
+        found = tl.sum(tl.reshape(_by_rows(found), [ROWS, HEADS, PADDED]), 0)
+        found = _by_groups(found)
+        t, h = first // ROWS, h_first + tl.arange(0, HEADS)
+        present = h < heads
+    at, inside = _kernels_at(taps_grad, b, t, h, present, TAPS, PADDED)
+    tl.store(at, found.to(taps_grad.data.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _place(batch, heads, ROWS: tl.constexpr, HEADS: tl.constexpr):
+    """The sentence, first head and first position of this program."""
+    groups = tl.cdiv(heads, HEADS)
+    group = tl.program_id(0) % groups
+    sentence = tl.program_id(0) // groups
+    return (sentence % batch).to(tl.int64), group * HEADS, sentence // batch * ROWS
+
+
+@triton.jit
+def _turn(rows, by):
+    """Rotates every row of ``[rows, PADDED]``: column k becomes column k - by."""
+    PADDED: tl.constexpr = rows.shape[1]
+    return tl.gather(rows, (_columns(0, PADDED) + by[:, None]) & (PADDED - 1), 1)
+
+
+@triton.jit
+def _in_band(values, tap, PADDED: tl.constexpr):
+    """Zero where there is no such tap."""
+    return tl.where(tap.to(tl.uint32) < PADDED, values, 0.0)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def forward_by_taps(
+    x, taps, kept, lse, y, time, inputs, batch, heads, left, scale,
+    SHARED: tl.constexpr, TAPS: tl.constexpr, PADDED: tl.constexpr, HEAD_DIM: tl.constexpr,
+    ROWS: tl.constexpr, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    b, h_first, first = _place(batch, heads, ROWS, HEADS)
+    row = tl.arange(0, ROWS * HEADS)
+    t, h = first + row // HEADS, h_first + row % HEADS
+    present = (t < time) & (h < heads)
+    if lse is not None:
+        logits = _load_kernels(taps, b, t, h, present, -float("inf"), TAPS, PADDED)
+        stored = present & (t + b == 0) if SHARED else present
+        highest, total = _sum_up(logits.to(tl.float32), lse, b, t, h, stored)
+    for c_first in range(0, HEAD_DIM, CHANNELS):
+        c = _columns(c_first, CHANNELS)
+        y_rows = tl.zeros([ROWS * HEADS, CHANNELS], tl.float32)
+        for tap in tl.static_range(TAPS):
+            w = _load_tap(taps, b, t, h, present, tap, 0.0).to(tl.float32)
+            if lse is not None:
+                w = tl.exp2((w - highest[:, None]) * LOG2_E)
+            if kept is not None:
+                w = tl.where(_load_tap(kept, b, t, h, present, tap, 0) != 0, w * scale, 0.0)
+            n = t + tap - left
+            there = present & (n >= 0) & (n < inputs)
+            x_rows = _load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
+            y_rows += w * x_rows.to(tl.float32)
+        if lse is not None:
+            y_rows /= total[:, None]
+        _store(y, b, t, h, present[:, None] & (c < HEAD_DIM), c, y_rows)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def forward_by_bands(
+    x, taps, kept, lse, y, time, inputs, batch, heads, left, scale,
+    SHARED: tl.constexpr, TAPS: tl.constexpr, PADDED: tl.constexpr, HEAD_DIM: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    b, h, first = _place(batch, heads, ROWS, 1)
+    row = tl.arange(0, ROWS)
+    t = first + row
+    present = t < time
+    if lse is not None:
+        logits = _load_kernels(taps, b, t, h, present, -float("inf"), TAPS, PADDED)
+        logits = logits.to(tl.float32)
+        stored = present & (t + b == 0) if SHARED else present
+        highest, total = _sum_up(logits, lse, b, t, h, stored)
+        w = tl.exp2((logits - highest[None, :, None]) * LOG2_E) / total[None, :, None]
+    else:
+        w = _load_kernels(taps, b, t, h, present, 0.0, TAPS, PADDED).to(tl.float32)
+    w = _by_rows(_drop(w, kept, b, t, h, present, scale, TAPS, PADDED))
+    turned = _turn(w.to(x.data.dtype.element_ty), -row)
+    for c_first in range(0, HEAD_DIM, CHANNELS):
+        c = _columns(c_first, CHANNELS)
+        y_rows = tl.zeros([ROWS, CHANNELS], tl.float32)
+        for j_first in tl.static_range(0, ROWS + TAPS - 1, PADDED):
+            j = j_first + tl.arange(0, PADDED)
+            n = first - left + j
+            there = (n >= 0) & (n < inputs) & (j < ROWS + TAPS - 1)
+            x_rows = _load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
+            band = _in_band(turned, j[None, :] - row[:, None], PADDED)
+            y_rows += tl.dot(band, x_rows, input_precision=PRECISION)
+        _store(y, b, t, h, present[:, None] & (c < HEAD_DIM), c, y_rows)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def backward_by_taps(
+    x, taps, kept, lse, grad, x_grad, taps_grad, time, inputs, batch, heads, left, scale,
+    SHARED: tl.constexpr, TAPS: tl.constexpr, PADDED: tl.constexpr, HEAD_DIM: tl.constexpr,
+    ROWS: tl.constexpr, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """For the same positions the gradients of the taps, as outputs, and of x, as inputs."""
+    b, h_first, first = _place(batch, heads, ROWS, HEADS)
+    row = tl.arange(0, ROWS * HEADS)
+    t, h = first + row // HEADS, h_first + row % HEADS
+    if taps_grad is not None and first < time:
+        present = (t < time) & (h < heads)
+        found = tl.zeros([ROWS * HEADS, PADDED], tl.float32)
+        for c_first in range(0, HEAD_DIM, CHANNELS):
+            c = _columns(c_first, CHANNELS)
+            grad_rows = _load(grad, b, t, h, present[:, None] & (c < HEAD_DIM), c).to(tl.float32)
+            for tap in tl.static_range(TAPS):
+                n = t + tap - left
+                there = present & (n >= 0) & (n < inputs)
+                x_rows = _load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
+                products = tl.sum(grad_rows * x_rows.to(tl.float32), 1)
+                found += tl.where(_columns(0, PADDED) == tap, products[:, None], 0.0)
+        _store_taps_grad(
+            taps_grad, found, taps, kept, lse, b, t, h, present, first, h_first, heads, scale,
+            SHARED, TAPS, ROWS, HEADS,
+        )  # fmt: skip
+    if x_grad is not None and first < inputs:
+        for c_first in range(0, HEAD_DIM, CHANNELS):
+            c = _columns(c_first, CHANNELS)
+            x_sums = tl.zeros([ROWS * HEADS, CHANNELS], tl.float32)
+            for tap in tl.static_range(TAPS):
+                i = t + left - tap
+                present = (i >= 0) & (i < time) & (h < heads)
+                w = _load_tap(taps, b, i, h, present, tap, 0.0).to(tl.float32)
+                if lse is not None:
+                    w = tl.exp2(w * LOG2_E - _load_lse(lse, b, i, h, present)[:, None])
+                if kept is not None:
+                    w = tl.where(_load_tap(kept, b, i, h, present, tap, 0) != 0, w * scale, 0.0)
+                grad_rows = _load(grad, b, i, h, present[:, None] & (c < HEAD_DIM), c)
+                x_sums += w * grad_rows.to(tl.float32)
+            there = (t < inputs) & (h < heads)
+            _store(x_grad, b, t, h, there[:, None] & (c < HEAD_DIM), c, x_sums)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def backward_by_bands(
+    x, taps, kept, lse, grad, x_grad, taps_grad, time, inputs, batch, heads, left, scale,
+    SHARED: tl.constexpr, TAPS: tl.constexpr, PADDED: tl.constexpr, HEAD_DIM: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """For the same positions the gradients of the taps, as outputs, and of x, as inputs."""
+    b, h, first = _place(batch, heads, ROWS, 1)
+    row = tl.arange(0, ROWS)
+    t = first + row
+    if taps_grad is not None and first < time:
+        present = t < time
+        found = tl.zeros([ROWS, PADDED], tl.float32)
+        for c_first in range(0, HEAD_DIM, CHANNELS):
+            c = _columns(c_first, CHANNELS)
+            grad_rows = _load(grad, b, t, h, present[:, None] & (c < HEAD_DIM), c)
+            for j_first in tl.static_range(0, ROWS + TAPS - 1, PADDED):
+                j = j_first + tl.arange(0, PADDED)
+                n = first - left + j
+                there = (n >= 0) & (n < inputs) & (j < ROWS + TAPS - 1)
+                x_rows = _load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
+                products = tl.dot(grad_rows, tl.trans(x_rows), input_precision=PRECISION)
+                found += _in_band(products, j[None, :] - row[:, None], PADDED)
+        _store_taps_grad(
+            taps_grad, _turn(found, row), taps, kept, lse, b, t, h, present, first, h, heads,
+            scale, SHARED, TAPS, ROWS, 1,
+        )  # fmt: skip
+    if x_grad is not None and first < inputs:
+        for c_first in range(0, HEAD_DIM, CHANNELS):
+            c = _columns(c_first, CHANNELS)
+            x_sums = tl.zeros([ROWS, CHANNELS], tl.float32)
+            for j_first in tl.static_range(0, ROWS + TAPS - 1, PADDED):
+                j = j_first + tl.arange(0, PADDED)
+                i = first + left - (TAPS - 1) + j
+                present = (i >= 0) & (i < time) & (j < ROWS + TAPS - 1)
+                w = _load_softmax(taps, lse, b, i, h, present, TAPS, PADDED)
+                w = _by_rows(_drop(w, kept, b, i, h, present, scale, TAPS, PADDED))
+                grad_rows = _load(grad, b, i, h, present[:, None] & (c < HEAD_DIM), c)
+                tap = row[None, :] + (TAPS - 1) - j[:, None]
+                turned = tl.gather(w.to(grad_rows.dtype), tap & (PADDED - 1), 1)
+                band = tl.trans(_in_band(turned, tap, PADDED))
+                x_sums += tl.dot(band, grad_rows, input_precision=PRECISION)
+            there = (t < inputs)[:, None] & (c < HEAD_DIM)
+            _store(x_grad, b, t, h, there, c, x_sums)
