@@ -12,8 +12,8 @@ usage: bash scripts/prepare_iwslt14.sh [--source DIR | --mirror URL] [--output D
 Downloads the talks of IWSLT14, tokenises (by sacremoses, Moses' port) and lower-cases them, drops
 pairs of more than 175 tokens or of odd lengths, learns one BPE of 10,000 merges over both languages
 and runs fairseq-preprocess with a dictionary for each, as fairseq's recipe does. Every 23rd
-sentence is valid; test is dev2010, dev2012, tst2010, tst2011 and tst2012. Needs subword-nmt and
-sacremoses.
+sentence is valid; test is dev2010, dev2012, tst2010, tst2011 and tst2012, and DIR/text has it as it
+was released, too (test.raw). Needs subword-nmt and sacremoses.
 
   --source DIR   a local copy instead of the download: de-en.tgz, or train.tags.de-en.de, .en
                  and IWSLT14.TED*.de.xml, .en.xml, in DIR or DIR/de-en
@@ -54,8 +54,9 @@ write_text() {
     rm "$part/raw"
     for name in "${tests[@]}"; do
       locate "IWSLT14.$name.de-en.$language.xml" "$archive" "$address"
-      segments "$located" | tokenise "$language" >>"$part/test.$language"
+      segments "$located" >>"$part/test.raw.$language"
     done
+    tokenise "$language" <"$part/test.raw.$language" >"$part/test.$language"
     check_text "$part/test.$language" "$test_lines"
   done
   python "$scripts/moses_text.py" clean "$part"/all.{de,en} "$part"/clean.{de,en} --longest 175
@@ -73,6 +74,7 @@ write_bpe() {
   echo "learning 10,000 joint BPE merges"
   cat "$work"/text/train.{de,en} | subword-nmt learn-bpe -s 10000 >"$part/codes"
   for file in "$work"/text/*; do
+    [[ $file != *.raw.* ]] || continue
     subword-nmt apply-bpe -c "$part/codes" <"$file" >"$part/$(basename "$file")"
   done
 }

@@ -12,8 +12,9 @@ usage: bash scripts/prepare_wmt14_en_fr.sh [--source DIR | --mirror URL] [--outp
 Downloads Europarl 7, Common Crawl, the UN corpus, News Commentary 9 and the 10^9 corpus, normalises
 and tokenises them (by sacremoses, Moses' port), learns one BPE of 40,000 merges over both languages,
 drops pairs of more than 250 pieces or of odd lengths and runs fairseq-preprocess with one
-dictionary, as fairseq's recipe does. Every 1333rd sentence is valid, test is newstest2014. Needs
-subword-nmt and sacremoses, 100 GB of disk and hours.
+dictionary, as fairseq's recipe does. Every 1333rd sentence is valid, test is newstest2014, which
+DIR/text has as it was released, too (test.raw). Needs subword-nmt and sacremoses, 100 GB of disk
+and hours.
 
   --source DIR   a local copy instead of the download: the archives of WMT
                  (training-parallel-europarl-v7.tgz, training-parallel-commoncrawl.tgz,
@@ -71,7 +72,8 @@ write_text() {
         tokenise "$language" --normalise >>"$part/all.$language"
     done
     locate "dev/${tests[$language]}" dev.tgz "$dev" "$dev_sum"
-    segments "$located" | tokenise "$language" >"$part/test.$language"
+    segments "$located" >"$part/test.raw.$language"
+    tokenise "$language" <"$part/test.raw.$language" >"$part/test.$language"
     check_text "$part/test.$language" "$test_lines"
     awk 'NR % 1333 == 0' "$part/all.$language" >"$part/valid.$language"
     awk 'NR % 1333 != 0' "$part/all.$language" >"$part/train.$language"

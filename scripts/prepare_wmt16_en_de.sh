@@ -11,12 +11,12 @@ usage: bash scripts/prepare_wmt16_en_de.sh [--source DIR | --mirror URL] [--outp
 Downloads the training data of WMT16 that Google released tokenised and split by a joint BPE of
 32,000 merges (Vaswani et al. 2017 and later use them), and runs fairseq-preprocess with one
 dictionary of 32,768 types. Valid is newstest2013, test is newstest2014; DIR/text has the test set
-tokenised and whole, for scripts/score.py --metric bleu --compound-split.
+whole: tokenised, for scripts/score.py --metric bleu --compound-split, and as it was released.
 
   --source DIR   a local copy instead of the download: wmt16_en_de.tar.gz, or of its files
                  train.tok.clean.bpe.32000, newstest2013.tok.bpe.32000,
-                 newstest2014.tok.bpe.32000 and newstest2014.tok, each .en and .de, in DIR or
-                 DIR/wmt16_en_de
+                 newstest2014.tok.bpe.32000, newstest2014.tok and newstest2014, each .en and .de, in
+                 DIR or DIR/wmt16_en_de
 END
   shared_options data/wmt16_en_de
 }
@@ -30,9 +30,9 @@ address="https://drive.usercontent.google.com/download?id=0B_bZck-ksdkpM25jRUN2X
 sum=874ab6bbfe9c21ec987ed1b9347f95ec # MD5, and the numbers of lines, as in torchtext
 declare -A names=(
   [train]=train.tok.clean.bpe.32000 [valid]=newstest2013.tok.bpe.32000
-  [test]=newstest2014.tok.bpe.32000 [tok]=newstest2014.tok
+  [test]=newstest2014.tok.bpe.32000 [tok]=newstest2014.tok [raw]=newstest2014
 )
-declare -A lines=([train]=4500966 [valid]=3000 [test]=3003 [tok]=3003)
+declare -A lines=([train]=4500966 [valid]=3000 [test]=3003 [tok]=3003 [raw]=3003)
 
 require_in_source "${names[train]}.en" "$archive"
 begin
@@ -52,7 +52,7 @@ write_files() {
 
 write_bpe() { write_files train valid test; }
 
-write_text() { write_files tok; }
+write_text() { write_files tok raw; }
 
 write_bin() {
   local split language bpe=$work/bpe

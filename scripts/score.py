@@ -3,18 +3,23 @@
 
 Detokenised text, with sacreBLEU's tokeniser:
   python scripts/score.py --metric bleu --reference REF --hypothesis HYP
-Tokenised text as in the WMT papers, compounds split:
-  python scripts/score.py --metric bleu --tokenize none --compound-split \\
-    --reference REF --hypothesis HYP
+Tokenised text, as Moses' multi-bleu.perl scores it, and as in the WMT papers, compounds split:
+  python scripts/score.py --metric bleu --tokenize none --reference REF --hypothesis HYP
+  python scripts/score.py --metric bleu --compound-split --reference REF --hypothesis HYP
+A model of tokens against the original text:
+  python scripts/score.py --metric bleu --detokenize de --reference RAW --hypothesis GENERATED
+Chinese, words split or not:
+  python scripts/score.py --metric bleu --tokenize zh --reference REF --hypothesis HYP
 Summaries in several sentences, from fairseq-generate's output and against its targets:
   python scripts/score.py --metric rouge --rouge-split punctuation --hypothesis GENERATED
 Two systems:
   python scripts/score.py --metric chrf --reference REF --hypothesis NEW --baseline OLD
 
 A file has one text a line, in the same order, or is what fairseq-generate printed. That is
-recognised, put in order and scored by its detokenised D- lines, or with --tokenize none by its
-H- lines, against its own T- lines unless --reference is given. T- lines lack the words that
-the dictionary lacks (<<unk>>, which match nothing), so a number to publish needs --reference.
+recognised, put in order and scored by its detokenised D- lines, or with --tokenize none or
+--detokenize by its H- lines, against its own T- lines unless --reference is given. T- lines lack
+the words that the dictionary lacks (<<unk>>, which match nothing), so a number to publish needs
+--reference.
 
 Scores are in percent. The 95 % confidence intervals and the p-values of the paired bootstrap
 come from 1,000 resamples of the texts; all that a score depends on is in the signature. Doubtful
@@ -24,7 +29,6 @@ texts, such as subwords left in, give a warning.
 import argparse
 import json
 import logging
-import re
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -42,11 +46,18 @@ from fairseq_convattn.scoring.checks import (
     mask_unknowns,
     reference_warnings,
 )
+from fairseq_convattn.scoring.conventions import (
+    detokenise,
+    detokenizer_version,
+    split_compounds,
+)
 from fairseq_convattn.scoring.generated import ScoringError, Texts, read_texts
 
 METRICS_OF_OPTIONS = {
     "tokenize": ("bleu",),
     "compound_split": ("bleu",),
+    "detokenize": ("bleu", "chrf"),
+    "detokenize_reference": ("bleu", "chrf"),
     "lowercase": ("bleu", "chrf"),
     "rouge_no_stem": ("rouge",),
     "rouge_split": ("rouge",),
@@ -78,8 +89,20 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tokenize",
         choices=list(sacrebleu.BLEU.TOKENIZERS),
-        help="BLEU: sacreBLEU's tokeniser; none for text that is tokenised already, which takes "
-        "H- lines (default: 13a, or none with --compound-split)",
+        help="BLEU: sacreBLEU's tokeniser; zh or char (character by character) for Chinese; none "
+        "for text that is tokenised already, which takes H- lines (default: 13a, or none with "
+        "--compound-split)",
+    )
+    parser.add_argument(
+        "--detokenize",
+        metavar="LANGUAGE",
+        help="BLEU, chrF: make text of H- lines (or of plain files) and of T- lines, which are "
+        "Moses' tokens of that language (en, de, fr, ...), by sacremoses",
+    )
+    parser.add_argument(
+        "--detokenize-reference",
+        action="store_true",
+        help="the same of --reference, where it is tokenised, too",
     )
     parser.add_argument(
         "--compound-split",
@@ -114,6 +137,10 @@ def parsed_arguments() -> argparse.Namespace:
             )
     if arguments.compound_split and arguments.tokenize not in (None, "none"):
         parser.error("--compound-split is for tokenised text: it goes with --tokenize none alone")
+    if arguments.detokenize and (arguments.tokenize == "none" or arguments.compound_split):
+        parser.error("--detokenize does not go with --tokenize none and --compound-split")
+    if arguments.detokenize_reference and not (arguments.detokenize and arguments.reference):
+        parser.error("--detokenize-reference is for --detokenize LANGUAGE and --reference FILE")
     arguments.tokenize = arguments.tokenize or ("none" if arguments.compound_split else "13a")
     return arguments
 
@@ -136,7 +163,8 @@ def references(arguments: argparse.Namespace, systems: Sequence[Texts]) -> list[
         raise ScoringError(f"{first.path} has no T- lines to score against; add --reference")
     if any(system.targets not in (None, first.targets) for system in systems):
         raise ScoringError("--hypothesis and --baseline have other T- lines; add --reference")
-    if arguments.tokenize == "none" and first.hypotheses != first.detokenised:
+    tokenised = arguments.tokenize == "none" or arguments.detokenize
+    if tokenised and first.hypotheses != first.detokenised:
         raise ScoringError(
             f"the T- lines of {first.path} are detokenised; add a tokenised --reference"
         )
@@ -184,13 +212,6 @@ def sacrebleu_report(
     if baseline:  # of systems that score the same sacreBLEU says that they differ
         p_values[name] = 1.0 if hypothesis.score == baseline[0].score else hypothesis.p_value
     return Report(f"{name}|{signature}", scores, p_values)
-
-
-def compound_split(text: str) -> str:
-    """``text`` with its compounds split as for the published BLEU on WMT en-de (Vaswani et al.
-    2017 and later). A hyphen after a part of a single letter stays, as it did there, where
-    another one was split before it: ``a-b-c`` keeps its second."""
-    return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", text)
 
 
 def rouge_report(
@@ -251,7 +272,7 @@ def report(arguments: argparse.Namespace) -> Report:
     """
     systems = [read_texts(path) for path in (arguments.hypothesis, arguments.baseline) if path]
     refs = references(arguments, systems)
-    tokenised = arguments.tokenize == "none"
+    tokenised = arguments.tokenize == "none" or arguments.detokenize
     texts = [list(system.hypotheses if tokenised else system.detokenised) for system in systems]
     names = arguments.reference or [f"T- lines of {arguments.hypothesis}"]
     require_same_length((*names, *(str(system.path) for system in systems)), (*refs, *texts))
@@ -262,13 +283,26 @@ def report(arguments: argparse.Namespace) -> Report:
         for line in reference_warnings(lines):
             warn(f"{name}: {line}")
     refs = [list(map(mask_unknowns, lines)) for lines in refs]
+    if arguments.detokenize:
+        texts = [detokenise(lines, arguments.detokenize) for lines in texts]
+        if arguments.detokenize_reference or not arguments.reference:
+            refs = [detokenise(lines, arguments.detokenize) for lines in refs]
     if arguments.metric == "rouge":
         return rouge_report(arguments, texts, refs)
-    if not arguments.compound_split:
-        return sacrebleu_report(arguments, texts, refs)
-    texts, refs = ([list(map(compound_split, x)) for x in lists] for lists in (texts, refs))
+    if arguments.compound_split:
+        texts, refs = ([list(map(split_compounds, x)) for x in lists] for lists in (texts, refs))
     result = sacrebleu_report(arguments, texts, refs)
-    return result._replace(signature=f"{result.signature}|compounds:split")
+    return result._replace(signature=result.signature + conventions(arguments))
+
+
+def conventions(arguments: argparse.Namespace) -> str:
+    """What sacreBLEU's signature does not know."""
+    fields = ["compounds:split"] if arguments.compound_split else []
+    if arguments.detokenize:
+        both = arguments.detokenize_reference or not arguments.reference
+        sides = "both" if both else "hypothesis"
+        fields.append(f"detok:sacremoses-{arguments.detokenize}-{sides}-{detokenizer_version()}")
+    return "".join(f"|{field}" for field in fields)
 
 
 def text_format(arguments: argparse.Namespace, result: Report) -> str:

@@ -2,9 +2,11 @@
 
 import importlib.util
 import json
+import math
 import random
 import re
 import sys
+from collections import Counter
 
 import pytest
 import sacrebleu
@@ -176,6 +178,101 @@ def test_compounds_are_split_as_in_the_papers(score, write):
     assert result["scores"]["BLEU"]["score"] == expected.score
     assert "|tok:none|" in result["signature"]
     assert result["signature"].endswith("|compounds:split")
+
+
+def multi_bleu(hypotheses, *references) -> float:
+    """Moses' multi-bleu.perl: clipped n-grams of words between spaces, the length of the closest
+    reference, of two as close the shorter one, and no smoothing."""
+    correct, total = [0] * 4, [0] * 4
+    lengths = [0, 0]
+    for text, *targets in zip(hypotheses, *references, strict=True):
+        words, targets = text.split(), [target.split() for target in targets]
+        lengths[0] += len(words)
+        lengths[1] += min((abs(len(t) - len(words)), len(t)) for t in targets)[1]
+        for n in range(1, 5):
+            found, *allowed = (
+                Counter(tuple(line[i : i + n]) for i in range(len(line) - n + 1))
+                for line in (words, *targets)
+            )
+            total[n - 1] += sum(found.values())
+            correct[n - 1] += sum(min(c, max(a[g] for a in allowed)) for g, c in found.items())
+    if not all(correct):
+        return 0.0
+    penalty = min(1.0, math.exp(1 - lengths[1] / lengths[0]))
+    return (
+        100
+        * penalty
+        * math.exp(sum(math.log(c / t) for c, t in zip(correct, total, strict=True)) / 4)
+    )
+
+
+@pytest.mark.parametrize("case", ["shorter", "longer", "several"])
+def test_tokenised_bleu_is_multi_bleu(score, write, case):
+    """But for corpora without any common 4-gram, of which it says 0."""
+    hyp, *refs = (corpus(seed) for seed in range(3 if case == "several" else 2))
+    if case == "shorter":
+        hyp = [" ".join(text.split()[:-2]) for text in hyp]
+    write("hyp", hyp)
+    names = [f"ref{i}" for i in range(len(refs))]
+    for name, lines in zip(names, refs, strict=True):
+        write(name, lines)
+    files = ("--tokenize", "none", "--reference", *names, "--hypothesis", "hyp")
+    result = score("bleu", *files, "--format", "json").json
+    assert result["scores"]["BLEU"]["score"] == pytest.approx(multi_bleu(hyp, *refs), rel=1e-12)
+    lower = score("bleu", *files, "--lowercase", "--format", "json").json
+    lowered = ([text.lower() for text in lines] for lines in (hyp, *refs))
+    assert lower["scores"]["BLEU"]["score"] == pytest.approx(multi_bleu(*lowered), rel=1e-12)
+    assert "|case:lc|" in lower["signature"] and "|case:mixed|" in result["signature"]
+
+
+@pytest.mark.parametrize("tokenize", ["zh", "char"])
+def test_chinese_is_scored_by_characters_however_words_are_split(score, write, tokenize):
+    hyp, ref = (
+        ["我们 昨天 去 了 北京 。", "他 很 高兴 , OK ?"],
+        ["我们昨天到了北京。", "她很高兴, OK?"],
+    )
+    write("ref", ref)
+    write("split", hyp)
+    write("hyp", [re.sub(r"(?<=[^A-Z,]) ", "", text) for text in hyp])
+    options = ("--tokenize", tokenize, "--reference", "ref", "--format", "json", "--hypothesis")
+    found, whole = (score("bleu", *options, name).json for name in ("split", "hyp"))
+    characters = ([" ".join(text.replace(" ", "")) for text in side] for side in (hyp, ref))
+    if tokenize == "zh":  # what is not Chinese keeps its words
+        characters = ([text.replace("O K", "OK") for text in side] for side in characters)
+    expected = multi_bleu(*characters)
+    assert found["scores"]["BLEU"]["score"] == pytest.approx(expected, rel=1e-12)
+    assert whole["scores"] == found["scores"]
+    assert f"|tok:{tokenize}|" in found["signature"]
+
+
+def test_tokens_are_scored_as_text(score, write):
+    """Both ways to score one output, as recipes do."""
+    pytest.importorskip("sacremoses")
+    tokens = ["It 's a state @-@ of @-@ the @-@ art , isn 't it ?", "&quot; No , &quot; he said ."]
+    text = ["It's a state-of-the-art, isn't it?", '"No," he said.']
+    raw = ["It's a state-of-the-art thing, no?", '"No," he says &amp; " goes " .']
+    write("gen", generated(tokens, tokens, tokens))
+    write("raw", raw)
+    write("ref", tokens)
+    options = ("--detokenize", "en", "--hypothesis", "gen", "--format", "json")
+    result = score("bleu", *options, "--reference", "raw").json
+    expected = sacrebleu.BLEU().corpus_score(text, [raw])
+    assert result["scores"]["BLEU"]["score"] == expected.score < 100
+    assert re.search(r"\|tok:13a\|.*\|detok:sacremoses-en-hypothesis-\d", result["signature"])
+    write("other D", generated(tokens, ["x", "y"], tokens))
+    other = ("--detokenize", "en", "--hypothesis", "other D", "--reference", "raw")
+    assert score("bleu", *other, "--format", "json").json == result
+    for both in ((), ("--reference", "ref", "--detokenize-reference")):
+        result = score("bleu", *options, *both).json
+        assert result["scores"]["BLEU"]["score"] == pytest.approx(100)
+        assert "|detok:sacremoses-en-both-" in result["signature"]
+    result = score("chrf", *options, "--reference", "raw").json
+    assert result["scores"]["chrF2"]["score"] == sacrebleu.CHRF().corpus_score(text, [raw]).score
+    tokenised = ("--tokenize", "none", "--reference", "ref", "--hypothesis", "gen")
+    assert score("bleu", *tokenised).out.startswith("BLEU = 100.00 ")
+    write("joined", generated(tokens, text, text))
+    result = score("bleu", "--detokenize", "en", "--hypothesis", "joined")
+    assert "the T- lines of joined are detokenised; add a tokenised --ref" in result.message
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf", "rouge"])
@@ -354,6 +451,15 @@ def test_texts_that_cannot_be_scored(score, write, tmp_path):
         (
             ("bleu", *PLAIN, "--compound-split", "--tokenize", "13a"),
             "--compound-split is for tokenised text",
+        ),
+        (("rouge", *PLAIN, "--detokenize", "en"), "--detokenize does not go with --metric rouge"),
+        (
+            ("bleu", *PLAIN, "--detokenize", "en", "--compound-split"),
+            "--detokenize does not go with --tokenize none and --compound-split",
+        ),
+        (
+            ("bleu", "--detokenize", "en", "--hypothesis", "hyp", "--detokenize-reference"),
+            "--detokenize-reference is for --detokenize LANGUAGE and --reference FILE",
         ),
     ],
 )

@@ -197,9 +197,11 @@ def _run(
         if stage.name == "train":
             restore_last(settings.checkpoints)
 
+    path = settings.output / "results.json"
+    if not path.exists():  # it says what the folder is of, should this be interrupted
+        write_json(results(command, recipe, settings, runner.records(), []), path)
     runner.run(chosen, before)
     scores = recipe.scores(settings) if all(map(runner.is_done, stages)) else []
-    path = settings.output / "results.json"
     write_json(results(command, recipe, settings, runner.records(), scores), path)
     print(f"wrote {path}")
     if scores:

@@ -84,8 +84,10 @@ class Runner:
                 before(stage)
                 self._run(stage)
 
-    def finish(self, stage: Stage, begun: str, seconds: float | None) -> None:
-        """Write that a stage is done."""
+    def finish(
+        self, stage: Stage, begun: str, seconds: float | None, memory: int | None = None
+    ) -> None:
+        """Write that a stage is done; ``memory`` is the most that a process had, in bytes."""
         content = {
             "stage": stage.name,
             "commands": stage.lines(),
@@ -93,6 +95,7 @@ class Runner:
             "begun": begun,
             "finished": now(),
             "seconds": seconds,
+            "memory": memory,
             "log": f"logs/{stage.name}.log",
             "environment": environment(),
         }
@@ -107,12 +110,13 @@ class Runner:
         begun, start = now(), time.monotonic()
         write_json({"essence": stage.essence()}, self._path(stage, "begun"))
         print(f"{stage.name}: log in {log}", flush=True)
+        memory = 0
         for command in stage.commands:
             for path in command.writes:
                 _remove(path)
             print(f"+ {command.line()}", flush=True)
-            _execute(command, log)
-        self.finish(stage, begun, round(time.monotonic() - start, 1))
+            memory = max(memory, _execute(command, log))
+        self.finish(stage, begun, round(time.monotonic() - start, 1), memory)
 
     def _require_same(self, stage: Stage) -> None:
         for kind in ("json", "begun"):
@@ -153,8 +157,11 @@ def exclusive(output: Path):
         yield
 
 
-def _execute(command: Command, log: Path) -> None:
+def _execute(command: Command, log: Path) -> int:
     """Run a command; a file of its output appears complete or not at all.
+
+    Returns:
+        The most memory that one of its processes had, in bytes.
 
     Raises:
         RecipeError: it fails.
@@ -163,15 +170,16 @@ def _execute(command: Command, log: Path) -> None:
         log_file.write(f"+ {command.line()}\n")
         log_file.flush()
         if command.stdout is None:
-            _call(command, log_file, log_file, log)
-            return
+            return _call(command, log_file, log_file, log)
         partial = command.stdout.with_name(f"{command.stdout.name}.partial")
         with open(partial, "w", encoding="utf-8") as output:
-            _call(command, output, *((output, partial) if command.logs_too else (log_file, log)))
+            where = (output, partial) if command.logs_too else (log_file, log)
+            memory = _call(command, output, *where)
         os.replace(partial, command.stdout)
+        return memory
 
 
-def _call(command: Command, stdout: TextIO, stderr: TextIO, log: Path) -> None:
+def _call(command: Command, stdout: TextIO, stderr: TextIO, log: Path) -> int:
     programs = Path(sys.executable).parent
     variables = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"}
     process = subprocess.Popen(
@@ -184,17 +192,19 @@ def _call(command: Command, stdout: TextIO, stderr: TextIO, log: Path) -> None:
         start_new_session=True,
     )
     try:
-        process.wait()
+        _, status, usage = os.wait4(process.pid, 0)
     except BaseException:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         raise
+    process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
         if lines and lines[-1].startswith("error: "):
             raise RecipeError(f"{lines[-1].removeprefix('error: ')} (log: {log})")
         print(*lines, sep="\n", file=sys.stderr)
         raise RecipeError(f"{command.arguments[0]} failed; its log is {log}")
+    return usage.ru_maxrss * 1024
 
 
 def _remove(path: Path) -> None:

@@ -24,22 +24,36 @@ _SMOKE_LEAST = {"--min-len": "1"}
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """One way to score what was generated.
+
+    Attributes:
+        reference: the file of the prepared data's ``text`` that it is compared with.
+        metric: of scripts/score.py, with options.
+        reference_options: those that are about this file, left out where there is none.
+        published: the paper's figures by mixer, for each score that the metric gives.
+        name: what distinguishes it from the paper's, which has none.
+    """
+
+    reference: str
+    metric: Sequence[str]
+    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    name: str = ""
+    reference_options: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class TestSet:
     """What is generated and how it is scored.
 
     Attributes:
         name: as papers call it.
+        scorings: the paper's first.
         subset: fairseq's name of it.
-        reference: the file of the prepared data's ``text`` that it is compared with.
-        metric: of scripts/score.py, with options.
-        published: the paper's figures by mixer, for each score that the metric gives; the
-            first is the one that is quoted.
     """
 
     name: str
-    reference: str
-    metric: Sequence[str]
-    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    scorings: Sequence[Scoring]
     subset: str = "test"
 
 
@@ -61,24 +75,22 @@ class SequenceToSequence(Recipe):
         return Stage("generate", [self._generate(settings, test) for test in self.tests])
 
     def score(self, settings: Settings) -> Stage:
-        return Stage("score", [self._score(settings, test) for test in self.tests])
+        return Stage(
+            "score",
+            [
+                self._score(settings, test, scoring)
+                for test in self.tests
+                for scoring in test.scorings
+            ],
+        )
 
     def scores(self, settings: Settings) -> list[Score]:
-        found = []
-        for test in self.tests:
-            report = json.loads(_scores(settings, test).read_text(encoding="utf-8"))
-            for name, score in report["scores"].items():
-                low, high = score["confidence"]
-                found.append(
-                    Score(
-                        f"{test.name} {name}",
-                        score["score"],
-                        test.published.get(name, {}),
-                        report["signature"],
-                        (low, high),
-                    )
-                )
-        return found
+        return [
+            score
+            for test in self.tests
+            for scoring in test.scorings
+            for score in _read_scores(settings, test, scoring)
+        ]
 
     def _generate(self, settings: Settings, test: TestSet) -> Command:
         decoding = dict(self.decoding)
@@ -96,17 +108,17 @@ class SequenceToSequence(Recipe):
             scaling=settings.devices.one(),
         )
 
-    def _score(self, settings: Settings, test: TestSet) -> Command:
-        reference = settings.data / "text" / test.reference
+    def _score(self, settings: Settings, test: TestSet, scoring: Scoring) -> Command:
+        reference = str(settings.data / "text" / scoring.reference)
         # a binarised test set alone has its targets, which fairseq-generate prints
         known = settings.binarised != settings.data
         return Command(
             [
-                *("python", script("score.py"), "--metric", *test.metric),
-                *(("--reference", str(reference)) if known else ()),
+                *("python", script("score.py"), "--metric", *scoring.metric),
+                *(("--reference", reference, *scoring.reference_options) if known else ()),
                 *("--hypothesis", str(_generated(settings, test)), "--format", "json"),
             ],
-            stdout=_scores(settings, test),
+            stdout=_scores(settings, test, scoring),
         )
 
 
@@ -114,8 +126,44 @@ def _generated(settings: Settings, test: TestSet) -> Path:
     return settings.output / f"generated.{test.subset}.txt"
 
 
-def _scores(settings: Settings, test: TestSet) -> Path:
-    return settings.output / f"scores.{test.subset}.json"
+def _scores(settings: Settings, test: TestSet, scoring: Scoring) -> Path:
+    name = f"{test.subset}.{scoring.name}" if scoring.name else test.subset
+    return settings.output / f"scores.{name}.json"
+
+
+def _read_scores(settings: Settings, test: TestSet, scoring: Scoring) -> list[Score]:
+    report = json.loads(_scores(settings, test, scoring).read_text(encoding="utf-8"))
+    return [
+        Score(
+            f"{test.name} {name}" + (f", {scoring.name}" if scoring.name else ""),
+            score["score"],
+            scoring.published.get(name, {}),
+            report["signature"],
+            tuple(score["confidence"]),
+        )
+        for name, score in report["scores"].items()
+    ]
+
+
+def tokenised(
+    reference: str, *options: str, published: Mapping[str, float] | None = None, name: str = ""
+) -> Scoring:
+    """BLEU of tokenised text, that of Moses' multi-bleu.perl."""
+    metric = ("bleu", "--tokenize", "none", *options)
+    return Scoring(reference, metric, {"BLEU": published or {}}, name)
+
+
+def detokenised(
+    language: str,
+    reference: str,
+    *options: str,
+    reference_options: Sequence[str] = (),
+    published: Mapping[str, float] | None = None,
+    name: str = "detokenised",
+) -> Scoring:
+    """sacreBLEU of text that was detokenised, against a reference that never was tokenised."""
+    metric = ("bleu", "--detokenize", language, *options)
+    return Scoring(reference, metric, {"BLEU": published or {}}, name, reference_options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ class Texts:
             of the hypotheses.
         targets: those marked T-, with ``<<unk>>`` for words that the dictionary lacks; None
             where there are none.
+        sources: those marked S-; None where one has none.
     """
 
     path: Path
@@ -32,6 +33,7 @@ class Texts:
     hypotheses: Sequence[str]
     detokenised: Sequence[str]
     targets: Sequence[str] | None
+    sources: Sequence[str] | None = None
 
 
 def read_texts(path: str | Path) -> Texts:
@@ -61,6 +63,7 @@ def read_texts(path: str | Path) -> Texts:
         _in_order(path, marked["H"] or marked["D"], count),
         _in_order(path, marked["D"] or marked["H"], count),
         _in_order(path, marked["T"], count) if marked["T"] else None,
+        _in_order(path, marked["S"], count) if len(marked["S"]) == count else None,
     )
 
 

@@ -34,9 +34,12 @@ def test_goes_straight_to_generating_and_scoring(trained, data, tmp_path, capsys
     assert "newstest2014 BLEU: " in printed and "lightweight 28.90 (difference -" in printed
     results = json.loads((output / "results.json").read_text(encoding="utf-8"))
     assert results["mixer"] == "lightweight" and set(results["stages"]) == {"generate", "score"}
-    (score,) = results["scores"]
-    assert score["signature"].endswith("|compounds:split")
+    score, detokenised = results["scores"]
+    assert "|tok:none|" in score["signature"] and score["signature"].endswith("|compounds:split")
     assert score["difference"]["dynamic"] == pytest.approx(score["score"] - 29.7)
+    assert detokenised["name"] == "newstest2014 BLEU, detokenised"
+    assert "|tok:13a|" in detokenised["signature"] and not detokenised["published"]
+    assert "|detok:sacremoses-de-both-" in detokenised["signature"]  # T- lines are tokens
 
 
 def test_data_with_another_dictionary_are_refused(trained, data, tmp_path):

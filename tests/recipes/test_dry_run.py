@@ -12,7 +12,7 @@ from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import main
 from fairseq_convattn.recipes.language_model import LanguageModel
-from fairseq_convattn.recipes.sequence_to_sequence import SequenceToSequence
+from fairseq_convattn.recipes.sequence_to_sequence import SequenceToSequence, Translation
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -117,6 +117,19 @@ def test_what_cannot_work_is_one_line_before_any_work(monkeypatch, arguments, er
         main([name, "--dry-run", *options])
 
 
+@pytest.mark.parametrize("name", catalogue.names())
+def test_translations_are_scored_as_the_paper_does_and_by_sacrebleu(capsys, name):
+    if not isinstance(catalogue.recipe(name), Translation):
+        return
+    lines = [line for line in dry_run(capsys, name, "score") if "score.py" in line]
+    tokenised = [line for line in lines if "--tokenize none" in line]
+    detokenised = [line for line in lines if "--detokenize" in line]
+    assert len(tokenised) == len(detokenised) == len(catalogue.recipe(name).tests)
+    assert sorted(lines) == sorted(tokenised + detokenised)
+    assert all(("--compound-split" in line) == ("wmt16_en_de" in name) for line in tokenised)
+    assert len({line.partition(" > ")[2] for line in lines}) == len(lines)
+
+
 def test_unknown_names(capsys):
     for arguments in (["nonsense"], ["multi30k", "nonsense"], ["multi30k", "--mixer", "nonsense"]):
         with pytest.raises(SystemExit, match="2"):
@@ -137,5 +150,6 @@ def test_the_table_of_the_documentation_has_every_recipe_and_figure():
 def published(name: str) -> list[Mapping[str, float]]:
     recipe = catalogue.recipe(name)
     if isinstance(recipe, SequenceToSequence):
-        return [figures for test in recipe.tests for figures in test.published.values()]
+        scorings = [scoring for test in recipe.tests for scoring in test.scorings]
+        return [figures for scoring in scorings for figures in scoring.published.values()]
     return [recipe.published] if isinstance(recipe, LanguageModel) else []

@@ -71,6 +71,7 @@ def wmt16_numbers(source: Path) -> dict[str, object]:
         "valid": ["newstest2013", 20],
         "test": ["newstest2014", 20],
         "tok": ["newstest2014", 20],
+        "raw": ["newstest2014", 20],
     }
 
 
@@ -81,7 +82,7 @@ def for_wmt16(scripts: Scripts, source: Path) -> None:
     for old, new in (
         ("874ab6bbfe9c21ec987ed1b9347f95ec", wmt16_numbers(source)["sum"]),
         ("[train]=4500966 [valid]=3000", "[train]=300 [valid]=20"),
-        ("[test]=3003 [tok]=3003", "[test]=20 [tok]=20"),
+        ("[test]=3003 [tok]=3003 [raw]=3003", "[test]=20 [tok]=20 [raw]=20"),
     ):
         assert text.count(old) == 1
         text = text.replace(old, str(new))
@@ -113,6 +114,7 @@ def test_wmt16_wrong_and_truncated_downloads_are_detected(scripts, wmt16, mirror
     assert len(tested) == 20
     text = (output / "text" / "newstest2014.tok.de").read_text().splitlines()
     assert len(text) == 20
+    assert len((output / "text" / "newstest2014.de").read_text().splitlines()) == 20
 
 
 def test_wmt16_of_another_size_is_refused(scripts, wmt16, tmp_path):

@@ -1,6 +1,7 @@
 """Recipes from a release to scores, small: every command of every stage is run."""
 
 import gzip
+import html
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import main
 from fairseq_convattn.recipes.recipe import STAGES
+from fairseq_convattn.report.__main__ import main as report
 
 # every kind of recipe and every mixer is among those that .ci/run has
 QUICK = [("wmt16_en_de", "dynamic")]
@@ -76,6 +78,17 @@ def test_from_the_release_to_the_score(capsys, tmp_path, recipe, mixer):
     assert re.search(published, printed)
     assert printed.endswith("its scores mean nothing)\n")
     assert "Model" not in printed
+    page = tmp_path / "report.html"
+    report([str(output), "--output", str(page)])
+    table = capsys.readouterr().out
+    text = html.unescape(page.read_text(encoding="utf-8"))
+    for score in results["scores"]:
+        assert f"{score['score']:.2f}" in table and score["signature"] in table
+        assert score["name"] in text and score["signature"] in text
+    assert text.count('class="line c0"') == 3 and results["stages"]["train"]["commands"][0] in text
+    generated = (output / "generated.test.txt").is_file()
+    assert ("Sample outputs" in text) == generated == (text.count("of the test set") == 5)
+    assert "not finished" not in table and "GiB, RAM" in table
 
 
 def test_what_is_done_is_not_done_again_and_nothing_is_overwritten(capsys, tmp_path):

@@ -1,6 +1,6 @@
 """CNN/DailyMail."""
 
-from ..sequence_to_sequence import Summarization, TestSet
+from ..sequence_to_sequence import Scoring, Summarization, TestSet
 from . import _wu_2019
 
 RECIPE = Summarization(
@@ -32,13 +32,17 @@ RECIPE = Summarization(
     tests=(
         TestSet(
             "test",
-            "test.target",
-            ("rouge", "--rouge-split", "<q>"),
-            {
-                "rouge1": {"lightweight": 39.52, "dynamic": 39.84, "attention": 39.26},
-                "rouge2": {"lightweight": 15.97, "dynamic": 16.25, "attention": 15.98},
-                "rougeLsum": {"lightweight": 36.51, "dynamic": 36.73, "attention": 36.35},
-            },
+            (
+                Scoring(
+                    "test.target",
+                    ("rouge", "--rouge-split", "<q>"),
+                    {
+                        "rouge1": {"lightweight": 39.52, "dynamic": 39.84, "attention": 39.26},
+                        "rouge2": {"lightweight": 15.97, "dynamic": 16.25, "attention": 15.98},
+                        "rougeLsum": {"lightweight": 36.51, "dynamic": 36.73, "attention": 36.35},
+                    },
+                ),
+            ),
         ),
     ),
 )

@@ -1,7 +1,7 @@
 """IWSLT14 German-English, lower-cased."""
 
 from ..devices import Batch
-from ..sequence_to_sequence import TestSet, Translation
+from ..sequence_to_sequence import TestSet, Translation, detokenised, tokenised
 from . import _wu_2019
 
 TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
@@ -41,9 +41,12 @@ RECIPE = Translation(
     tests=(
         TestSet(
             "test",
-            "test.en",
-            ("bleu", "--tokenize", "none"),
-            {"BLEU": {"lightweight": 34.8, "dynamic": 35.2, "attention": 34.4}},
+            (
+                tokenised(
+                    "test.en", published={"lightweight": 34.8, "dynamic": 35.2, "attention": 34.4}
+                ),
+                detokenised("en", "test.raw.en", "--lowercase"),
+            ),
         ),
     ),
     needs=("subword_nmt", "sacremoses"),

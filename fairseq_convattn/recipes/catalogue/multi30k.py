@@ -1,7 +1,7 @@
 """Multi30k English-German, at the size of one machine."""
 
 from ..devices import Batch
-from ..sequence_to_sequence import TestSet, Translation
+from ..sequence_to_sequence import TestSet, Translation, detokenised, tokenised
 
 
 def multi30k(target: str, published: dict[str, dict[str, float]], **others) -> Translation:
@@ -38,14 +38,20 @@ def multi30k(target: str, published: dict[str, dict[str, float]], **others) -> T
         tests=tuple(
             TestSet(
                 name,
-                f"{name}.{target}",
-                ("bleu", "--tokenize", "none"),
-                {"BLEU": published.get(name, {})},
+                (
+                    tokenised(f"{name}.{target}", published=published.get(name)),
+                    # the release is lower-cased and tokenised
+                    detokenised(
+                        target,
+                        f"{name}.{target}",
+                        reference_options=("--detokenize-reference",),
+                    ),
+                ),
                 subset,
             )
             for name, subset in (("test_2016_flickr", "test"), ("test_2017_flickr", "test1"))
         ),
-        needs=("subword_nmt",),
+        needs=("subword_nmt", "sacremoses"),
         **others,
     )
 

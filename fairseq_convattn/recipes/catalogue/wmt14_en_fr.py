@@ -1,6 +1,6 @@
 """WMT14 English-French, the big models."""
 
-from ..sequence_to_sequence import TestSet, Translation
+from ..sequence_to_sequence import TestSet, Translation, detokenised, tokenised
 from . import _wu_2019
 
 CORPORA = (
@@ -32,9 +32,12 @@ RECIPE = Translation(
     tests=(
         TestSet(
             "newstest2014",
-            "test.fr",
-            ("bleu", "--tokenize", "none"),
-            {"BLEU": {"lightweight": 43.1, "dynamic": 43.2, "attention": 43.2}},
+            (
+                tokenised(
+                    "test.fr", published={"lightweight": 43.1, "dynamic": 43.2, "attention": 43.2}
+                ),
+                detokenised("fr", "test.raw.fr"),
+            ),
         ),
     ),
     needs=("subword_nmt", "sacremoses"),

@@ -1,6 +1,6 @@
 """WMT English-German, the big models: the Google release of WMT16 with its 32,000 merges."""
 
-from ..sequence_to_sequence import TestSet, Translation
+from ..sequence_to_sequence import TestSet, Translation, detokenised, tokenised
 from . import _wu_2019
 
 RELEASE = {
@@ -10,6 +10,7 @@ RELEASE = {
         ("newstest2013.tok.bpe.32000", "valid"),
         ("newstest2014.tok.bpe.32000", "test"),
         ("newstest2014.tok", "test"),
+        ("newstest2014", "test"),
     )
     for language, side in (("en", "source"), ("de", "target"))
 }
@@ -28,9 +29,15 @@ RECIPE = Translation(
     tests=(
         TestSet(
             "newstest2014",
-            "newstest2014.tok.de",
-            ("bleu", "--compound-split"),
-            {"BLEU": {"lightweight": 28.9, "dynamic": 29.7, "attention": 29.3}},
+            (
+                tokenised(
+                    "newstest2014.tok.de",
+                    "--compound-split",
+                    published={"lightweight": 28.9, "dynamic": 29.7, "attention": 29.3},
+                ),
+                detokenised("de", "newstest2014.de"),
+            ),
         ),
     ),
+    needs=("sacremoses",),
 )

@@ -1,6 +1,6 @@
 """WMT17 Chinese-English, the big models."""
 
-from ..sequence_to_sequence import TestSet, Translation
+from ..sequence_to_sequence import TestSet, Translation, detokenised, tokenised
 from . import _wu_2019
 
 BOOKS = tuple(range(1, 21))
@@ -37,18 +37,19 @@ RECIPE = Translation(
     shape="wmt_zh_en_big",
     training=_wu_2019.training(updates=30_000),
     batch=_wu_2019.GPUS,
-    decoding={
-        **_wu_2019.decoding(length_penalty="0.5"),
-        "--tokenizer": "moses",
-        "--source-lang": "zh",
-        "--target-lang": "en",
-    },
+    decoding=_wu_2019.decoding(length_penalty="0.5"),
     tests=(
         TestSet(
             "newstest2017",
-            "test.raw.en",
-            ("bleu",),
-            {"BLEU": {"lightweight": 24.3, "dynamic": 24.4, "attention": 23.8}},
+            (
+                detokenised(
+                    "en",
+                    "test.raw.en",
+                    published={"lightweight": 24.3, "dynamic": 24.4, "attention": 23.8},
+                    name="",
+                ),
+                tokenised("test.en", name="tokenised"),
+            ),
         ),
     ),
     needs=("subword_nmt", "sacremoses", "jieba"),

@@ -1,0 +1,42 @@
+"""The tables as Markdown."""
+
+from collections.abc import Sequence
+
+from .systems import Section
+from .tables import Table, cost_table, score_notes, score_table
+
+SMOKE = "Smoke tests: they show that every stage runs, their scores mean nothing."
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    """Scores and costs of every recipe."""
+    parts = []
+    for section in sections:
+        parts.append(f"## {_text(section.title)}")
+        parts += [SMOKE] if section.smoke else []
+        parts.append(_table(score_table(section)))
+        notes = [
+            f"- {_text(note.score)}: {_code(note.signature)}; published: {_text(note.published)}"
+            for note in score_notes(section)
+        ]
+        parts += ["\n".join(notes)] if notes else []
+        parts.append(_table(cost_table(section)))
+    return "\n\n".join(parts)
+
+
+def _table(table: Table) -> str:
+    rules = ["---:" if name in table.numeric else "---" for name in table.columns]
+    return "\n".join(
+        f"| {' | '.join(map(_text, cells))} |" for cells in (table.columns, rules, *table.rows)
+    )
+
+
+def _code(text: str) -> str:
+    return f"`{' '.join(text.replace('`', ' ').split())}`"
+
+
+def _text(text: str) -> str:
+    """As it is, whatever it has that Markdown or HTML would take for its own."""
+    for sign in "\\`*|<>":
+        text = text.replace(sign, f"\\{sign}")
+    return " ".join(text.split())

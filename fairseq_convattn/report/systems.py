@@ -1,0 +1,137 @@
+"""Runs of the same experiment with several seeds are one system; systems of a recipe compare."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from . import ReportError
+from .runs import Run, read_run
+
+
+@dataclass(frozen=True)
+class Result:
+    """One score of a system.
+
+    Attributes:
+        values: one of each seed that has it.
+        interval: of the texts, with the first of the seeds.
+        published: by mixer.
+    """
+
+    values: Sequence[float]
+    interval: tuple[float, float] | None
+    signature: str
+    published: dict[str, float]
+
+    @property
+    def mean(self) -> float:
+        return mean(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation of seeds."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True)
+class System:
+    """Runs that differ in their seeds alone."""
+
+    label: str
+    runs: Sequence[Run]
+
+    @property
+    def mixer(self) -> str | None:
+        return self.runs[0].content.get("mixer")
+
+    def result(self, name: str) -> Result | None:
+        """A score by name; None if no run has it yet."""
+        found = [score for run in self.runs for score in run.scores if score["name"] == name]
+        if not found:
+            return None
+        interval = found[0].get("confidence")
+        return Result(
+            [score["score"] for score in found],
+            tuple(interval) if interval else None,
+            found[0]["signature"],
+            found[0].get("published") or {},
+        )
+
+
+@dataclass(frozen=True)
+class Section:
+    """The systems of one recipe."""
+
+    title: str
+    smoke: bool
+    systems: Sequence[System]
+
+    @property
+    def first(self) -> Run:
+        return self.systems[0].runs[0]
+
+    @property
+    def score_names(self) -> list[str]:
+        names = (s["name"] for system in self.systems for run in system.runs for s in run.scores)
+        return list(dict.fromkeys(names))
+
+
+def read_sections(folders: Sequence[Path]) -> list[Section]:
+    """The runs of folders, in the order in which they are given.
+
+    Raises:
+        ReportError: a folder is there twice, or is no run.
+        OSError: a file cannot be read.
+    """
+    resolved = [folder.resolve() for folder in folders]
+    for folder in folders:
+        if resolved.count(folder.resolve()) > 1:
+            raise ReportError(f"{folder} is given twice")
+    by_recipe: dict[tuple[str, bool], list[Run]] = {}
+    for run in map(read_run, folders):
+        by_recipe.setdefault((run.title, run.smoke), []).append(run)
+    return [Section(*key, systems(runs)) for key, runs in by_recipe.items()]
+
+
+def systems(runs: Sequence[Run]) -> list[System]:
+    """Runs of one recipe, those of the same experiment together."""
+    grouped: dict[tuple, list[Run]] = {}
+    for run in runs:
+        key, again = _experiment(run), 0
+        while any(other.seed == run.seed for other in grouped.get((key, again), ())):
+            again += 1  # the same once more is no further seed
+        grouped.setdefault((key, again), []).append(run)
+    groups = list(grouped.values())
+    labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
+    return [
+        System(label if labels.count(label) == 1 else f"{label}, {group[0].folder.name}", group)
+        for label, group in zip(labels, groups, strict=True)
+    ]
+
+
+def _experiment(run: Run) -> tuple:
+    checkpoint = run.content.get("checkpoint")
+    known = bool(run.content) and (bool(run.training) or bool(checkpoint))
+    return (
+        run.content.get("mixer"),
+        checkpoint,
+        tuple(sorted(run.training.items(), key=str)),
+        None if known else run.folder,
+    )
+
+
+def _label(run: Run, firsts: Sequence[Run]) -> str:
+    """The mixer, and which options no other system of it has."""
+    mixer = run.content.get("mixer")
+    if mixer is None:
+        return run.folder.name
+    if run.content.get("checkpoint"):
+        return f"{mixer}, {Path(run.content['checkpoint']).name}"
+    alike = [other.training for other in firsts if other.content.get("mixer") == mixer]
+    own = [
+        name if value is None else f"{name} {value}"
+        for name, value in run.training.items()
+        if any(training and training.get(name, "") != value for training in alike)
+    ]
+    return ", ".join([mixer, *own])

@@ -1,0 +1,179 @@
+"""The figures of a section as tables of text. What is not there is said, and never a zero."""
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import mean
+from typing import NamedTuple
+
+from .runs import Run
+from .systems import Result, Section, System
+
+MISSING = "\u2013"
+NOT_FINISHED = "not finished"
+NO_FIGURE = "no figure known"
+_MINUS = "\u2212"
+
+
+class Table(NamedTuple):
+    """Columns and rows of text.
+
+    Attributes:
+        numeric: the columns that hold numbers.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numeric: Sequence[str]
+
+
+class Note(NamedTuple):
+    """What belongs to a score: how it was computed, and what is published."""
+
+    score: str
+    signature: str
+    published: str
+
+
+def score_table(section: Section) -> Table:
+    """Every score of every system, beside the published figure of the same mixer."""
+    columns = ("score", "system", "seeds", "result", "spread", "published", "difference")
+    rows = [
+        [name, *_score_row(section, system, name)]
+        for name in section.score_names or [MISSING]
+        for system in section.systems
+    ]
+    return Table(columns, rows, columns[2:])
+
+
+def _score_row(section: Section, system: System, name: str) -> list[str]:
+    result = system.result(name)
+    if result is None:
+        known = NO_FIGURE if name != MISSING else MISSING
+        figure = _published(section, name).get(system.mixer)
+        return [
+            system.label,
+            _seeds(system.runs),
+            NOT_FINISHED,
+            MISSING,
+            known if figure is None else f"{figure:.2f}",
+            MISSING,
+        ]
+    figure = result.published.get(system.mixer)
+    difference = MISSING
+    if figure is not None and not section.smoke:
+        difference = signed(result.mean - figure)
+    seeds = _seeds(system.runs)
+    if len(result.values) < len(system.runs):
+        seeds = f"{len(result.values)} of {len(system.runs)}"
+    return [
+        system.label,
+        seeds,
+        f"{result.mean:.2f}",
+        _spread(result),
+        NO_FIGURE if figure is None else f"{figure:.2f}",
+        difference,
+    ]
+
+
+def _published(section: Section, name: str) -> dict[str, float]:
+    results = (system.result(name) for system in section.systems)
+    return next((result.published for result in results if result), {})
+
+
+def _spread(result: Result) -> str:
+    if result.deviation is not None:
+        return f"\u00b1 {result.deviation:.2f}"
+    return MISSING if result.interval is None else "[{:.2f}, {:.2f}]".format(*result.interval)
+
+
+def _seeds(runs: Sequence[Run]) -> str:
+    """Which one, or how many."""
+    if len(runs) > 1:
+        return str(len(runs))
+    return MISSING if runs[0].seed is None else f"seed {runs[0].seed}"
+
+
+def score_notes(section: Section) -> list[Note]:
+    """What the table of scores leaves out."""
+    notes = []
+    for name in section.score_names:
+        results = [system.result(name) for system in section.systems]
+        signatures = dict.fromkeys(result.signature for result in results if result)
+        figures = ", ".join(f"{k} {v:.2f}" for k, v in _published(section, name).items())
+        paper = section.first.content.get("paper")
+        published = f"{paper}: {figures}" if figures else NO_FIGURE
+        notes += [Note(name, signature, published) for signature in signatures]
+    return notes
+
+
+def cost_table(section: Section) -> Table:
+    """What training and decoding took, means over seeds."""
+    columns = (
+        *("system", "parameters", "updates", "best validation perplexity"),
+        *("training tokens/s", "training time", "peak memory", "decoded sentences/s", "machine"),
+    )
+    rows = [
+        [
+            system.label,
+            _mean(system, lambda run: run.log.parameters, "{:,.0f}"),
+            _updates(system.runs),
+            _mean(system, lambda run: run.log.best_perplexity, "{:,.2f}"),
+            _mean(system, lambda run: run.log.tokens_per_second, "{:,.0f}"),
+            _duration(_values(system, lambda run: run.log.seconds)),
+            _memory(system),
+            _mean(system, lambda run: run.sentences_per_second, "{:,.1f}"),
+            _distinct(run.machine for run in system.runs),
+        ]
+        for system in section.systems
+    ]
+    return Table(columns, rows, columns[1:-1])
+
+
+def _values(system: System, figure: Callable[[Run], float | None]) -> list[float]:
+    return [value for value in map(figure, system.runs) if value is not None]
+
+
+def _mean(system: System, figure: Callable[[Run], float | None], form: str) -> str:
+    values = _values(system, figure)
+    return form.format(mean(values)) if values else MISSING
+
+
+def _updates(runs: Sequence[Run]) -> str:
+    """How far training is; of several seeds the least."""
+    unfinished = [run for run in runs if not run.trained]
+    counts = [run.log.updates for run in unfinished or runs if run.log.updates is not None]
+    if not unfinished:
+        return f"{min(counts):,}" if counts else MISSING
+    if not counts:
+        return NOT_FINISHED
+    wanted = unfinished[0].wanted_updates
+    of_all = f" of {wanted:,}" if wanted else ""
+    return f"{min(counts):,}{of_all}, {NOT_FINISHED}"
+
+
+def _duration(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return MISSING
+    whole = round(mean(seconds))
+    hours, minutes = divmod(round(whole / 60), 60)
+    if whole < 120:
+        return f"{whole} s"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def _memory(system: System) -> str:
+    """The most that any seed took, on a GPU if there was one."""
+    on_gpu = _values(system, lambda run: run.log.gpu_memory)
+    if on_gpu:
+        return f"{max(on_gpu):.1f} GiB, GPU"
+    resident = _values(system, lambda run: run.resident_memory)
+    return f"{max(resident):.2f} GiB, RAM" if resident else MISSING
+
+
+def _distinct(texts: Iterable[str | None]) -> str:
+    return "; ".join(dict.fromkeys(text for text in texts if text)) or MISSING
+
+
+def signed(value: float) -> str:
+    """With a sign that is as wide as a digit."""
+    text = f"{value:+.2f}"
+    return text.replace("-", _MINUS)

@@ -1,0 +1,118 @@
+"""What fairseq-train wrote to ``logs/train.log`` with ``--log-format json``."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+Point = tuple[int, float]
+"""A number of updates, and a value after them."""
+
+_FIGURES = re.compile(r" \| (train_inner|train|valid) \| (\{.*\})\s*$")
+_PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
+_GPU_MEMORY = re.compile(r"total memory = ([\d.]+) GB")
+
+
+@dataclass
+class TrainLog:
+    """One training, all its sessions; what is not in the log is empty or None.
+
+    Attributes:
+        loss: training loss (base 2) by updates, means of the intervals of the log.
+        perplexity: that of the validation set.
+        speeds: target tokens a second of each interval.
+        seconds: how long it took, all sessions together.
+        gpu_memory: the most that was in use on a GPU, in GiB.
+    """
+
+    loss: list[Point] = field(default_factory=list)
+    perplexity: list[Point] = field(default_factory=list)
+    speeds: list[float] = field(default_factory=list)
+    seconds: float | None = None
+    parameters: int | None = None
+    gpu_memory: float | None = None
+
+    @property
+    def updates(self) -> int | None:
+        """The last that the log knows of."""
+        return max(
+            (points[-1][0] for points in (self.loss, self.perplexity) if points), default=None
+        )
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The median of the intervals: validation, checkpoints and the first ones count little."""
+        return median(self.speeds) if self.speeds else None
+
+    @property
+    def best_perplexity(self) -> float | None:
+        return min((value for _, value in self.perplexity), default=None)
+
+
+def read_train_log(path: Path) -> TrainLog:
+    """The figures of a log; none if there is no such file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not path.is_file():
+        return TrainLog()
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        return parse_train_log(lines)
+
+
+def parse_train_log(lines: Iterable[str]) -> TrainLog:
+    """The same of its lines. Where a training was taken up again at an earlier update, what
+    comes later counts."""
+    log = TrainLog()
+    total, least = None, math.inf
+    for line in lines:
+        if match := _PARAMETERS.search(line):
+            log.parameters = int(match[1].replace(",", ""))
+        elif match := _GPU_MEMORY.search(line):
+            total = float(match[1])
+        elif match := _FIGURES.search(line):
+            figures = dict(_numbers(match[2]))
+            least = min(least, figures.get("gb_free", math.inf))
+            _add(log, match[1], figures)
+    if total is not None and least < total:
+        log.gpu_memory = total - least
+    return log
+
+
+def _numbers(text: str) -> Iterator[tuple[str, float]]:
+    """The finite numbers of a line, which fairseq writes as strings."""
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError:  # cut short
+        return
+    for name, value in content.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            continue
+        if math.isfinite(number):
+            yield name, number
+
+
+def _add(log: TrainLog, kind: str, figures: dict[str, float]) -> None:
+    if kind == "valid":
+        _append(log.perplexity, figures.get("valid_num_updates"), figures.get("valid_ppl"))
+    elif kind == "train_inner":
+        _append(log.loss, figures.get("num_updates"), figures.get("loss"))
+        if figures.get("wps", 0) > 0:
+            log.speeds.append(figures["wps"])
+        log.seconds = figures.get("wall", log.seconds)
+    else:
+        log.seconds = figures.get("train_wall", log.seconds)
+
+
+def _append(points: list[Point], updates: float | None, value: float | None) -> None:
+    if updates is None or value is None:
+        return
+    while points and points[-1][0] >= updates:
+        points.pop()
+    points.append((int(updates), value))

@@ -1,0 +1,441 @@
+"""The report of runs, from lines that fairseq wrote and folders that the recipes' runner wrote."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fairseq_convattn.recipes.command import Command, Stage
+from fairseq_convattn.recipes.record import write_json
+from fairseq_convattn.recipes.runner import Runner
+from fairseq_convattn.report.__main__ import main
+from fairseq_convattn.report.chart import linear_ticks, log_ticks, mean_curve
+from fairseq_convattn.report.systems import read_sections
+from fairseq_convattn.report.tables import MISSING, cost_table, score_table
+from fairseq_convattn.report.train_log import parse_train_log
+
+START = "2026-11-21 23:46:58 | INFO | "
+HEAD = f"""\
++ fairseq-train data/bin --user-dir fairseq_convattn --task translation
+  deprecation_warning(message=message)
+{START}fairseq_cli.train | num. shared model params: 91,264 (num. trained: 91,264)
+{START}fairseq_cli.train | num. expert model params: 0 (num. trained: 0)
+"""
+GPU = (
+    f"{START}fairseq.utils | rank   0: capabilities =  9.0  ; total memory = 139.719 GB ; "
+    "name = NVIDIA H200                             \n"
+)
+SIGNATURE = "BLEU|nrefs:1|case:mixed|tok:none|version:2.6.0"
+
+
+def inner(updates: int, loss: float, wps: str = "9000", **more: str) -> str:
+    """As ``--log-format json`` has it."""
+    figures = {"epoch": 1, "update": 0.5, "loss": str(loss), "nll_loss": "1", "ppl": "9"}
+    figures |= {"wps": wps, "wpb": "1087", "num_updates": str(updates), "lr": "0.0005", **more}
+    return f"{START}train_inner | {json.dumps({**figures, 'wall': str(updates * 10)})}\n"
+
+
+def valid(updates: int, perplexity: object) -> str:
+    figures = {"epoch": 1, "valid_loss": "8.1", "valid_ppl": str(perplexity)}
+    figures |= {"valid_wps": "0", "valid_num_updates": str(updates)}
+    return f"{START}valid | {json.dumps(figures)}\n"
+
+
+LOG = HEAD + inner(100, 8.5, "0") + inner(200, 7.25) + valid(200, 188.67) + inner(300, 6.5, "7000")
+LOG += valid(300, 64.5)
+
+
+def generated(texts: list[str], source: str = "a man <unk>") -> str:
+    lines = []
+    for number, text in reversed(list(enumerate(texts))):
+        lines += [f"S-{number}\t{source} {number}", f"T-{number}\tein mann {number}"]
+        lines += [f"H-{number}\t-0.5\t{text}", f"D-{number}\t-0.5\t{text}", f"P-{number}\t-0.5"]
+    return "\n".join([*lines, "Generate test with beam=5: BLEU4 = 1.00", ""])
+
+
+def write_run(
+    folder: Path,
+    mixer: str = "dynamic",
+    seed: int = 1,
+    scores: dict[str, float] | None = None,
+    log: str | None = LOG,
+    options: str = "--dropout 0.3",
+    texts: list[str] | None = None,
+    trained: bool = True,
+    smoke: bool = False,
+    published: dict[str, float] | None = None,
+) -> Path:
+    """A run's folder, whose stages the runner has written."""
+    published = {"dynamic": 29.7, "attention": 29.3} if published is None else published
+    words = f"fairseq-train data/bin --seed {seed} --save-dir {folder}/checkpoints --max-update 400"
+    train = Command([*words.split(), *options.split()], scaling=["--update-freq", "16"])
+    stages = [Stage("prepare", [Command(["true"])]), Stage("train", [train])]
+    runner = Runner(folder, stages)
+    (folder / "logs").mkdir(parents=True)
+    for stage in stages if trained else stages[:1]:
+        (folder / "stages").mkdir(exist_ok=True)
+        runner.finish(stage, "2026-11-21T00:00:00+00:00", 10.0, 3 << 29)
+    if not trained:
+        write_json({"essence": stages[1].essence()}, folder / "stages" / "train.begun")
+    if log is not None:
+        (folder / "logs" / "train.log").write_text(log, encoding="utf-8")
+    if texts is not None:
+        (folder / "generated.test.txt").write_text(generated(texts), encoding="utf-8")
+        speed = "INFO:x:Translated 1,000 sentences (9 tokens) in 4.0s (250.00 sentences/s, 2 tok/s)"
+        (folder / "logs" / "generate.log").write_text(f"{speed}\n{speed.replace('250', '125')}\n")
+    content = {
+        "command": f"python -m fairseq_convattn.recipes wmt16_en_de --mixer {mixer}",
+        **{"title": "WMT16 English-German, big", "paper": "Wu et al. 2019", "mixer": mixer},
+        **{"seed": seed, "smoke": smoke, "checkpoint": None, "environment": {}},
+        "batch": {"size": 3584, "unit": "tokens", "per_update": 458_752},
+        "scores": [
+            {
+                **{"name": name, "score": score, "confidence": [score - 0.5, score + 0.5]},
+                **{"signature": SIGNATURE, "published": published, "difference": {}},
+            }
+            for name, score in (scores or {}).items()
+        ],
+    }
+    write_json(content, folder / "results.json")
+    return folder
+
+
+class Page(HTMLParser):
+    """What a browser makes of it: tags with attributes, rows of tables, text."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.rows: list[list[str]] = []
+        self.text, self.in_cell = "", False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.in_cell = True
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.in_cell = False
+
+    def handle_data(self, data):
+        self.text += data
+        if self.in_cell:
+            self.rows[-1][-1] += data
+
+    def row(self, *beginning: str) -> list[str]:
+        (found,) = (row for row in self.rows if row[: len(beginning)] == list(beginning))
+        return found
+
+
+@pytest.fixture
+def report(tmp_path, capsys):
+    def write(*folders: Path, samples: int = 5) -> tuple[Page, str]:
+        output = tmp_path / "report.html"
+        main([*map(str, folders), "--output", str(output), "--samples", str(samples)])
+        page = Page(output.read_text(encoding="utf-8"))
+        output.unlink()
+        return page, capsys.readouterr().out
+
+    return write
+
+
+def test_a_log_of_fairseq():
+    log = parse_train_log(LOG.splitlines(keepends=True))
+    assert log.loss == [(100, 8.5), (200, 7.25), (300, 6.5)]
+    assert log.perplexity == [(200, 188.67), (300, 64.5)]
+    assert (log.updates, log.best_perplexity, log.parameters, log.seconds) == (
+        300,
+        64.5,
+        91264,
+        3000,
+    )
+    assert log.tokens_per_second == 8000  # the first interval has none
+    assert log.gpu_memory is None
+
+
+def test_memory_of_a_gpu_is_what_was_not_free():
+    lines = [GPU, inner(1, 8, gb_free="100.2"), inner(2, 8, gb_free="90.7"), inner(3, 8)]
+    assert parse_train_log(lines).gpu_memory == pytest.approx(139.719 - 90.7)
+
+
+def test_of_several_seeds_the_most_memory_is_shown(tmp_path):
+    for seed, free in enumerate(("120.5", "99.5"), 1):
+        write_run(tmp_path / str(seed), seed=seed, log=GPU + inner(1, 8, gb_free=free))
+    (section,) = read_sections([tmp_path / "1", tmp_path / "2"])
+    assert cost_table(section).rows[0][6] == "40.2 GiB, GPU"
+
+
+def test_a_training_that_was_taken_up_again_counts_once():
+    first = [inner(100, 8), inner(200, 7), valid(200, 60), inner(300, 6), inner(400, 5)]
+    second = [inner(300, 6.5), valid(300, 50)]
+    log = parse_train_log([*first, *second])
+    assert log.loss == [(100, 8), (200, 7), (300, 6.5)]
+    assert log.perplexity == [(200, 60), (300, 50)] and log.updates == 300
+
+
+def test_what_is_no_number_is_left_out():
+    cut = inner(300, 6)[:60]
+    log = parse_train_log([inner(100, "nan"), inner(200, 7), valid(200, "inf"), cut, "\n"])
+    assert log.loss == [(200, 7)] and not log.perplexity
+
+
+def test_scores_stand_beside_the_published(tmp_path, report):
+    """Two systems of one recipe, on the page and as Markdown."""
+    dynamic = write_run(tmp_path / "a", scores={"BLEU": 29.1}, texts=["x"])
+    attention = write_run(tmp_path / "b", "attention", scores={"BLEU": 29.45})
+    page, printed = report(dynamic, attention)
+    expected = ["BLEU", "dynamic", "seed 1", "29.10", "[28.60, 29.60]", "29.70", "\u22120.60"]
+    assert page.row("BLEU") == expected
+    assert f"| {' | '.join(expected)} |" in printed
+    expected = ["", "attention", "seed 1", "29.45", "[28.95, 29.95]", "29.30", "+0.15"]
+    assert page.row("", "attention") == expected
+    assert SIGNATURE in page.text and f"`{SIGNATURE}`" in printed
+    assert "published: Wu et al. 2019: dynamic 29.70, attention 29.30" in page.text
+    costs = ["91,264", "300", "64.50", "8,000", "50 min", "1.50 GiB, RAM"]
+    assert page.row("dynamic", *costs)[-2] == "166.7"  # 2,000 sentences in 4 + 8 seconds
+    assert page.row("attention", *costs)[-2] == MISSING
+    heads = [attributes for tag, attributes in page.tags if tag == "th" and "scope" in attributes]
+    assert {head["scope"] for head in heads} >= {"col", "row"}
+    assert f"fairseq-train data/bin --seed 1 --save-dir {dynamic}/checkpoints" in page.text
+    assert len([tag for tag, _ in page.tags if tag == "details"]) == 2
+
+
+def test_seeds_are_one_system_with_mean_and_spread(tmp_path, report):
+    scores = (29.0, 30.0, 29.3)
+    folders = [
+        write_run(tmp_path / str(i), seed=i, scores={"BLEU": score})
+        for i, score in enumerate(scores, 1)
+    ]
+    other = write_run(tmp_path / "o", seed=1, scores={"BLEU": 28.0}, options="--weight-norm l2")
+    page, printed = report(*folders, other)
+    labels = ["dynamic, --dropout 0.3", "dynamic, --weight-norm l2"]
+    deviation = (sum((s - sum(scores) / 3) ** 2 for s in scores) / 2) ** 0.5
+    assert page.row("BLEU", labels[0])[2:5] == ["3", "29.43", f"\u00b1 {deviation:.2f}"]
+    assert page.row("", labels[1])[2:5] == ["seed 1", "28.00", "[27.50, 28.50]"]
+    faint = [a for tag, a in page.tags if tag == "path" and a.get("class", "").startswith("seed")]
+    assert len(faint) == 2 * 3
+
+
+def test_options_tell_systems_of_one_mixer_apart_and_no_others(tmp_path):
+    write_run(tmp_path / "a", "attention", options="--arch attention_x --dropout 0.1")
+    write_run(tmp_path / "b", options="--arch dynamic_x")
+    write_run(tmp_path / "c", options="--arch dynamic_x --conv-bias")
+    (section,) = read_sections([tmp_path / name for name in "abc"])
+    labels = [system.label for system in section.systems]
+    assert labels == ["attention", "dynamic", "dynamic, --conv-bias"]
+
+
+def test_of_several_seeds_the_one_that_is_least_far_counts(tmp_path):
+    write_run(tmp_path / "done")
+    write_run(tmp_path / "going", seed=2, trained=False, log=LOG + inner(350, 6))
+    write_run(tmp_path / "behind", seed=3, trained=False, log=LOG + inner(325, 6))
+    (section,) = read_sections([tmp_path / name for name in ("done", "going", "behind")])
+    assert cost_table(section).rows[0][2] == "325 of 400, not finished"
+
+
+def test_the_same_once_more_is_no_further_seed(tmp_path):
+    folders = [write_run(tmp_path / name, scores={"BLEU": 29}) for name in ("first", "again")]
+    (section,) = read_sections(folders)
+    assert [system.label for system in section.systems] == ["dynamic, first", "dynamic, again"]
+
+
+def test_devices_make_no_other_system(tmp_path):
+    folders = [write_run(tmp_path / str(i), seed=i) for i in (1, 2)]
+    record = json.loads((folders[1] / "stages" / "train.json").read_text())
+    record["commands"] = [line.replace("freq 16", "freq 128") for line in record["commands"]]
+    write_json(record, folders[1] / "stages" / "train.json")
+    assert len(read_sections(folders)[0].systems) == 1
+
+
+def test_what_is_missing_is_said_and_never_zero(tmp_path, report):
+    """Training under way, nothing logged yet, a stage alone, no published figure, one of several
+    seeds."""
+    runs = [
+        write_run(tmp_path / "going", "dynamic", trained=False),
+        write_run(tmp_path / "begun", "tisa", trained=False, log=None),
+        write_run(tmp_path / "done", "composite", scores={"BLEU": 20.0}),
+        write_run(tmp_path / "mute", "attention", log=HEAD),
+        write_run(tmp_path / "seed2", "composite", 2),
+    ]
+    page, printed = report(*runs)
+    assert page.row("BLEU")[1:] == ["dynamic", "seed 1", "not finished", "–", "29.70", "–"]
+    assert page.row("", "tisa")[2:] == ["seed 1", "not finished", "–", "no figure known", "–"]
+    assert page.row("", "composite")[2:] == [
+        "1 of 2",
+        "20.00",
+        "[19.50, 20.50]",
+        *["no figure known", "–"],
+    ]
+    assert page.row("dynamic")[2] == "300 of 400, not finished"
+    assert page.row("tisa")[1:7] == ["–", "not finished", "–", "–", "–", "–"]
+    assert page.row("attention")[1:6] == ["91,264", "–", "–", "–", "–"]
+    assert "tisa (no training log)" in page.text and "Sample outputs" not in page.text
+    summaries = re.findall(r"(\w+), seed \d(, not finished)?", page.text)
+    assert dict(summaries)["tisa"] and ("composite", "") in summaries
+    for row in page.rows:
+        assert not {"0", "0.00", "0.0", "nan", "None"} & set(row), row
+    assert not re.search(r"\| 0(\.0+)? ", printed) and "None" not in printed + page.text
+
+
+def test_nothing_but_a_beginning(tmp_path, report):
+    """A folder whose run was interrupted before there was anything to say."""
+    (tmp_path / "run" / "stages").mkdir(parents=True)
+    page, printed = report(tmp_path / "run")
+    assert page.row("–")[1:] == ["run", "–", "not finished", "–", "–", "–"]
+    assert page.text.count("– no log of it") == 2
+    assert page.row("run")[1:] == ["–", "not finished", *["–"] * 6]
+    assert not [tag for tag, _ in page.tags if tag == "path"][1:]  # the legend's
+
+
+def test_smoke_tests_are_called_that_and_not_compared(tmp_path, report):
+    page, printed = report(write_run(tmp_path / "a", scores={"BLEU": 0.2}, smoke=True))
+    assert page.row("BLEU")[-2:] == ["29.70", "–"]
+    for text in (page.text, printed):
+        assert "their scores mean nothing" in text
+
+
+def test_outputs_side_by_side(tmp_path, report):
+    texts = [f"dynamic {i}" for i in range(9)]
+    runs = [
+        write_run(tmp_path / "a", texts=texts),
+        write_run(tmp_path / "b", "attention", texts=[f"attention {i}" for i in range(9)]),
+        write_run(tmp_path / "c", "tisa"),
+        write_run(tmp_path / "d", "lightweight"),
+    ]
+    (runs[3] / "generated.test.txt").write_text(generated(texts, source="another set"))
+    page, _ = report(*runs, samples=3)
+    assert re.findall(r"Sentence (\d) of the test set", page.text) == ["2", "5", "8"]
+    place = page.rows.index(["source", "a man <unk> 4"])
+    assert page.rows[place : place + 6] == [
+        ["source", "a man <unk> 4"],
+        ["reference", "ein mann 4"],
+        ["dynamic", "dynamic 4"],
+        ["attention", "attention 4"],
+        ["tisa", "–"],
+        ["lightweight", "–"],
+    ]
+    page, _ = report(*runs, samples=0)
+    assert "Sentence" not in page.text
+
+
+def test_the_reference_is_the_original_text_where_it_is(tmp_path, report):
+    run = write_run(tmp_path / "a", texts=["x", "y"])
+    (tmp_path / "test.de").write_text("zwei Männer\nein Mann\n", encoding="utf-8")
+    words = ["python", "scripts/score.py", "--reference", str(tmp_path / "test.de")]
+    score = Command([*words, "--hypothesis", str(run / "generated.test.txt")])
+    Runner(run, []).finish(Stage("score", [score]), "2026", 1.0)
+    page, _ = report(run)
+    assert page.row("reference", "zwei Männer") and page.row("reference", "ein Mann")
+    (tmp_path / "test.de").write_text("of another length\n", encoding="utf-8")
+    page, _ = report(run)
+    assert page.row("reference", "ein mann 0")
+
+
+def test_texts_are_text(tmp_path, report):
+    """Whatever a model writes: it closes no tag, runs nothing and fetches nothing."""
+    attack = '</td></table><script src="http://e.org">alert(1)</script><img onerror="x()" src=x>'
+    run = write_run(tmp_path / "a", texts=[attack, "", "\u2028 \x0b &lt;b&gt; \U0001f642"])
+    content = json.loads((run / "results.json").read_text())
+    content |= {"title": f"T {attack}", "command": attack, "mixer": f"|`*{attack}"}
+    content["scores"] = [
+        {"name": attack, "score": 1, "signature": f"`{attack}", "published": {attack: 2}}
+    ]
+    write_json(content, run / "results.json")
+    page, printed = report(run)
+    assert not {"script", "img", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
+    assert {name for _, attributes in page.tags for name in attributes} <= {
+        *("lang", "charset", "http-equiv", "content", "name", "class", "role", "aria-label"),
+        *("aria-hidden", "tabindex", "scope", "viewbox", "d", "x", "y", "text-anchor"),
+        *("transform", "stroke-dasharray"),
+    }
+    samples = [row[1] for row in page.rows if row[0] == f"|`*{attack}"]
+    assert attack in samples and "(empty)" in samples
+    assert any("&lt;b&gt; \U0001f642" in text for text in samples)
+    outside_of_code = re.sub("`[^`\n]*`", "", printed.replace("\\`", ""))
+    assert "<" not in outside_of_code.replace("\\<", "") and "| \\|\\`\\*" in printed
+    (policy,) = (a["content"] for t, a in page.tags if t == "meta" and "http-equiv" in a)
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_long_texts_are_folded_and_whole(tmp_path, report):
+    article = " ".join(f"word{i}" for i in range(200))
+    page, _ = report(write_run(tmp_path / "a", texts=[article]))
+    (row,) = (row for row in page.rows if row[0] == "dynamic" and "word0" in row[1])
+    assert row[1].replace("\u2026", "").split() == article.split()
+
+
+def test_every_recipe_has_a_section(tmp_path, report):
+    other = write_run(tmp_path / "b", scores={"test perplexity": 26.0})
+    content = json.loads((other / "results.json").read_text())
+    write_json(content | {"title": "One Billion Word"}, other / "results.json")
+    page, printed = report(write_run(tmp_path / "a", scores={"BLEU": 29.0}), other)
+    assert [tag for tag, _ in page.tags if tag in ("h1", "h2")] == ["h1", "h2", "h2"]
+    assert printed.count("## ") == 2 and "## One Billion Word" in printed
+
+
+def test_an_evaluated_checkpoint_has_no_training(tmp_path):
+    run = write_run(tmp_path / "a", scores={"BLEU": 29.0}, log=None)
+    content = json.loads((run / "results.json").read_text())
+    write_json(content | {"checkpoint": "wmt/model.pt"}, run / "results.json")
+    (run / "stages" / "train.json").unlink()
+    (section,) = read_sections([run])
+    assert score_table(section).rows[0][1] == "dynamic, model.pt"
+    assert cost_table(section).rows[0][2] == MISSING
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda run: run / "nowhere", "nowhere is no folder"),
+        (lambda run: run / "logs", "logs is no run of a recipe: it has neither results.json nor"),
+        (lambda run: (run / "results.json").write_text("{") and run, "results.json is damaged: "),
+        (lambda run: (run / "results.json").write_text("[]") and run, "damaged: it is no object"),
+    ],
+)
+def test_what_is_no_run_is_one_line(tmp_path, prepare, message):
+    folder = prepare(write_run(tmp_path / "a"))
+    with pytest.raises(SystemExit, match=f"^error: [^\n]*{re.escape(message)}[^\n]*$"):
+        main([str(folder), "--output", str(tmp_path / "page.html")])
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_page_that_is_there_stays(tmp_path):
+    run = write_run(tmp_path / "a")
+    page = tmp_path / "page.html"
+    page.write_text("mine")
+    with pytest.raises(SystemExit, match="page.html is there already; .* another with --output"):
+        main([str(run), "--output", str(page)])
+    assert page.read_text() == "mine"
+    with pytest.raises(SystemExit, match="there is no directory"):
+        main([str(run), "--output", str(tmp_path / "no" / "page.html")])
+    with pytest.raises(SystemExit, match="a is given twice"):
+        main([str(run), str(run), "--output", str(tmp_path / "other.html")])
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "page.html"}
+
+
+def test_options_are_explained(capsys):
+    for arguments, status in ((["--help"], 0), (["x", "--samples", "-1"], 2), ([], 2)):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == status
+    assert "RUN_DIR" in capsys.readouterr().out
+
+
+def test_ticks_are_round_and_around():
+    assert linear_ticks([0, 12]) == [0, 5, 10, 15]
+    assert linear_ticks([9.83, 11.42]) == [9.5, 10, 10.5, 11, 11.5]
+    assert log_ticks(64, 188) == [50, 100, 200]
+    assert log_ticks(3, 90_000) == [1, 10, 100, 1000, 10_000, 100_000]
+    assert log_ticks(5, 5) == [5]
+
+
+def test_the_mean_of_curves_is_where_all_have_points():
+    assert mean_curve([[(1, 2.0), (2, 4.0)], [(2, 8.0), (3, 1.0)], []]) == [(2, 6.0)]
+    assert mean_curve([[], []]) == []
