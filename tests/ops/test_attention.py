@@ -380,6 +380,7 @@ def test_curves_have_known_values():
 
 BAD = [
     ({}, {}, "no terms"),
+    (["content"], {}, "terms must be a dict"),
     ({"convolution": None}, {}, "unknown term"),
     ({"content": None, "fixed": torch.zeros(3, 5)}, {}, "fixed cannot be"),
     ({"fixed": torch.zeros(2, 4)}, {}, "give an odd number"),

@@ -1,6 +1,6 @@
 """Composite attention: self-attention united with relative-position convolutions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -145,6 +145,7 @@ def _check_inputs(
 
 
 def _check_terms(terms: Terms, heads: int, head_dim: int) -> None:
+    _check(isinstance(terms, Mapping), f"terms must be a dict by name: {_choose_terms()}")
     _check(len(terms) > 0, f"no terms: {_choose_terms()}")
     for name, parameters in terms.items():
         _check(name in TERMS, f"unknown term {name!r}: {_choose_terms()}")

@@ -156,8 +156,7 @@ def _check_inputs(
 
 def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., Tensor]:
     """That of the name; without one the fastest that can take the inputs."""
-    known = (*IMPLEMENTATIONS, TRITON)
-    _check(name in (None, *known), f"unknown impl {name!r}: choose from {', '.join(known)}")
+    _check_name(name)
     if name == TRITON or (name is None and x.is_cuda and has_triton()):
         _check(has_triton(), "impl='triton' needs Triton: pip install triton")
         from . import triton_kernels
@@ -177,6 +176,15 @@ def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., 
     return banded.convolve if taps.size(-1) >= BANDED_KERNEL_SIZE else reference.convolve
 
 
+def _check_name(name: str | None, source: str = "") -> None:
+    known = (*IMPLEMENTATIONS, TRITON)
+    message = f"{source}unknown impl {name!r}: choose from {', '.join(known)}"
+    _check(name in (None, *known), message)
+
+
 def _check(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
+
+
+_check_name(forced_implementation(), "CONVATTN_IMPL in the environment: ")
