@@ -19,6 +19,7 @@ setup(
             [f"{kernels}/{name}.c" for name in ("instructions", "convolution", "attention")],
             depends=[str(header) for header in sorted(Path(kernels).glob("*.h"))],
             extra_compile_args=["-O3"],
+            libraries=["m"],
             optional=True,  # without it, PyTorch computes
         )
     ],

@@ -171,6 +171,8 @@ def _check_convolution(side: str, config: MixerConfig) -> None:
     for option in ("weight_dropout", "input_dropout"):
         if not 0 <= getattr(config, option) <= 1:
             refuse(option, f"{getattr(config, option)} is no probability")
+    if config.weight_dropout == 1:
+        refuse("weight_dropout", "1 would drop every tap")
     _check_choice("weight_norm", config.tap_norm, TAP_NORMALIZATIONS)
     if config.renorm_padding and config.tap_norm not in RENORMALIZABLE:
         refuse(

@@ -46,6 +46,10 @@ class ConvAttnModel(TransformerModelBase):
             no_encoder_attn=cfg.no_cross_attention,
         )
 
+    def set_beam_size(self, beam_size: int) -> None:
+        """Called by fairseq's generator; hypotheses share their sentence's keys and values."""
+        self.decoder.set_beam_size(beam_size)
+
     def prepare_for_inference_(self, cfg):
         if not OmegaConf.select(cfg, "interactive.buffer_size"):  # fairseq-interactive drops none
             warn_of_dropped_sentences(

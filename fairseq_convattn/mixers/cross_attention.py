@@ -33,13 +33,14 @@ class CrossAttention(MultiheadAttention):
             incremental_state: fairseq's decoding state: the keys and values that stay.
             need_weights: whether to return the weights too, the mean over the heads.
             static_kv: whether keys and values stay while a sequence is decoded.
-            attn_mask, before_softmax, need_head_weights: what fairseq's own code computes.
+            need_head_weights: whether to return those of every head.
+            attn_mask, before_softmax: what fairseq's own code computes.
 
         Returns:
-            ``[time, batch, embed_dim]``, and the weights, ``[batch, time, keys]``, or None.
+            ``[time, batch, embed_dim]``, and the weights, ``[batch, time, keys]`` or
+            ``[heads, batch, time, keys]``, or None.
         """
-        left_to_fairseq = attn_mask is not None or before_softmax or need_head_weights
-        if left_to_fairseq or not static_kv:
+        if attn_mask is not None or before_softmax or not static_kv:
             return super().forward(
                 query,
                 key,
@@ -53,23 +54,25 @@ class CrossAttention(MultiheadAttention):
                 need_head_weights=need_head_weights,
             )
         time, batch, _ = query.shape
-        k, v, mask = self._keys_and_values(key, key_padding_mask, incremental_state, batch)
+        k, v, mask = self._keys_and_values(key, key_padding_mask, incremental_state)
         q = self.q_proj(query).view(time, k.size(0), -1, self.num_heads, self.head_dim)
         beams = q.size(2)
         q = q.permute(1, 3, 2, 0, 4).flatten(2, 3)  # [sentences, heads, beams and time, head_dim]
         visible = None if mask is None else ~mask[:, None, None].bool()
+        need_weights = need_weights or need_head_weights
         explicit = need_weights or incremental_state is not None
         y, weights = self._attend(q, k, v, visible, explicit)
         y = y.unflatten(2, (beams, time)).permute(3, 0, 2, 1, 4).reshape(time, batch, -1)
-        if weights is not None:
-            weights = weights.unflatten(1, (beams, time)).flatten(0, 1)
-        return self.out_proj(y), weights if need_weights else None
+        if not need_weights:
+            return self.out_proj(y), None
+        weights = weights.unflatten(2, (beams, time)).permute(1, 0, 2, 3, 4).flatten(1, 2)
+        return self.out_proj(y), weights if need_head_weights else weights.mean(0)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, explicit: bool
     ) -> tuple[Tensor, Tensor | None]:
         """``[sentences, heads, queries, head_dim]``; where the weights are computed explicitly,
-        which is faster for few queries, those too, ``[sentences, queries, keys]``."""
+        which is faster for few queries, those too, ``[sentences, heads, queries, keys]``."""
         dropout = self.dropout_module
         if not explicit:
             p = dropout.p if self.training or dropout.apply_during_inference else 0.0
@@ -78,14 +81,13 @@ class CrossAttention(MultiheadAttention):
         if visible is not None:
             scores = scores.masked_fill(~visible, float("-inf"))
         weights = scores.softmax(-1, dtype=torch.float32).type_as(scores)
-        return dropout(weights) @ v, weights.mean(1)
+        return dropout(weights) @ v, weights
 
     def _keys_and_values(
         self,
         key: Tensor,
         padding_mask: Tensor | None,
         incremental_state: dict | None,
-        batch: int,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """``[sentences, heads, keys, head_dim]`` each, and their padding."""
         state = {}
@@ -93,9 +95,10 @@ class CrossAttention(MultiheadAttention):
             state = self._get_input_buffer(incremental_state)
         if "prev_key" in state:
             return state["prev_key"], state["prev_value"], state["prev_key_padding_mask"]
-        if incremental_state is not None and self.beam_size > 1 and batch == key.size(1):
-            key = key[:, :: self.beam_size]
-            padding_mask = None if padding_mask is None else padding_mask[:: self.beam_size]
+        beams = 1
+        if incremental_state is not None and self._are_beams(key, padding_mask):
+            beams, key = self.beam_size, key[:, :: self.beam_size]
+            padding_mask = None if padding_mask is None else padding_mask[::beams]
         k, v = (
             x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
             for x in (self.k_proj(key), self.v_proj(key))
@@ -103,5 +106,43 @@ class CrossAttention(MultiheadAttention):
         if incremental_state is not None:
             k, v = k.contiguous(), v.contiguous()
             state = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding_mask}
+            state["beams"] = beams
             self._set_input_buffer(incremental_state, state)
         return k, v, padding_mask
+
+    def _are_beams(self, key: Tensor, padding_mask: Tensor | None) -> bool:
+        """Whether keys come in groups of the beam's size that are alike; the size may be one
+        that an earlier search has left behind."""
+        if self.beam_size == 1 or key.size(1) % self.beam_size:
+            return False
+        groups = key.unflatten(1, (-1, self.beam_size))
+        alike = torch.equal(groups, groups[:, :, :1].expand_as(groups))
+        if padding_mask is None:
+            return alike
+        groups = padding_mask.unflatten(0, (-1, self.beam_size))
+        return alike and torch.equal(groups, groups[:, :1].expand_as(groups))
+
+    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> dict:
+        """Keep the keys and values of the sentences that remain; nothing is copied while
+        hypotheses swap within their sentences."""
+        state = self._get_input_buffer(incremental_state)
+        if "prev_key" not in state:
+            return incremental_state
+        beams, kept = state.get("beams", 1), new_order
+        if beams > 1:
+            if len(new_order) == beams * state["prev_key"].size(0):
+                return incremental_state
+            sentences = new_order // beams
+            if len(new_order) % beams:
+                kept, beams = sentences, 1
+            else:
+                groups = sentences.view(-1, beams)
+                together = torch.equal(groups, groups[:, :1].expand_as(groups))
+                kept, beams = (groups[:, 0], beams) if together else (sentences, 1)
+        tensors = {
+            name: x if x is None else x.index_select(0, kept)
+            for name, x in state.items()
+            if name != "beams"
+        }
+        self._set_input_buffer(incremental_state, {**tensors, "beams": beams})
+        return incremental_state

@@ -6,6 +6,8 @@ import importlib.util
 import os
 from collections.abc import Iterator
 
+import torch
+
 TRITON = "triton"  # imported when it is used
 
 _forced = os.environ.get("CONVATTN_IMPL") or None
@@ -36,3 +38,9 @@ def use_implementation(name: str | None) -> Iterator[None]:
 def has_triton() -> bool:
     """Whether it is installed."""
     return importlib.util.find_spec("triton") is not None
+
+
+def is_transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation is at work, which operators lack."""
+    in_forward_mode = torch.autograd.forward_ad._current_level >= 0
+    return in_forward_mode or torch._C._functorch.maybe_current_level() is not None

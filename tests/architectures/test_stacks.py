@@ -5,8 +5,10 @@ from argparse import Namespace
 import pytest
 import torch
 from fairseq.data import Dictionary
+from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_convattn.architectures import ConvAttnLanguageModel, ConvAttnModel
+from fairseq_convattn.mixers import CrossAttention
 from fairseq_convattn.ops import use_implementation
 from fairseq_convattn.ops.native import is_built
 
@@ -63,6 +65,31 @@ def test_decoding_by_token_gives_what_training_saw(mixers, time):
             previous[:, :step], encoder_out=encoder_out, incremental_state=state
         )
         torch.testing.assert_close(logits[:, -1], whole[:, step - 1], rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixers", MIXERS)
+def test_beam_search_keeps_one_copy_of_every_sentence(mixers, monkeypatch):
+    """And finds what it finds when every hypothesis has its own."""
+    net, dictionary = model(mixers)
+    source, sizes, found = tokens(dictionary, 4, 6), set(), []
+    attend = CrossAttention._attend
+
+    def spy(self, q, k, *rest):
+        sizes.add(k.size(0))
+        return attend(self, q, k, *rest)
+
+    monkeypatch.setattr(CrossAttention, "_attend", spy)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": torch.tensor([6] * 4)}}
+    for together in (True, False):
+        monkeypatch.setattr(CrossAttention, "_are_beams", lambda *_, t=together: t)
+        generator = SequenceGenerator([net], dictionary, beam_size=3, max_len_b=9)
+        found.append(generator.generate([net], sample))
+        assert max(sizes) == (4 if together else 12)
+    for expected, actual in zip(*found, strict=True):
+        for e, a in zip(expected, actual, strict=True):
+            assert torch.equal(a["tokens"], e["tokens"])
+            torch.testing.assert_close(a["score"], e["score"])
 
 
 @pytest.mark.parametrize("mixers", ["lightweight", "dynamic", "dynamic,attention,composite"])

@@ -81,11 +81,42 @@ def test_decodes_as_fairseqs(beams, need_weights):
         torch.testing.assert_close(actual, expected)
 
 
-def test_training_after_a_beam_search():
+@pytest.mark.parametrize("heads", [False, True])
+def test_training_after_a_beam_search(heads):
     """A beam size that the generator has left behind does not mix sentences."""
     query, source, padding = inputs(5)
     _, module = pair()
-    expected, _ = module(query, source, source, key_padding_mask=padding, static_kv=True)
+    options = {"key_padding_mask": padding, "static_kv": True, "need_head_weights": heads}
+    expected = module(query, source, source, **options)
     module.set_beam_size(3)
-    actual, _ = module(query, source, source, key_padding_mask=padding, static_kv=True)
+    for a, e in zip(module(query, source, source, **options), expected, strict=True):
+        torch.testing.assert_close(a, e)
+
+
+@torch.no_grad()
+def test_weights_of_every_head_are_fairseqs():
+    query, source, padding = inputs(5)
+    options = {"key_padding_mask": padding, "static_kv": True, "need_head_weights": True}
+    expected, actual = (m.eval()(query, source, source, **options) for m in pair())
     torch.testing.assert_close(actual, expected)
+
+
+@torch.no_grad()
+def test_a_beam_size_of_before_is_not_used_for_other_sentences():
+    _, module = pair()
+    module.eval()
+    results = []
+    for beam_size in (1, 3):
+        module.set_beam_size(beam_size)
+        torch.manual_seed(3)
+        query, source, padding = inputs(1)
+        state, outputs = {}, []
+        options = {"key_padding_mask": padding, "static_kv": True, "incremental_state": state}
+        for order in ([0, 1, 2], [0, 2], [1, 0]):
+            module.reorder_incremental_state(state, torch.tensor(order))
+            query, source = query[:, : len(order)], source[:, : len(order)]
+            options["key_padding_mask"] = padding[: len(order)]
+            outputs.append(module(query, source, source, **options)[0])
+        results.append(outputs)
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected)

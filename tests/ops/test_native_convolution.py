@@ -108,6 +108,8 @@ def test_gradients_one_at_a_time(name):
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_long_wide_and_many(name):
     compare(name, *inputs(name, 70, 7, 200), causal=False)
+    compare(name, *inputs(name, 70, 63, 80, heads=16), causal=True)
+    compare(name, *inputs(name, 70, 63, 96, heads=8), causal=True)
     compare(name, *inputs(name, 70, 7, 8, heads=150), causal=False)
 
 

@@ -65,6 +65,28 @@ def test_steps_write_into_the_same_memory():
     assert len(places) == 1
 
 
+@torch.no_grad()
+def test_two_continuations_of_one_past(impl):
+    taps, start = torch.ones(1, 2), Past.none(1, torch.empty(0, 1, 1))
+    options = {"causal": True, "impl": impl}
+    _, past = lightweight_conv(torch.full((1, 1, 1), 1.0), taps, tail=start, **options)
+    _, ten = lightweight_conv(torch.full((1, 1, 1), 10.0), taps, tail=past, **options)
+    y, hundred = lightweight_conv(torch.full((1, 1, 1), 100.0), taps, tail=past, **options)
+    assert y.item() == 101
+    for branch, expected in ((ten, 10), (hundred, 100)):
+        y, _ = lightweight_conv(torch.zeros(1, 1, 1), taps, tail=branch, **options)
+        assert y.item() == expected
+
+
+def test_goes_on_after_inference_mode():
+    taps, x = torch.ones(1, 2), torch.ones(1, 1, 1)
+    with torch.inference_mode():
+        _, past = lightweight_conv(x, taps, causal=True, tail=Past.none(1, x))
+    with torch.no_grad():
+        y, _ = lightweight_conv(x, taps, causal=True, tail=past)
+    assert y.item() == 2
+
+
 def test_gradients_reach_the_past(impl):
     torch.manual_seed(1)
     x, taps = torch.randn(6, 2, CHANNELS), torch.randn(6, 2, HEADS, 3)

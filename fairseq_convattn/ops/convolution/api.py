@@ -49,8 +49,8 @@ def lightweight_conv(
             to continue a causal convolution. Start with ``x.new_zeros(0, batch, channels)``;
             or, where that is to be fast, with ``Past.none(batch, x)``.
         softmax: whether to convolve with the softmax of the taps, computed in float32 at least.
-        dropout_p: probability of dropping a tap, after the softmax (DropConnect); the others
-            are divided by ``1 - dropout_p``.
+        dropout_p: probability of dropping a tap, after the softmax (DropConnect), here for all
+            positions alike; the others are divided by ``1 - dropout_p``.
         impl: ``reference`` or ``banded`` (both in PyTorch), ``native`` (compiled, for
             float32 and bfloat16 on the CPU) or ``triton`` (up to 64 taps in float32 and
             half precision on a GPU). None: what ``CONVATTN_IMPL`` or
@@ -59,7 +59,7 @@ def lightweight_conv(
     Returns:
         ``[time, batch, channels]``; with a ``tail``, the pair of that and the tail for
         the next call: the last ``kernel_size - 1`` inputs (fewer at the beginning), or a
-        :class:`Past` if it was one, after which the given one may no longer be used.
+        :class:`Past` if it was one.
 
     Raises:
         ValueError: the shapes disagree, ``impl`` is unknown or cannot take the inputs, or a

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import native
+from ..implementation import is_transformed
 from .past import Past
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -58,14 +59,9 @@ def unfit(x: Tensor, taps: Tensor) -> str:
         return "is for tensors on the CPU"
     if x.dtype not in DTYPES or taps.dtype not in DTYPES:
         return f"takes float32 and bfloat16, not {x.dtype} and {taps.dtype}"
-    if torch.jit.is_tracing() or _is_transformed():
+    if torch.jit.is_tracing() or is_transformed():
         return "knows neither torch.jit.trace nor torch.func and forward-mode differentiation"
     return "" if _library else native.NOT_BUILT
-
-
-def _is_transformed() -> bool:
-    in_forward_mode = torch.autograd.forward_ad._current_level >= 0
-    return in_forward_mode or torch._C._functorch.maybe_current_level() is not None
 
 
 def convolve(

@@ -18,39 +18,50 @@ class Past(NamedTuple):
         rows: ``[slots, width, channels]``.
         index: of every remembered input its row among ``slots x width``, ``[n, batch]``.
         used: the slots before hold inputs, or what was forgotten.
+        last: of all pasts with this memory the largest ``used``.
     """
 
     rows: Tensor
     index: Tensor
     used: int
+    last: list[int]
 
     @classmethod
     def none(cls, batch: int, like: Tensor) -> "Past":
         """Nothing, before a sequence begins."""
         index = torch.empty(0, batch, dtype=torch.long, device=like.device)
-        return cls(like.new_empty(0, batch, like.size(-1)), index, 0)
+        return cls(like.new_empty(0, batch, like.size(-1)), index, 0, [0])
 
     def append(self, x: Tensor, keep: int) -> "Past":
         """What there is with ``x``, ``[time, batch, channels]``: the last ``keep`` inputs before
-        it, or fewer, and itself. Other pasts than the result may no longer be used."""
+        it, or fewer, and itself."""
         time, batch, _ = x.shape
-        slots, width, _ = self.rows.shape
+        width, used = self.rows.size(1), self.used + time
         old = self.index[max(0, len(self.index) - keep) :]
-        differentiable = torch.is_grad_enabled() and (x.requires_grad or self.rows.requires_grad)
-        if (
-            differentiable
-            or batch > width
-            or self.used + time > slots
-            or x.dtype != self.rows.dtype
-        ):
-            inputs = self._inputs(old).to(x.dtype)
-            spare = 0 if differentiable else max(LEAST_SPARE, keep)
-            rows = torch.cat([inputs, x, x.new_empty(spare, *x.shape[1:])])
-            used = len(inputs) + time
-            return Past(rows, _rows(0, used, batch, batch, x.device), used)
-        self.rows[self.used : self.used + time, :batch] = x
+        if not self._has_room(x):
+            return self._moved(old, x, keep)
+        self.rows[self.used : used, :batch] = x
+        self.last[0] = used
         new = _rows(self.used, time, width, batch, x.device)
-        return Past(self.rows, torch.cat([old, new]), self.used + time)
+        return self._replace(index=torch.cat([old, new]), used=used)
+
+    def _has_room(self, x: Tensor) -> bool:
+        """Whether ``x`` can be written where nobody reads."""
+        slots, width, _ = self.rows.shape
+        fits = x.size(1) <= width and self.used + x.size(0) <= slots and x.dtype == self.rows.dtype
+        writable = torch.is_inference_mode_enabled() or not self.rows.is_inference()
+        alone = self.used == self.last[0]
+        return fits and writable and alone and not self._is_differentiable(x)
+
+    def _is_differentiable(self, x: Tensor) -> bool:
+        return torch.is_grad_enabled() and (x.requires_grad or self.rows.requires_grad)
+
+    def _moved(self, old: Tensor, x: Tensor, keep: int) -> "Past":
+        inputs = self._inputs(old).to(x.dtype)
+        spare = 0 if self._is_differentiable(x) else max(LEAST_SPARE, keep)
+        rows = torch.cat([inputs, x, x.new_empty(spare, *x.shape[1:])])
+        used, batch = len(inputs) + x.size(0), x.size(1)
+        return Past(rows, _rows(0, used, batch, batch, x.device), used, [used])
 
     def inputs(self) -> Tensor:
         """All that is remembered, ``[n, batch, channels]``."""

@@ -7,6 +7,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ..implementation import is_transformed
 from .triton_tiles import backward_by_bands, backward_by_taps, forward_by_bands, forward_by_taps
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -42,7 +43,7 @@ def unfit(x: Tensor, taps: Tensor) -> str:
         return f"takes float32 and half precision, not {x.dtype} and {taps.dtype}"
     if taps.size(-1) > MOST_TAPS:
         return f"takes kernels of at most {MOST_TAPS} taps, not {taps.size(-1)}"
-    if torch.jit.is_tracing() or _is_transformed():
+    if torch.jit.is_tracing() or is_transformed():
         return "knows neither torch.jit.trace nor torch.func and forward-mode differentiation"
     return ""
 
@@ -50,11 +51,6 @@ def unfit(x: Tensor, taps: Tensor) -> str:
 @torch.compiler.assume_constant_result
 def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
-
-
-def _is_transformed() -> bool:
-    in_forward_mode = torch.autograd.forward_ad._current_level >= 0
-    return in_forward_mode or torch._C._functorch.maybe_current_level() is not None
 
 
 def convolve(

@@ -47,7 +47,8 @@ typedef struct {
     part diagonals; /* sums of gradients, by heads and chunks; of each chunk's first query */
 } tile;
 
-enum { FORWARD, WEIGHTS, GRADIENT };
+/* Scores, their powers and sums; scores, and weights by the sums that there are; gradients. */
+enum { POWERS, WEIGHTS, GRADIENT };
 
 static float *row_of(part p, int64_t n, int64_t i)
 {
@@ -137,8 +138,7 @@ static void work(void *argument)
     }
 }
 
-/* pass 0: scores, their powers and sums; 1: scores, and weights by the sums that there are;
-   2: gradients. `parallel` is OpenMP's GOMP_parallel, or NULL for one thread. */
+/* `pass` is one of the enumeration above, `parallel` OpenMP's GOMP_parallel, or NULL for one thread. */
 void convattn_attend(const tile *t, int pass, unsigned threads, run_in_parallel *parallel)
 {
     job j = {t, pass, (t->rows + CHUNK - 1) / CHUNK, 0};

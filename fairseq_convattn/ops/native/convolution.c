@@ -4,7 +4,8 @@
 
    and its gradients, where w are the taps or their softmax, times DropConnect's factors. Every
    (sentence, head, tile of time) is packed into scratch, in float, so that strides, padding and
-   dtypes are those of the packing alone. Sums do not depend on the number of threads. */
+   dtypes are those of the packing alone; the forward pass reads the inputs of few taps in place.
+   Sums do not depend on the number of threads. */
 
 #include <math.h>
 #include <stdint.h>
@@ -172,7 +173,7 @@ static float *slot(const tile *t, float *all, long n)
 static void pack(const tile *t, sequence s, int64_t length, int64_t from, long count, float *to)
 {
     strip first = strip_at(t->p, t->first);
-    int whole = !t->p->half && t->p->head_dim % first.width == 0;
+    int whole = !t->p->half && t->p->head_dim % strip_at(t->p, 0).width == 0;
     for (long n = 0; n < count; n++) {
         int there = from + n >= 0 && from + n < length;
         int64_t at = there ? row_of(&s, from + n, t->b) : 0;
@@ -220,7 +221,8 @@ static void drop(const problem *p, const uint8_t *kept, float *row)
 
 /* `count` rows of one head's weights from `from` on, zeros where there are none; and those
    before DropConnect. */
-static void pack_head(const tile *t, int64_t h, int64_t from, long count, float *w, float *undropped)
+static void pack_head(const tile *t, int64_t h, int64_t from, long count, float *w,
+                      float *undropped)
 {
     const problem *p = t->p;
     long first = from < 0 ? at_most(-from, count) : 0;
@@ -390,8 +392,6 @@ static void *allocate(tile *t)
         *parts[n] = next, next += sizes[n];
     return next ? t->x : NULL;
 }
-
-typedef void run_in_parallel(void (*)(void *), void *, unsigned, unsigned);
 
 typedef struct {
     const problem *p;
