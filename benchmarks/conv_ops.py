@@ -80,6 +80,7 @@ def operation(name: str, problem: Problem) -> tuple[Callable, list]:
     if name == "loop":
         return _loop, [x, logits]
     if name == "compiled loop":
+        torch.compiler.reset()  # it compiles a function for eight shapes, then no more
         return torch.compile(_loop, dynamic=False), [x, logits]
     if name == "attention":
         head_dim = problem.channels // problem.heads
