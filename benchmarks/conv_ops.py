@@ -244,6 +244,8 @@ def plot(rows: list[dict], file: Path) -> None:
     panels = list(dict.fromkeys((r["convolution"], r["kernel_size"]) for r in rows))
     passes = list(dict.fromkeys(row["pass"] for row in rows))
     size = 4.2 * len(panels), 3.6 * len(passes)
+    names = dict.fromkeys(row["implementation"] for row in rows)
+    colours = {name: f"C{i}" for i, name in enumerate(names)}
     figure, axes = pyplot.subplots(
         len(passes), len(panels), figsize=size, squeeze=False, layout="constrained"
     )
@@ -259,7 +261,9 @@ def plot(rows: list[dict], file: Path) -> None:
                     (r["tokens"], r["milliseconds"]) for r in mine if r["implementation"] == name
                 ]
                 style = "-o" if name in OURS else ":" if name in FLOORS else "--s"
-                axis.plot(*zip(*points, strict=True), style, label=name, markersize=4)
+                axis.plot(
+                    *zip(*points, strict=True), style, label=name, color=colours[name], markersize=4
+                )
             title = f"{which}: {panel[0]}, {panel[1]} taps"
             axis.set(title=title, xlabel="tokens", ylabel="ms", xscale="log", yscale="log")
             ticks = sorted({row["tokens"] for row in mine})
