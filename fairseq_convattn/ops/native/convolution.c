@@ -16,7 +16,9 @@
 #include "instruction_sets.h"
 
 #define TILE 64 /* outputs of a tile; a multiple of MOST_ROWS */
+#define BLOCK 16 /* rows that are written before the next ones; a multiple of MOST_ROWS */
 #define CHUNK 64 /* channels of a strip, at most; a multiple of all LANES */
+#define LINE 16 /* floats that memory brings at once */
 #define GROUP 1024 /* channels packed together, at most; a multiple of CHUNK */
 #define SCRATCH 300000 /* floats of a group, as many as a core's cache likes; one strip at least */
 #define MOST_ROWS 4 /* at least ROWS */
@@ -26,14 +28,17 @@ typedef struct {
     long lanes;
     void (*convolve)(const float *, long, const float *, long, long, float *, long, long, long,
                      long);
-    void (*correlate)(const float *, const float *, long, float *, long, float *, long, long);
-    void (*spread)(const float *, float *, long, long, long);
+    void (*correlate)(const float *, const float *, long, float *, long, float *, long, long, int);
+    void (*spread)(const float *, long, float *, long, long, long);
+    void (*gather)(const float *, long, float *, long, long, long, long, float);
+    void (*scatter)(const float *, long, float *, long, long, long);
     void (*softmax)(float *, long, long);
     void (*softmax_gradient)(float *, const float *, const float *, long, long);
 } functions;
 
 #define FUNCTIONS(f, lanes) \
-    {lanes, convolve_##f, correlate_##f, spread_##f, softmax_##f, softmax_gradient_##f}
+    {lanes,      convolve_##f, correlate_##f, spread_##f, \
+     gather_##f, scatter_##f,  softmax_##f,   softmax_gradient_##f}
 
 static const functions every[] = FOR_EVERY_INSTRUCTION_SET(FUNCTIONS);
 
@@ -178,8 +183,8 @@ static void pack(const tile *t, sequence s, int64_t length, int64_t from, long c
         int there = from + n >= 0 && from + n < length;
         int64_t at = there ? row_of(&s, from + n, t->b) : 0;
         if (whole && there) {
-            use.spread((float *)s.data + at + first.channel, to + n * first.width, t->strips,
-                       t->rows * CHUNK, first.width);
+            use.spread((float *)s.data + at + first.channel, s.index ? 0 : s.time_stride,
+                       to + n * first.width, t->strips, t->rows * CHUNK, first.width);
             continue;
         }
         for (long i = 0; i < t->strips; i++) {
@@ -219,43 +224,63 @@ static void drop(const problem *p, const uint8_t *kept, float *row)
         row[k] *= kept[k] ? (float)p->factor : 0.0f;
 }
 
-/* `count` rows of one head's weights from `from` on, zeros where there are none; and those
-   before DropConnect. */
-static void pack_head(const tile *t, int64_t h, int64_t from, long count, float *w,
-                      float *undropped)
-{
-    const problem *p = t->p;
-    long first = from < 0 ? at_most(-from, count) : 0;
-    long end = from + count > p->time ? at_most(p->time - from, count) : count;
-    end = end > first ? end : first;
-    memset(w, 0, 4 * first * t->stride);
-    memset(w + end * t->stride, 0, 4 * (count - end) * t->stride);
-    for (long n = first; n < end; n++) {
-        float *row = w + n * t->stride;
-        read(p->w.data, taps_of(&p->w, from + n, t->b, h), row, p->taps, p->half_taps);
-        for (long k = p->taps; k < t->stride; k++)
-            row[k] = p->softmax ? -INFINITY : 0;
-    }
-    if (p->softmax)
-        use.softmax(w + first * t->stride, end - first, t->stride);
-    if (!p->kept.data)
-        return;
-    memcpy(undropped + first * t->stride, w + first * t->stride, 4 * (end - first) * t->stride);
-    for (long n = first; n < end; n++)
-        drop(p, (uint8_t *)p->kept.data + taps_of(&p->kept, from + n, t->b, h), w + n * t->stride);
-}
-
 static float *taps_slot(const tile *t, float *all, int64_t head)
 {
     return all + (head - strip_at(t->p, t->first).head) * t->rows * t->stride;
 }
 
-/* The weights of all the group's heads. */
+/* Row `n` of the weights of all heads from `first` to `end`, of the time `at`. */
+static void read_taps(const tile *t, int64_t first, int64_t end, int64_t at, long n)
+{
+    const problem *p = t->p;
+    float *row = taps_slot(t, t->w, first) + n * t->stride, fill = p->softmax ? -INFINITY : 0;
+    int64_t from = taps_of(&p->w, at, t->b, first);
+    if (!p->half_taps) {
+        use.gather((float *)p->w.data + from, p->w.head_stride, row, t->rows * t->stride,
+                   end - first, p->taps, t->stride, fill);
+        return;
+    }
+    for (int64_t h = first; h < end; h++, row += t->rows * t->stride, from += p->w.head_stride) {
+        read(p->w.data, from, row, p->taps, 1);
+        for (long k = p->taps; k < t->stride; k++)
+            row[k] = fill;
+    }
+}
+
+/* `count` rows of the weights of all the group's heads from `from` on, zeros where there are
+   none; and those before DropConnect. */
 static void pack_taps(const tile *t, int64_t from, long count)
 {
-    int64_t end = strip_at(t->p, t->first + t->strips - 1).head;
-    for (int64_t h = strip_at(t->p, t->first).head; h <= end; h++)
-        pack_head(t, h, from, count, taps_slot(t, t->w, h), taps_slot(t, t->undropped, h));
+    const problem *p = t->p;
+    int64_t head = strip_at(p, t->first).head;
+    int64_t end_head = strip_at(p, t->first + t->strips - 1).head + 1;
+    long first = from < 0 ? at_most(-from, count) : 0;
+    long end = from + count > p->time ? at_most(p->time - from, count) : count;
+    end = end > first ? end : first;
+    for (long n = first; n < end; n++)
+        read_taps(t, head, end_head, from + n, n);
+    for (int64_t h = head; h < end_head; h++) {
+        float *w = taps_slot(t, t->w, h), *undropped = taps_slot(t, t->undropped, h);
+        memset(w, 0, 4 * first * t->stride);
+        memset(w + end * t->stride, 0, 4 * (count - end) * t->stride);
+        if (p->softmax)
+            use.softmax(w + first * t->stride, end - first, t->stride);
+        if (!p->kept.data)
+            continue;
+        memcpy(undropped + first * t->stride, w + first * t->stride,
+               4 * (end - first) * t->stride);
+        for (long n = first; n < end; n++)
+            drop(p, (uint8_t *)p->kept.data + taps_of(&p->kept, from + n, t->b, h),
+                 w + n * t->stride);
+    }
+}
+
+/* Asks memory for rows, `at` floats from `data`, before they are read or written. */
+static inline void ask(const float *data, int64_t at, int64_t stride, long rows, long width)
+{
+    for (long i = 0; i < rows; i++)
+        for (long c = 0; c < width; c += LINE)
+            __builtin_prefetch((void *)((uintptr_t)data + 4 * (at + i * stride + c)), 1);
 }
 
 /* Outputs of a tile from row `first` to `end`, from inputs that are packed. */
@@ -265,14 +290,17 @@ static void forward_rows(const tile *t, long first, long end)
     if (first >= end)
         return;
     pack(t, p->x, p->inputs, t->start + first - p->left, end - first + p->taps - 1, t->x);
-    for (long i = 0; i < t->strips; i++) {
-        strip q = strip_at(p, t->first + i);
-        long stride;
-        float *y = outputs(t, p->y, q, first, &stride);
-        use.convolve(slot(t, t->x, i), q.width, taps_slot(t, t->w, q.head) + first * t->stride,
-                     t->stride, 1, y, stride, end - first, q.width, p->taps);
-        write_outputs(t, p->y, q, first, end - first);
-    }
+    for (long n = first; n < end; n += BLOCK)
+        for (long i = 0; i < t->strips; i++) {
+            strip q = strip_at(p, t->first + i);
+            long stride, count = at_most(end - n, BLOCK);
+            float *y = outputs(t, p->y, q, n, &stride);
+            ask(y, 0, stride, count, q.width);
+            use.convolve(slot(t, t->x, i) + (n - first) * q.width, q.width,
+                         taps_slot(t, t->w, q.head) + n * t->stride, t->stride, 1, y, stride,
+                         count, q.width, p->taps);
+            write_outputs(t, p->y, q, n, count);
+        }
 }
 
 /* Likewise, from inputs where they lie. */
@@ -285,6 +313,9 @@ static void forward_rows_in_place(const tile *t, long first, long end)
             int64_t at = row_of(&p->x, t->start + n - p->left, t->b) + q.channel;
             long stride;
             float *y = outputs(t, p->y, q, n, &stride);
+            ask(p->x.data, at + (p->taps - 1 + MOST_ROWS) * p->x.time_stride, p->x.time_stride,
+                MOST_ROWS, q.width);
+            ask(y, MOST_ROWS * stride, stride, MOST_ROWS, q.width);
             use.convolve((float *)p->x.data + at, p->x.time_stride,
                          taps_slot(t, t->w, q.head) + n * t->stride, t->stride, 1, y, stride,
                          at_most(end - n, MOST_ROWS), q.width, p->taps);
@@ -316,14 +347,17 @@ static void input_gradient_tile(const tile *t)
     int64_t from = t->start + p->left - last;
     pack_taps(t, from, time + last);
     pack(t, p->grad, p->time, from, time + last, t->grad);
-    for (long i = 0; i < t->strips; i++) {
-        strip q = strip_at(p, t->first + i);
-        long stride;
-        float *y = outputs(t, p->grad_x, q, 0, &stride);
-        use.convolve(slot(t, t->grad, i), q.width, taps_slot(t, t->w, q.head) + last, t->stride,
-                     t->stride - 1, y, stride, time, q.width, p->taps);
-        write_outputs(t, p->grad_x, q, 0, time);
-    }
+    for (long n = 0; n < time; n += BLOCK)
+        for (long i = 0; i < t->strips; i++) {
+            strip q = strip_at(p, t->first + i);
+            long stride, count = at_most(time - n, BLOCK);
+            float *y = outputs(t, p->grad_x, q, n, &stride);
+            ask(y, 0, stride, count, q.width);
+            use.convolve(slot(t, t->grad, i) + n * q.width, q.width,
+                         taps_slot(t, t->w, q.head) + n * t->stride + last, t->stride,
+                         t->stride - 1, y, stride, count, q.width, p->taps);
+            write_outputs(t, p->grad_x, q, n, count);
+        }
 }
 
 /* From the gradient of a head's weights to that of its taps; rows of weights from `first_row`. */
@@ -346,9 +380,8 @@ static void write_tap_gradient(const tile *t, int64_t head, long time, long firs
                 t->grad_w[k] += t->grad_w[i * t->stride + k];
         first /= TILE, time = 1;
     }
-    for (long i = 0; i < time; i++)
-        memcpy(to + taps_of(&p->grad_w, first + i, t->b, head), t->grad_w + i * t->stride,
-               4 * p->taps);
+    use.scatter(t->grad_w, t->stride, to + taps_of(&p->grad_w, first, t->b, head),
+                p->grad_w.time_stride, time, p->taps);
 }
 
 /* After input_gradient_tile, which has packed the same rows of gradient and taps if there are as
@@ -366,10 +399,9 @@ static void tap_gradient_tile(const tile *t)
     }
     for (long i = 0; i < t->strips; i++) {
         strip q = strip_at(p, t->first + i);
-        if (q.channel == q.head * p->head_dim)
-            memset(t->grad_w, 0, 4 * time * t->stride);
+        int add = q.channel > q.head * p->head_dim;
         use.correlate(slot(t, t->grad, i) + first_row * q.width, slot(t, t->x, i), q.width,
-                      t->grad_w, t->stride, t->sums, time, p->taps);
+                      t->grad_w, t->stride, t->sums, time, p->taps, add);
         if (q.channel + q.channels == (q.head + 1) * p->head_dim)
             write_tap_gradient(t, q.head, time, first_row);
     }

@@ -16,8 +16,10 @@
 /* Each row of whole vectors becomes its softmax; `count` is at most LANES. */
 static void NAME(softmax_block)(float *rows, long count, long stride)
 {
-    float parts[LANES * LANES] __attribute__((aligned(64))) = {0};
+    float parts[LANES * LANES] __attribute__((aligned(64)));
     float each[LANES] __attribute__((aligned(64)));
+    for (long i = count; i < LANES; i++)
+        *NAME(at)(parts + i * LANES) = (NAME(vector)){0};
     for (long i = 0; i < count; i++) {
         const float *row = rows + i * stride;
         NAME(vector) largest = *NAME(at)(row);
@@ -72,12 +74,42 @@ static void NAME(softmax_gradient)(
     }
 }
 
-/* Copies a row of whole vectors to `strips` places `step` floats apart, `width` to each. */
-static void NAME(spread)(const float *from, float *to, long strips, long step, long width)
+/* Copies a row of whole vectors to `strips` places `step` floats apart, `width` to each, and asks
+   memory for the row that lies two `row_stride` ahead. */
+static void NAME(spread)(const float *from, long row_stride, float *to, long strips, long step,
+                         long width)
 {
     for (long i = 0; i < strips; i++)
-        for (long c = 0; c < width; c += LANES)
+        for (long c = 0; c < width; c += LANES) {
+            __builtin_prefetch((void *)((uintptr_t)(from + i * width + c) + 8 * row_stride));
             *NAME(at)(to + i * step + c) = *NAME(at)(from + i * width + c);
+        }
+}
+
+/* Copies rows of `count` floats to whole vectors, `stride` floats each, filled up with `fill`. */
+static void NAME(gather)(const float *from, long from_step, float *to, long to_step, long rows,
+                         long count, long stride, float fill)
+{
+    for (long i = 0; i < rows; i++, from += from_step, to += to_step) {
+        long k = 0;
+        for (; k + LANES <= count; k += LANES)
+            *NAME(at)(to + k) = *NAME(at)(from + k);
+        if (k < stride)
+            *NAME(at)(to + k) = NAME(beginning)(from + k, count - k, fill);
+    }
+}
+
+/* Copies `rows` rows of `count` floats from rows of whole vectors. */
+static void NAME(scatter)(const float *from, long from_step, float *to, long to_step, long rows,
+                          long count)
+{
+    for (long i = 0; i < rows; i++, from += from_step, to += to_step) {
+        long k = 0;
+        for (; k + LANES <= count; k += LANES)
+            *NAME(at)(to + k) = *NAME(at)(from + k);
+        if (k < count)
+            NAME(write_beginning)(to + k, *NAME(at)(from + k), count - k);
+    }
 }
 
 /* y[i][c] = sum_k w[i][k] x[i + k][c] for `rows` outputs and `vectors` vectors of channels;
@@ -169,19 +201,19 @@ static inline __attribute__((always_inline)) void NAME(products)(
     }
 }
 
-/* w[i][k] += sum_c g[i][c] x[i + k][c] for rows of `width` channels, whole vectors and at most
-   CHUNK. `s` is room for ROWS rows of as many vectors as `w_stride` floats; w has whole vectors,
-   g a multiple of ROWS rows. */
+/* w[i][k] = sum_c g[i][c] x[i + k][c], or that added to it, for rows of `width` channels, whole
+   vectors and at most CHUNK. `s` is room for ROWS rows of as many vectors as `w_stride` floats; w
+   has whole vectors, g a multiple of ROWS rows. */
 static void NAME(correlate)(
     const float *g, const float *x, long width, float *w, long w_stride, float *s, long time,
-    long taps)
+    long taps, int add)
 {
     long stride = w_stride * LANES;
     for (long i = 0; i < ROWS; i++)
         memset(s + i * stride + taps * LANES, 0, 4 * (stride - taps * LANES));
     for (long i = 0; i < time; i += ROWS) {
-        long c = 0;
-        for (; c + WIDE * LANES <= width || c < width; ) {
+        int more = add;
+        for (long c = 0; c < width;) {
             const float *outputs = g + i * width + c, *inputs = x + i * width + c;
             if (c + WIDE * LANES <= width) {
                 NAME(products)(outputs, inputs, width, s, stride, taps, ROWS, WIDE);
@@ -191,9 +223,12 @@ static void NAME(correlate)(
                 c += LANES;
             }
             for (long r = 0; r < ROWS && i + r < time; r++)
-                for (long k = 0; k < w_stride; k += LANES)
-                    *NAME(at)(w + (i + r) * w_stride + k) +=
-                        NAME(reduce)(s + r * stride + k * LANES, 0);
+                for (long k = 0; k < w_stride; k += LANES) {
+                    NAME(vector) sum = NAME(reduce)(s + r * stride + k * LANES, 0);
+                    NAME(vector) *to = NAME(at)(w + (i + r) * w_stride + k);
+                    *to = more ? (NAME(vector))(*to + sum) : sum;
+                }
+            more = 1;
         }
     }
 }

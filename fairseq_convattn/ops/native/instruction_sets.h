@@ -6,6 +6,9 @@
    and the arithmetic of vectors.h. */
 
 #include <stdint.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #define UNROLL _Pragma("GCC unroll 16")
 #define WIDEST 16 /* LANES at most */

@@ -8,6 +8,31 @@ static inline NAME(vector) *NAME(at)(const float *p)
     return (NAME(vector) *)p;
 }
 
+/* `count` < LANES floats, and `fill` in the lanes after them. */
+static inline NAME(vector) NAME(beginning)(const float *p, long count, float fill)
+{
+#if LANES == 16
+    return (NAME(vector))_mm512_mask_loadu_ps(_mm512_set1_ps(fill), (1u << count) - 1, p);
+#else
+    NAME(vector) v;
+    for (int i = 0; i < LANES; i++)
+        v[i] = i < count ? p[i] : fill;
+    return v;
+#endif
+}
+
+/* The first `count` < LANES floats go to `p`. */
+static inline void NAME(write_beginning)(float *p, NAME(vector) v, long count)
+{
+#if LANES == 16
+    _mm512_mask_storeu_ps(p, (1u << count) - 1, (__m512)v);
+#else
+    for (int i = 0; i < LANES; i++)
+        if (i < count)
+            p[i] = v[i];
+#endif
+}
+
 static inline NAME(vector) NAME(select)(NAME(ints) where, NAME(vector) a, NAME(vector) b)
 {
     return (NAME(vector))(((NAME(ints))a & where) | ((NAME(ints))b & ~where));
@@ -18,19 +43,18 @@ static inline NAME(vector) NAME(larger)(NAME(vector) a, NAME(vector) b)
     return NAME(select)(a > b, a, b);
 }
 
-/* 2^x for x <= 0, zero below 2^-126; a polynomial around the nearest whole number. */
+/* 2^x for x <= 0, zero below 2^-126.5; a polynomial around the nearest whole number. */
 static inline NAME(vector) NAME(exp2)(NAME(vector) x)
 {
+    const NAME(vector) least = (NAME(vector)){0} - 127.0f;
+    x = NAME(select)(x < least, least, x);
     NAME(ints) whole = __builtin_convertvector(x - 0.5f, NAME(ints));
-    NAME(vector) rest = (x - __builtin_convertvector(whole, NAME(vector))) * 0.6931471805599453f;
-    NAME(vector) power = rest * (1 / 720.0f) + 1 / 120.0f;
-    power = rest * power + 1 / 24.0f;
-    power = rest * power + 1 / 6.0f;
-    power = rest * power + 0.5f;
-    power = rest * power + 1.0f;
-    power = rest * power + 1.0f;
-    NAME(ints) scale = (whole + 127) << 23;
-    return NAME(select)(x < -126.0f, (NAME(vector)){0}, power * (NAME(vector))scale);
+    NAME(vector) r = (x - __builtin_convertvector(whole, NAME(vector))) * 0.6931471805599453f;
+    NAME(vector) r2 = r * r;
+    NAME(vector) power = r2 * (1 / 720.0f) + (r * (1 / 120.0f) + 1 / 24.0f);
+    power = r2 * power + (r * (1 / 6.0f) + 0.5f);
+    power = r2 * power + (r + 1.0f);
+    return power * (NAME(vector))((whole + 127) << 23);
 }
 
 /* Lane i of the result is lane i of a or, where i & step, of b, plus lane i ^ step of the same;
