@@ -20,7 +20,7 @@ from .terms import Terms
 
 QUERIES = 512  # of a tile: as many as matrix products like
 FEW_QUERIES = 128  # where fewer see fewer keys, or lie along a band
-SCORES = 2**18  # of a tile, at best: few enough for a core's cache
+SCORES = 2**17  # of a tile, at best: few enough for a core's cache
 
 
 class How(NamedTuple):
@@ -143,7 +143,7 @@ def _dropout(how: How, device: torch.device) -> Callable[[Tensor], Tensor] | Non
 
 def _blocks(scores: Scores, how: How) -> Iterator["Block"]:
     queries, keys, scratch = scores.q.size(1), scores.k.size(1), {}
-    most = min(QUERIES, max(FEW_QUERIES, 2 * SCORES // keys))
+    most = min(QUERIES, max(FEW_QUERIES, 4 * SCORES // keys))
     if how.layout.local or scores.band is not None:
         most = FEW_QUERIES
     for start in range(0, queries, most):
