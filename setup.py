@@ -18,6 +18,7 @@ setup(
             "fairseq_convattn.ops.native._kernels",
             [f"{kernels}/{name}.c" for name in ("instructions", "convolution", "attention")],
             depends=[str(header) for header in sorted(Path(kernels).glob("*.h"))],
+            define_macros=[("CONVATTN_VERSION", f'"{version[1]}"')],
             extra_compile_args=["-O3"],
             libraries=["m"],
             optional=True,  # without it, PyTorch computes

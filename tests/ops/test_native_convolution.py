@@ -313,6 +313,13 @@ def test_without_the_library_it_works_and_says_so_once():
     assert err.count("were not compiled") == 1
 
 
+def test_a_library_of_another_version_is_not_used():
+    now = "import fairseq_convattn\nfairseq_convattn.__version__ = '0'\nimport importlib\n"
+    again = "from fairseq_convattn.ops import native\nimportlib.reload(native)\n"
+    code, out, err = run(f"{now}{again}print(native.is_built())")
+    assert (code, out) == (0, "False\n"), err
+
+
 @pytest.mark.parametrize("mixer", ["dynamic", "lightweight"])
 def test_a_layer_trains_alike_with_every_implementation(mixer):
     torch.manual_seed(1)

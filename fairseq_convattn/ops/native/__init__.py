@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from ... import __version__
+
 BUILD = "pip install --no-build-isolation --no-deps --editable . in its folder, with a C compiler"
 NOT_BUILT = f"was not compiled for this version: {BUILD}"
 
@@ -21,8 +23,9 @@ def _load() -> ctypes.CDLL | None:
         file = Path(__file__).with_name(f"_kernels{suffix}")
         with contextlib.suppress(OSError, AttributeError):
             library = ctypes.CDLL(str(file))
-            library.convattn_instructions.restype = ctypes.c_char_p
-            return library
+            library.convattn_version.restype = library.convattn_instructions.restype = ctypes.c_char_p
+            if library.convattn_version().decode() == __version__:
+                return library
     return None
 
 

@@ -1,4 +1,4 @@
-/* Which of the kernels' instruction sets is used. */
+/* Which of the kernels' instruction sets is used, and whose version they are. */
 
 #include <string.h>
 
@@ -39,4 +39,10 @@ __attribute__((constructor)) static void choose_the_best(void)
 const char *convattn_instructions(void)
 {
     return NAMES[convattn_instruction_set];
+}
+
+/* The package's, for it to compare. */
+const char *convattn_version(void)
+{
+    return CONVATTN_VERSION;
 }
