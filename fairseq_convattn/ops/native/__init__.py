@@ -23,7 +23,8 @@ def _load() -> ctypes.CDLL | None:
         file = Path(__file__).with_name(f"_kernels{suffix}")
         with contextlib.suppress(OSError, AttributeError):
             library = ctypes.CDLL(str(file))
-            library.convattn_version.restype = library.convattn_instructions.restype = ctypes.c_char_p
+            for name in ("convattn_version", "convattn_instructions"):
+                getattr(library, name).restype = ctypes.c_char_p
             if library.convattn_version().decode() == __version__:
                 return library
     return None
