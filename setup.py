@@ -3,13 +3,19 @@ from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 
-source = Path(__file__).with_name("fairseq_convattn").joinpath("__init__.py")
-version = re.search(r'^__version__ = "(.+)"$', source.read_text(encoding="utf-8"), re.MULTILINE)
+root = Path(__file__).parent
 kernels = "fairseq_convattn/ops/native"
+
+
+def assigned(name: str, folder: str) -> str:
+    """What the folder's ``__init__.py`` assigns to a name; importing it would need torch."""
+    text = (root / folder / "__init__.py").read_text(encoding="utf-8")
+    return re.search(rf"^{name} = (\S+)", text, re.MULTILINE)[1].strip('"')
+
 
 setup(
     name="fairseq_convattn",
-    version=version[1],
+    version=assigned("__version__", "fairseq_convattn"),
     description="Convolutions and attention with relative positions as a fairseq plugin",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_convattn", "fairseq_convattn.*"]),
@@ -18,7 +24,7 @@ setup(
             "fairseq_convattn.ops.native._kernels",
             [f"{kernels}/{name}.c" for name in ("instructions", "convolution", "attention")],
             depends=[str(header) for header in sorted(Path(kernels).glob("*.h"))],
-            define_macros=[("CONVATTN_VERSION", f'"{version[1]}"')],
+            define_macros=[("CONVATTN_INTERFACE", assigned("INTERFACE", kernels))],
             extra_compile_args=["-O3"],
             libraries=["m"],
             optional=True,  # without it, PyTorch computes

@@ -1,4 +1,4 @@
-/* Which of the kernels' instruction sets is used, and whose version they are. */
+/* Which of the kernels' instruction sets is used, and what they expect of callers. */
 
 #include <string.h>
 
@@ -41,8 +41,7 @@ const char *convattn_instructions(void)
     return NAMES[convattn_instruction_set];
 }
 
-/* The package's, for it to compare. */
-const char *convattn_version(void)
+int convattn_interface(void)
 {
-    return CONVATTN_VERSION;
+    return CONVATTN_INTERFACE;
 }
