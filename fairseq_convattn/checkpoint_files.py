@@ -2,12 +2,16 @@
 
 import os
 import re
+import shutil
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
 
 import torch
+
+_SAVED = re.compile(r"checkpoint(?:_\d+_)?\d+\.pt")
 
 
 class CheckpointError(ValueError):
@@ -66,6 +70,18 @@ def write_checkpoint(state: dict, path: str | Path) -> None:
         torch.save(state, complete)
         require_new(path)
         os.replace(complete, path)
+
+
+def restore_last(folder: Path) -> None:
+    """Let fairseq-train continue where it was interrupted while it copied a checkpoint, which is
+    whole, to ``checkpoint_last.pt``: the newest of an epoch or of an interval is copied again."""
+    last = folder / "checkpoint_last.pt"
+    if zipfile.is_zipfile(last):  # its end is there
+        return
+    last.unlink(missing_ok=True)
+    saved = [path for path in folder.glob("checkpoint*.pt") if _SAVED.fullmatch(path.name)]
+    if saved:
+        shutil.copyfile(max(saved, key=lambda path: path.stat().st_mtime_ns), last)
 
 
 def _reason(error: Exception) -> str:

@@ -8,11 +8,9 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import statistics
 import subprocess
 import sys
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -22,6 +20,7 @@ from fairseq.data import Dictionary
 
 import fairseq_convattn
 
+from ..checkpoint_files import restore_last
 from .evaluation import evaluate, example_lengths
 from .pretrained import Pretrained, read_pretrained
 from .report import summary, table, write_json
@@ -161,7 +160,7 @@ def _finetune_seed(
         print(f"seed {seed} is done already", flush=True)
         return
     folder.mkdir(exist_ok=True)
-    _restore_last(folder)
+    restore_last(folder)
     command = _command(run, pretrained, len(lengths["train"]), seed, folder)
     print(f"seed {seed}, log in {folder / 'train.log'}\n+ {shlex.join(command)}", flush=True)
     _train(command, folder / "train.log")
@@ -189,17 +188,6 @@ def _finished_seeds(output: Path) -> list[dict[str, Any]]:
     files = output.glob("seed*/result.json")
     done = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     return sorted(done, key=lambda one: one["seed"])
-
-
-def _restore_last(folder: Path) -> None:
-    """Let fairseq-train continue from the last epoch where it was interrupted while it copied
-    that epoch's checkpoint, which is whole, to the last state."""
-    last = folder / "checkpoint_last.pt"
-    if zipfile.is_zipfile(last):  # its end is there
-        return
-    last.unlink(missing_ok=True)
-    if epochs := _epochs(folder):
-        shutil.copyfile(epochs[-1], last)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

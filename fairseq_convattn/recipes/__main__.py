@@ -11,18 +11,19 @@ from pathlib import Path
 import torch
 
 from ..architectures.presets import ARCHITECTURE_NAMES
-from ..checkpoint_files import CheckpointError
+from ..checkpoint_files import CheckpointError, restore_last
 from . import catalogue
-from .checkpoint import evaluated, require_dictionaries, restore_last, updates_done
+from .checkpoint import evaluated, require_dictionaries, updates_done
 from .command import Stage
 from .devices import Devices, choose_devices, require_devices
 from .errors import RecipeError
 from .recipe import STAGES, Recipe
-from .record import results, score_lines, write_json
+from .record import results, score_lines, sha256, write_json
 from .runner import Runner, exclusive
 from .settings import ROOT, Settings
 
 _SET_BY_THE_RECIPE = ("--max-tokens", "--batch-size", "--update-freq", "--save-dir", "--seed")
+_DIGITS = 8  # of a checkpoint's SHA-256, which tell apart the many that are called model.pt
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -39,7 +40,14 @@ def command_line() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("recipe", choices=catalogue.names(), metavar="RECIPE", help="one of those below")
-    add("stages", nargs="*", metavar="STAGE", help=f"{', '.join(STAGES)} or all (default)")
+    # without a default argparse calls them required where the recipe is missing
+    add(
+        "stages",
+        nargs="*",
+        default=(),
+        metavar="STAGE",
+        help=f"{', '.join(STAGES)} or all (default)",
+    )
     add("--mixer", choices=tuple(ARCHITECTURE_NAMES), help="default: the paper's own")
     add("--seed", type=_positive, default=1, metavar="N", help="(default: 1)")
     add("--checkpoint", type=Path, metavar="FILE", help="evaluate this one and train none")
@@ -113,7 +121,8 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
         if options.mixer:
             raise RecipeError("--checkpoint FILE says which mixer it has: it goes with no --mixer")
         published_format, mixer = evaluated(options.checkpoint)
-        name = f"{options.recipe}-{options.checkpoint.stem}"
+        digest = sha256(options.checkpoint)[:_DIGITS]
+        name = f"{options.recipe}-{options.checkpoint.stem}-{digest}"
     output = options.output or Path("runs", *(("smoke",) if options.smoke else ()), name)
     data = options.data or (output / "data" if options.smoke else Path("data", recipe.corpus))
     return Settings(

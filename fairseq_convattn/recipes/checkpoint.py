@@ -1,16 +1,11 @@
 """What the runner has to know of checkpoints."""
 
-import re
-import shutil
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
 from ..checkpoint_files import read_checkpoint
 from ..legacy_checkpoint import HARMLESS_GLOBALS
 from .errors import RecipeError
-
-_SAVED = re.compile(r"checkpoint(?:_\d+_)?(\d+)\.pt")
 
 
 class Evaluated(NamedTuple):
@@ -63,18 +58,6 @@ def require_dictionaries(checkpoint: Path, binarised: Path) -> None:
             raise RecipeError(
                 f"{dictionary} is not {own}: the data have to be binarised with the model's"
             )
-
-
-def restore_last(folder: Path) -> None:
-    """Let fairseq-train continue where it was interrupted while it copied a checkpoint, which is
-    whole, to ``checkpoint_last.pt``."""
-    last = folder / "checkpoint_last.pt"
-    if not last.is_file() or zipfile.is_zipfile(last):  # its end is there
-        return
-    last.unlink()
-    saved = [path for path in folder.iterdir() if _SAVED.fullmatch(path.name)]
-    if saved:
-        shutil.copyfile(max(saved, key=lambda path: path.stat().st_mtime), last)
 
 
 def updates_done(folder: Path) -> int:

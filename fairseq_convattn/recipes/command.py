@@ -40,7 +40,8 @@ class Command:
 
 @dataclass(frozen=True)
 class Stage:
-    """The commands of one stage; ``note`` says why there are none, or what is used instead."""
+    """The commands of one stage; ``note`` says why there are none, what is used instead, or what
+    they need."""
 
     name: str
     commands: Sequence[Command] = ()

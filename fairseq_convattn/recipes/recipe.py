@@ -38,9 +38,9 @@ class Score:
     signature: str
     confidence: tuple[float, float] | None = None
 
-    def differences(self) -> dict[str, float]:
-        """From the published figures, by mixer."""
-        return {mixer: self.value - figure for mixer, figure in self.published.items()}
+    def difference(self, mixer: str) -> float | None:
+        """From the published figure of this mixer, which alone compares with a run of it."""
+        return self.value - self.published[mixer] if mixer in self.published else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,7 @@ class Recipe(ABC):
         smoke_preparation: further arguments for the script then.
         average: how many checkpoints, the last ones, are averaged; None: ``single`` serves.
         needs: modules that are no requirements of this package.
+        source: what ``--source`` has to have; empty if the corpus can be downloaded.
         shape: the part of ``--arch`` that follows the mixer.
         mixer: the paper's own.
         training: fairseq-train's options but for devices and batch.
@@ -76,6 +77,7 @@ class Recipe(ABC):
     reading: str = ""
     average: int | None = None
     needs: Sequence[str] = ()
+    source: str = ""
     smoke_preparation: Sequence[str] = ()
 
     task: ClassVar[str]
@@ -92,7 +94,7 @@ class Recipe(ABC):
                 self.score(settings),
             ]
         return [
-            Stage("prepare", self.prepare(settings)),
+            Stage("prepare", self.prepare(settings), self._needed_source(settings)),
             Stage("train", [self._train(settings)]),
             self._average(settings),
             self.generate(settings),
@@ -138,6 +140,11 @@ class Recipe(ABC):
         options = [*arguments(self.training), *settings.extra]
         last = len(options) - options[::-1].index("--max-update")
         return int(options[last])
+
+    def _needed_source(self, settings: Settings) -> str:
+        if not self.source or settings.source or settings.smoke:
+            return ""
+        return f"needs --source DIR, {self.source}"
 
     def _miniature(self, settings: Settings) -> Command:
         source = [] if settings.source is None else ["--source", str(settings.source)]

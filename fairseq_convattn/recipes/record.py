@@ -86,7 +86,7 @@ def data_checksums(settings: Settings) -> dict[str, str]:
     nobody publishes one."""
     data, binarised = settings.data, settings.binarised
     files = [*binarised.glob("dict*.txt"), *binarised.glob("test*.bin"), *data.glob("text/*test*")]
-    found = {str(file.relative_to(data)): _sha256(file) for file in sorted(set(files))}
+    found = {str(file.relative_to(data)): sha256(file) for file in sorted(set(files))}
     downloads = data / "sha256sums"
     if downloads.is_file():
         lines = downloads.read_text(encoding="utf-8").splitlines()
@@ -94,7 +94,8 @@ def data_checksums(settings: Settings) -> dict[str, str]:
     return found
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -129,7 +130,7 @@ def results(
                 "confidence": score.confidence,
                 "signature": score.signature,
                 "published": dict(score.published),
-                "difference": {} if settings.smoke else score.differences(),
+                "difference": None if settings.smoke else score.difference(settings.mixer),
             }
             for score in scores
         ],
@@ -152,10 +153,8 @@ def score_lines(recipe: Recipe, settings: Settings, scores: list[Score]) -> list
 def _published(recipe: Recipe, settings: Settings, score: Score) -> str:
     if not score.published:
         return "published: no figure known"
-    differences = {} if settings.smoke else score.differences()
-    figures = (
-        f"{mixer} {figure:.2f}"
-        + (f" (difference {differences[mixer]:+.2f})" if mixer in differences else "")
-        for mixer, figure in score.published.items()
-    )
-    return f"published, {recipe.paper}: {', '.join(figures)}"
+    figures = {mixer: f"{mixer} {figure:.2f}" for mixer, figure in score.published.items()}
+    difference = score.difference(settings.mixer)
+    if difference is not None and not settings.smoke:
+        figures[settings.mixer] += f" (difference {difference:+.2f})"
+    return f"published, {recipe.paper}: {', '.join(figures.values())}"

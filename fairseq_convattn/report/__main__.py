@@ -2,15 +2,17 @@
 
   python -m fairseq_convattn.report runs/multi30k-*
 writes report.html and prints its tables as Markdown: scores with signatures beside the published
-figures, learning curves, speed and memory, outputs of every system for the same sentences, and the
-commands, versions and commit of each run. Runs that differ in their seeds alone are one system,
-with mean and standard deviation; several recipes are several sections. Runs may still be going on:
-what is not there yet is shown as missing.
+figures, differences from attention with p-values (sacreBLEU's paired bootstrap), learning curves,
+speed and memory, outputs of every system for the same sentences, and the commands, versions and
+commit of each run. Runs that differ in their seeds alone are one system, with mean and standard
+deviation; several recipes are several sections. Runs may still be going on: what is not there yet
+is shown as missing.
 
 The page is one file that loads nothing and runs no script.
 """
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -58,6 +60,7 @@ def _count(text: str) -> int:
 
 def main(given: Sequence[str] | None = None) -> None:
     arguments = command_line().parse_args(given)
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     try:
         require_new(arguments.output)
         sections = read_sections(arguments.runs)

@@ -2,14 +2,22 @@
 
 from collections.abc import Sequence
 
+from .significance import EXPLANATION
 from .systems import Section
-from .tables import Table, cost_table, score_notes, score_table
+from .tables import (
+    Table,
+    cost_table,
+    score_notes,
+    score_table,
+    significance_signatures,
+    significance_table,
+)
 
 SMOKE = "Smoke tests: they show that every stage runs, their scores mean nothing."
 
 
 def markdown(sections: Sequence[Section]) -> str:
-    """Scores and costs of every recipe."""
+    """Scores, their differences and costs of every recipe."""
     parts = []
     for section in sections:
         parts.append(f"## {_text(section.title)}")
@@ -20,6 +28,9 @@ def markdown(sections: Sequence[Section]) -> str:
             for note in score_notes(section)
         ]
         parts += ["\n".join(notes)] if notes else []
+        if significance := significance_table(section):
+            parts += [_table(significance), EXPLANATION]
+            parts += [f"- {_code(text)}" for text in significance_signatures(section)]
         parts.append(_table(cost_table(section)))
     return "\n\n".join(parts)
 

@@ -9,9 +9,20 @@ from .chart import Line, chart, mean_curve, swatch
 from .markdown import SMOKE
 from .runs import Run
 from .samples import Sample, samples
+from .significance import EXPLANATION
 from .style import STYLE
 from .systems import Section, System
-from .tables import MISSING, NO_FIGURE, NOT_FINISHED, Table, cost_table, score_notes, score_table
+from .tables import (
+    MISSING,
+    NO_FIGURE,
+    NOT_FINISHED,
+    Table,
+    cost_table,
+    score_notes,
+    score_table,
+    significance_signatures,
+    significance_table,
+)
 
 # nothing is fetched and no script runs, whatever texts the page has
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -70,6 +81,10 @@ def _section(section: Section, count: int, several: bool) -> list[str]:
         "mixer.</p>"
     )
     parts.append(_notes(section))
+    if significance := significance_table(section):
+        parts += [part("Significance"), _table(significance, "Significance", grouped=True)]
+        parts.append(f'<p class="soft">{escape(EXPLANATION)}</p>')
+        parts.append(_codes(significance_signatures(section)))
     parts += [part("Learning curves"), _curves(section)]
     parts += [part("Speed and memory"), _table(cost_table(section), "Speed and memory")]
     parts.append(
@@ -124,6 +139,11 @@ def _notes(section: Section) -> str:
         for note in score_notes(section)
     )
     return f'<ul class="notes">{notes}</ul>' if notes else ""
+
+
+def _codes(texts: Sequence[str]) -> str:
+    items = "".join(f"<li><code>{escape(text)}</code></li>" for text in texts)
+    return f'<ul class="notes">{items}</ul>'
 
 
 def _curves(section: Section) -> str:

@@ -3,10 +3,10 @@
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..scoring.generated import ScoringError, Texts, read_texts
 from . import ReportError
@@ -15,6 +15,13 @@ from .train_log import TrainLog, read_train_log
 _DECODING = re.compile(r"Translated ([\d,]+) sentences .*\(([\d.]+) sentences/s")
 # of fairseq-train's options, those that say where and how much it writes
 _NOT_OF_THE_EXPERIMENT = ("--seed", "--save-dir", "--user-dir", "--log-format", "--log-interval")
+
+
+class ScoreCommand(NamedTuple):
+    """One way in which a test set was scored, as a line of scripts/score.py."""
+
+    reference: Path
+    words: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Run:
         sentences_per_second: of decoding; None if nothing was decoded.
         generated: what was, by the name that fairseq has for the test set.
         references: the original texts of test sets, where they still are.
+        tokenised: how BLEU of the tokens of test sets was computed.
     """
 
     folder: Path
@@ -39,6 +47,7 @@ class Run:
     sentences_per_second: float | None
     generated: Mapping[str, Texts]
     references: Mapping[str, Sequence[str]]
+    tokenised: Mapping[str, ScoreCommand]
 
     @property
     def title(self) -> str:
@@ -55,6 +64,12 @@ class Run:
     @property
     def scores(self) -> Sequence[Mapping[str, Any]]:
         return self.content.get("scores", ())
+
+    @property
+    def added(self) -> Sequence[str]:
+        """Which of fairseq-train's options the user gave and no recipe."""
+        given = _added(self.content.get("command") or "")
+        return [name for name in self.training if name in given]
 
     @property
     def trained(self) -> bool:
@@ -110,6 +125,7 @@ def read_run(folder: Path) -> Run:
         sentences_per_second=_decoding_speed(folder / "logs" / "generate.log"),
         generated=_generated(folder),
         references=_references(records.get("score", {})),
+        tokenised=_tokenised(records.get("score", {})),
     )
 
 
@@ -133,8 +149,8 @@ def _training(folder: Path, records: Mapping[str, Any]) -> dict[str, str | None]
     name = ""
     for word in words[2:]:
         if word.startswith("--"):
-            name = word
-            options[name] = None
+            name, equals, value = word.partition("=")
+            options[name] = value if equals else None
         elif name:
             before = options[name]
             options[name] = word if before is None else f"{before} {word}"
@@ -151,19 +167,43 @@ def _decoding_speed(log: Path) -> float | None:
     return sum(count for count, _ in counts) / seconds if seconds else None
 
 
+def _score_commands(score: Mapping[str, Any]) -> Iterator[tuple[str, ScoreCommand]]:
+    """Those that have a reference, with fairseq's name of the test set."""
+    for line in score.get("commands", ()):
+        words = shlex.split(line)
+        if "--reference" in words and "--hypothesis" in words:
+            subset = Path(_value(words, "--hypothesis")).name.split(".")[1]
+            yield subset, ScoreCommand(Path(_value(words, "--reference")), words)
+
+
+def _value(words: Sequence[str], option: str) -> str:
+    return words[words.index(option) + 1]
+
+
 def _references(score: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     """What the outputs were compared with, as far as the data are there; of several references
     of a test set the first."""
     found: dict[str, Sequence[str]] = {}
-    for line in score.get("commands", ()):
-        words = shlex.split(line)
-        if "--reference" not in words or "--hypothesis" not in words:
-            continue
-        subset = Path(words[words.index("--hypothesis") + 1]).name.split(".")[1]
-        path = Path(words[words.index("--reference") + 1])
-        if path.is_file():
-            found.setdefault(subset, read_texts(path).detokenised)
+    for subset, command in _score_commands(score):
+        if command.reference.is_file():
+            found.setdefault(subset, read_texts(command.reference).detokenised)
     return found
+
+
+def _tokenised(score: Mapping[str, Any]) -> dict[str, ScoreCommand]:
+    """How each test set's tokens were scored, where they were."""
+    return {
+        subset: command
+        for subset, command in _score_commands(score)
+        if "--tokenize" in command.words and _value(command.words, "--tokenize") == "none"
+    }
+
+
+def _added(command: str) -> list[str]:
+    """The names of the options that follow ``--`` in the recipe's command."""
+    words = shlex.split(command)
+    following = words[words.index("--") + 1 :] if "--" in words else []
+    return [word.partition("=")[0] for word in following if word.startswith("--")]
 
 
 def _generated(folder: Path) -> dict[str, Texts]:

@@ -1,12 +1,15 @@
 """Runs of the same experiment with several seeds are one system; systems of a recipe compare."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
 from . import ReportError
 from .runs import Run, read_run
+from .significance import Comparison, compare
+
+_BASELINE = "attention"
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,18 @@ class System:
 
 @dataclass(frozen=True)
 class Section:
-    """The systems of one recipe."""
+    """The systems of one recipe.
+
+    Attributes:
+        baseline: what the others are compared with; None if no system is one.
+        comparisons: how they do, by test set and system; empty if nothing is there to compare.
+    """
 
     title: str
     smoke: bool
     systems: Sequence[System]
+    baseline: System | None
+    comparisons: Mapping[tuple[str, str], Comparison | None]
 
     @property
     def first(self) -> Run:
@@ -91,7 +101,13 @@ def read_sections(folders: Sequence[Path]) -> list[Section]:
     by_recipe: dict[tuple[str, bool], list[Run]] = {}
     for run in map(read_run, folders):
         by_recipe.setdefault((run.title, run.smoke), []).append(run)
-    return [Section(*key, systems(runs)) for key, runs in by_recipe.items()]
+    return [_section(*key, systems(runs)) for key, runs in by_recipe.items()]
+
+
+def _section(title: str, smoke: bool, found: Sequence[System]) -> Section:
+    baseline = _baseline(found)
+    comparisons = _comparisons(baseline, found) if baseline else {}
+    return Section(title, smoke, found, baseline, comparisons)
 
 
 def systems(runs: Sequence[Run]) -> list[System]:
@@ -122,16 +138,41 @@ def _experiment(run: Run) -> tuple:
 
 
 def _label(run: Run, firsts: Sequence[Run]) -> str:
-    """The mixer, and which options no other system of it has."""
+    """The mixer, the options that a user gave, and those that differ between systems of it."""
     mixer = run.content.get("mixer")
     if mixer is None:
         return run.folder.name
     if run.content.get("checkpoint"):
         return f"{mixer}, {Path(run.content['checkpoint']).name}"
+    added = run.added
     alike = [other.training for other in firsts if other.content.get("mixer") == mixer]
     own = [
         name if value is None else f"{name} {value}"
         for name, value in run.training.items()
-        if any(training and training.get(name, "") != value for training in alike)
+        if name in added or any(training and training.get(name, "") != value for training in alike)
     ]
     return ", ".join([mixer, *own])
+
+
+def _baseline(systems: Sequence[System]) -> System | None:
+    """The attention that is most like the recipe's own."""
+    attention = [system for system in systems if system.mixer == _BASELINE]
+    return min(attention, key=lambda system: len(system.runs[0].added), default=None)
+
+
+def _comparisons(
+    baseline: System, systems: Sequence[System]
+) -> dict[tuple[str, str], Comparison | None]:
+    """By the reference's name, as fairseq's of a test set says little."""
+    names = {
+        subset: command.reference.name
+        for run in baseline.runs
+        for subset, command in run.tokenised.items()
+    }
+    found = {
+        (name, system.label): compare(baseline.runs, system.runs, subset)
+        for subset, name in names.items()
+        for system in systems
+        if system is not baseline
+    }
+    return found if any(found.values()) else {}

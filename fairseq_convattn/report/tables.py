@@ -105,6 +105,28 @@ def score_notes(section: Section) -> list[Note]:
     return notes
 
 
+def significance_table(section: Section) -> Table | None:
+    """Every system beside the baseline on every test set; None if there is nothing to compare."""
+    if section.baseline is None or not section.comparisons:
+        return None
+    against = f"BLEU of {section.baseline.label}"
+    columns = ("test set", "system", "seed", "BLEU", against, "difference", "p-value")
+    rows = []
+    for (test, label), found in section.comparisons.items():
+        cells = [MISSING] * 5
+        if found:
+            cells = [str(found.seed), f"{found.score:.2f}", f"{found.baseline:.2f}"]
+            cells += [signed(found.score - found.baseline), f"{found.p_value:.4f}"]
+        rows.append([test, label, *cells])
+    return Table(columns, rows, columns[2:])
+
+
+def significance_signatures(section: Section) -> list[str]:
+    """Of all scores of this table."""
+    found = filter(None, section.comparisons.values())
+    return list(dict.fromkeys(comparison.signature for comparison in found))
+
+
 def cost_table(section: Section) -> Table:
     """What training and decoding took, means over seeds."""
     columns = (

@@ -1,15 +1,17 @@
 """Evaluating a checkpoint instead of training one."""
 
 import json
+import os
+import re
 import shutil
 
 import pytest
 import torch
 from conftest import ROOT, SHRUNK, train
 
-from fairseq_convattn.checkpoint_files import write_checkpoint
+from fairseq_convattn.checkpoint_files import restore_last, write_checkpoint
 from fairseq_convattn.recipes.__main__ import main
-from fairseq_convattn.recipes.checkpoint import evaluated, restore_last, updates_done
+from fairseq_convattn.recipes.checkpoint import evaluated, updates_done
 
 
 @pytest.fixture(autouse=True)
@@ -31,13 +33,16 @@ def test_goes_straight_to_generating_and_scoring(trained, data, tmp_path, capsys
     printed = capsys.readouterr().out
     assert f"average: nothing to do, {trained} is used as it is" in printed
     assert "--beam 5 --lenpen 0.5" in printed
-    assert "newstest2014 BLEU: " in printed and "lightweight 28.90 (difference -" in printed
+    assert "newstest2014 BLEU: " in printed
     results = json.loads((output / "results.json").read_text(encoding="utf-8"))
     assert results["mixer"] == "lightweight" and set(results["stages"]) == {"generate", "score"}
     score, detokenised = results["scores"]
     assert "|tok:none|" in score["signature"] and score["signature"].endswith("|compounds:split")
-    assert score["difference"]["dynamic"] == pytest.approx(score["score"] - 29.7)
+    assert score["difference"] == pytest.approx(score["score"] - 28.9)
+    difference = f"(difference {score['difference']:+.2f})"  # that of no other mixer
+    assert f"lightweight 28.90 {difference}, dynamic 29.70, attention 29.30\n" in printed
     assert detokenised["name"] == "newstest2014 BLEU, detokenised"
+    assert detokenised["difference"] is None
     assert "|tok:13a|" in detokenised["signature"] and not detokenised["published"]
     assert "|detok:sacremoses-de-both-" in detokenised["signature"]  # T- lines are tokens
 
@@ -111,14 +116,38 @@ def test_what_several_machines_trained_is_taken_up_when_it_is_done(tmp_path, cap
     assert "train: done already" in capsys.readouterr().out
 
 
-def test_a_last_checkpoint_that_was_cut_short_is_copied_again(tmp_path):
-    state = {"model": {}, "optimizer_history": [{"num_updates": 7}]}
-    write_checkpoint(state, tmp_path / "checkpoint1.pt")
+@pytest.mark.parametrize("left", ["nothing", "half", "whole"])
+def test_the_copy_that_was_interrupted_is_made_again(tmp_path, left):
+    """From the newest checkpoint, whatever its name; one that is whole stays."""
+    names = ("checkpoint2.pt", "checkpoint_1_30.pt", "checkpoint10.pt")
+    for updates, name in enumerate((*names, "checkpoint_best.pt", "average.pt")):
+        state = {"model": {}, "optimizer_history": [{"num_updates": updates}]}
+        write_checkpoint(state, tmp_path / name)
+        os.utime(tmp_path / name, (updates, updates))
     last = tmp_path / "checkpoint_last.pt"
-    assert updates_done(tmp_path) == 0
+    if left != "nothing":
+        content = (tmp_path / "checkpoint_1_30.pt").read_bytes()
+        last.write_bytes(content if left == "whole" else content[:-100])
     restore_last(tmp_path)
-    assert not last.exists()  # it was never begun
-    last.write_bytes((tmp_path / "checkpoint1.pt").read_bytes()[:-100])
-    restore_last(tmp_path)
-    assert torch.load(last)["optimizer_history"] == state["optimizer_history"]
-    assert updates_done(tmp_path) == 7
+    assert updates_done(tmp_path) == (1 if left == "whole" else 2)
+    if left == "half":
+        last.write_bytes(b"PK")
+        for name in names:
+            (tmp_path / name).unlink()
+        restore_last(tmp_path)
+        assert not last.exists() and updates_done(tmp_path) == 0
+
+
+def test_checkpoints_of_the_same_name_have_folders_of_their_own(trained, tmp_path, capsys):
+    """Two files that are called alike, and one that was replaced."""
+    folders = []
+    for name, bias in (("a", 0.0), ("b", 1.0), ("a", 2.0), ("c", 0.0)):
+        model = tmp_path / name / "model.pt"
+        model.parent.mkdir(exist_ok=True)
+        state = torch.load(trained)
+        state["model"]["bias"] = torch.tensor([bias])
+        torch.save(state, model)
+        main(["wmt16_en_de", "--checkpoint", str(model), "--data", str(tmp_path), "--dry-run"])
+        folders += re.findall(r"mkdir -p (\S+)", capsys.readouterr().out)
+    assert all(re.fullmatch(r"runs/wmt16_en_de-model-[0-9a-f]{8}", folder) for folder in folders)
+    assert len(set(folders)) == 3 and folders[0] == folders[3]

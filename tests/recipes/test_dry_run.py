@@ -137,6 +137,25 @@ def test_unknown_names(capsys):
         assert "nonsense" in capsys.readouterr().err
 
 
+def test_the_recipe_alone_is_required(capsys):
+    for arguments in ([], ["--dry-run"], ["--mixer", "dynamic"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(arguments)
+        assert capsys.readouterr().err.endswith(" are required: RECIPE\n")
+
+
+def test_a_corpus_that_nobody_offers_is_asked_for(capsys, tmp_path):
+    """Of exactly those recipes whose script refuses to run without a local copy."""
+    for name in catalogue.names():
+        asked = [line for line in dry_run(capsys, name, "prepare") if "needs --source DIR" in line]
+        script = ROOT / "scripts" / catalogue.recipe(name).prepare_script[0]
+        refuses = "--source DIR is needed" in script.read_text(encoding="utf-8")
+        assert len(asked) == refuses, name
+        assert all(line.startswith("# prepare: needs --source DIR, with ") for line in asked)
+        for options in (["--source", tmp_path], ["--smoke"]):
+            assert "needs --source" not in "\n".join(dry_run(capsys, name, "prepare", *options))
+
+
 def test_the_table_of_the_documentation_has_every_recipe_and_figure():
     page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `")]

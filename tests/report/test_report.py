@@ -2,136 +2,23 @@
 
 import json
 import re
-from html.parser import HTMLParser
+import shlex
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
+from run_folders import GPU, HEAD, LOG, SIGNATURE, Page, generated, inner, valid, write_run
 
+from fairseq_convattn.recipes import catalogue
+from fairseq_convattn.recipes.__main__ import command_line, resolve
 from fairseq_convattn.recipes.command import Command, Stage
-from fairseq_convattn.recipes.record import write_json
+from fairseq_convattn.recipes.record import results, write_json
 from fairseq_convattn.recipes.runner import Runner
 from fairseq_convattn.report.__main__ import main
 from fairseq_convattn.report.chart import linear_ticks, log_ticks, mean_curve
 from fairseq_convattn.report.systems import read_sections
 from fairseq_convattn.report.tables import MISSING, cost_table, score_table
 from fairseq_convattn.report.train_log import parse_train_log
-
-START = "2026-11-21 23:46:58 | INFO | "
-HEAD = f"""\
-+ fairseq-train data/bin --user-dir fairseq_convattn --task translation
-  deprecation_warning(message=message)
-{START}fairseq_cli.train | num. shared model params: 91,264 (num. trained: 91,264)
-{START}fairseq_cli.train | num. expert model params: 0 (num. trained: 0)
-"""
-GPU = (
-    f"{START}fairseq.utils | rank   0: capabilities =  9.0  ; total memory = 139.719 GB ; "
-    "name = NVIDIA H200                             \n"
-)
-SIGNATURE = "BLEU|nrefs:1|case:mixed|tok:none|version:2.6.0"
-
-
-def inner(updates: int, loss: float, wps: str = "9000", **more: str) -> str:
-    """As ``--log-format json`` has it."""
-    figures = {"epoch": 1, "update": 0.5, "loss": str(loss), "nll_loss": "1", "ppl": "9"}
-    figures |= {"wps": wps, "wpb": "1087", "num_updates": str(updates), "lr": "0.0005", **more}
-    return f"{START}train_inner | {json.dumps({**figures, 'wall': str(updates * 10)})}\n"
-
-
-def valid(updates: int, perplexity: object) -> str:
-    figures = {"epoch": 1, "valid_loss": "8.1", "valid_ppl": str(perplexity)}
-    figures |= {"valid_wps": "0", "valid_num_updates": str(updates)}
-    return f"{START}valid | {json.dumps(figures)}\n"
-
-
-LOG = HEAD + inner(100, 8.5, "0") + inner(200, 7.25) + valid(200, 188.67) + inner(300, 6.5, "7000")
-LOG += valid(300, 64.5)
-
-
-def generated(texts: list[str], source: str = "a man <unk>") -> str:
-    lines = []
-    for number, text in reversed(list(enumerate(texts))):
-        lines += [f"S-{number}\t{source} {number}", f"T-{number}\tein mann {number}"]
-        lines += [f"H-{number}\t-0.5\t{text}", f"D-{number}\t-0.5\t{text}", f"P-{number}\t-0.5"]
-    return "\n".join([*lines, "Generate test with beam=5: BLEU4 = 1.00", ""])
-
-
-def write_run(
-    folder: Path,
-    mixer: str = "dynamic",
-    seed: int = 1,
-    scores: dict[str, float] | None = None,
-    log: str | None = LOG,
-    options: str = "--dropout 0.3",
-    texts: list[str] | None = None,
-    trained: bool = True,
-    smoke: bool = False,
-    published: dict[str, float] | None = None,
-) -> Path:
-    """A run's folder, whose stages the runner has written."""
-    published = {"dynamic": 29.7, "attention": 29.3} if published is None else published
-    words = f"fairseq-train data/bin --seed {seed} --save-dir {folder}/checkpoints --max-update 400"
-    train = Command([*words.split(), *options.split()], scaling=["--update-freq", "16"])
-    stages = [Stage("prepare", [Command(["true"])]), Stage("train", [train])]
-    runner = Runner(folder, stages)
-    (folder / "logs").mkdir(parents=True)
-    for stage in stages if trained else stages[:1]:
-        (folder / "stages").mkdir(exist_ok=True)
-        runner.finish(stage, "2026-11-21T00:00:00+00:00", 10.0, 3 << 29)
-    if not trained:
-        write_json({"essence": stages[1].essence()}, folder / "stages" / "train.begun")
-    if log is not None:
-        (folder / "logs" / "train.log").write_text(log, encoding="utf-8")
-    if texts is not None:
-        (folder / "generated.test.txt").write_text(generated(texts), encoding="utf-8")
-        speed = "INFO:x:Translated 1,000 sentences (9 tokens) in 4.0s (250.00 sentences/s, 2 tok/s)"
-        (folder / "logs" / "generate.log").write_text(f"{speed}\n{speed.replace('250', '125')}\n")
-    content = {
-        "command": f"python -m fairseq_convattn.recipes wmt16_en_de --mixer {mixer}",
-        **{"title": "WMT16 English-German, big", "paper": "Wu et al. 2019", "mixer": mixer},
-        **{"seed": seed, "smoke": smoke, "checkpoint": None, "environment": {}},
-        "batch": {"size": 3584, "unit": "tokens", "per_update": 458_752},
-        "scores": [
-            {
-                **{"name": name, "score": score, "confidence": [score - 0.5, score + 0.5]},
-                **{"signature": SIGNATURE, "published": published, "difference": {}},
-            }
-            for name, score in (scores or {}).items()
-        ],
-    }
-    write_json(content, folder / "results.json")
-    return folder
-
-
-class Page(HTMLParser):
-    """What a browser makes of it: tags with attributes, rows of tables, text."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.tags: list[tuple[str, dict]] = []
-        self.rows: list[list[str]] = []
-        self.text, self.in_cell = "", False
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-            self.in_cell = True
-
-    def handle_endtag(self, tag):
-        if tag in ("td", "th"):
-            self.in_cell = False
-
-    def handle_data(self, data):
-        self.text += data
-        if self.in_cell:
-            self.rows[-1][-1] += data
-
-    def row(self, *beginning: str) -> list[str]:
-        (found,) = (row for row in self.rows if row[: len(beginning)] == list(beginning))
-        return found
 
 
 @pytest.fixture
@@ -439,3 +326,30 @@ def test_ticks_are_round_and_around():
 def test_the_mean_of_curves_is_where_all_have_points():
     assert mean_curve([[(1, 2.0), (2, 4.0)], [(2, 8.0), (3, 1.0)], []]) == [(2, 6.0)]
     assert mean_curve([[], []]) == []
+
+
+def test_options_of_a_user_tell_systems_apart(tmp_path, monkeypatch):
+    """Runs in folders of any name, from the recipe's own commands; also a system that is alone."""
+    monkeypatch.chdir(ROOT)
+    extra = {"base": "", "l2": "--weight-norm l2", "drop": "--dropout=0.1 --conv-bias"}
+    for name, options in extra.items():
+        given = ["multi30k_short", "--mixer", "dynamic", "--output", str(tmp_path / name)]
+        recipe = catalogue.recipe("multi30k_short")
+        parsed = command_line().parse_intermixed_args(given)
+        settings = resolve(parsed, recipe, options.split())
+        runner = Runner(tmp_path / name, recipe.stages(settings))
+        (tmp_path / name).mkdir()
+        runner.finish(runner.stages[1], "2026", 1.0)
+        command = shlex.join([*given, *(["--", *options.split()] if options else [])])
+        write_json(results(command, recipe, settings, {}, []), tmp_path / name / "results.json")
+
+    def labels(*names: str) -> list[str]:
+        (section,) = read_sections([tmp_path / name for name in names])
+        return [system.label for system in section.systems]
+
+    assert labels("base", "l2") == ["dynamic", "dynamic, --weight-norm l2"]
+    assert labels("base", "drop") == [
+        "dynamic, --dropout 0.2",
+        "dynamic, --dropout 0.1, --conv-bias",
+    ]
+    assert labels("l2") == ["dynamic, --weight-norm l2"] and labels("base") == ["dynamic"]

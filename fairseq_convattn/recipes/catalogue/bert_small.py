@@ -19,6 +19,7 @@ RECIPE = MaskedLanguageModel(
     "(--source), for the paper's is not published in one form; fine-tuning is BERT's",
     corpus="mlm",
     prepare_script=("prepare_mlm.sh",),
+    source="with train.txt and valid.txt",
     release=RELEASE,
     smoke_preparation=("--pieces", "200"),
     shape="bert_small",

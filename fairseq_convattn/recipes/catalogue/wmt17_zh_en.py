@@ -25,6 +25,7 @@ RECIPE = Translation(
     "detokenised text",
     corpus="wmt17_zh_en",
     prepare_script=("prepare_wmt17_zh_en.sh",),
+    source="with the archives of CWMT",
     release={
         **{zh: "train.source" for zh, _ in CORPORA},
         **{en: "train.target" for _, en in CORPORA},
