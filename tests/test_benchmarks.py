@@ -2,9 +2,10 @@ import csv
 import subprocess
 import sys
 
-from conftest import ROOT
+from conftest import ROOT, train
 
-LONG_INPUTS = (sys.executable, str(ROOT / "benchmarks" / "long_inputs.py"))
+BENCHMARKS = ROOT / "benchmarks"
+LONG_INPUTS = (sys.executable, str(BENCHMARKS / "long_inputs.py"))
 
 
 def test_long_inputs(tmp_path):
@@ -33,3 +34,20 @@ def test_bad_options_are_refused_before_any_measurement(tmp_path):
     ):
         run = subprocess.run([*LONG_INPUTS, flag, value], capture_output=True, text=True)
         assert run.returncode == 2 and message in run.stderr and not run.stdout
+
+
+def test_decoding(data, tmp_path):
+    run = tmp_path / "run"
+    train(data, run / "checkpoints", "--arch", "dynamic_conv_tiny", "--max-update", "1")
+    (run / "checkpoints" / "checkpoint_last.pt").rename(run / "checkpoints" / "average.pt")
+    decoding = (sys.executable, str(BENCHMARKS / "decoding.py"), str(data))
+    figures = tmp_path / "figures.csv"
+    options = ("--repetitions", "1", "--threads", "1", "--csv", str(figures))
+    done = subprocess.run([*decoding, str(run), *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with open(figures, newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["checkpoint"] == str(run / "checkpoints" / "average.pt")
+    assert float(row["sentences_per_second"]) > 0 and row["x_first"] == "1.0"
+    done = subprocess.run([*decoding, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 2 and "there is no such file" in done.stderr

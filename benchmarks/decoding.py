@@ -1,0 +1,113 @@
+#!/usr/bin/env python
+"""Decoding speed of trained translators: sentences per second of fairseq-generate.
+
+Translates a test set with every checkpoint in turn, round after round, each in a process of its
+own; prints the median, its spread and the ratio to the first checkpoint.
+"""
+
+import argparse
+import os
+import platform
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from measuring import new_file, save
+
+PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
+FIELDS = ("checkpoint", "sentences_per_second", "least", "most", "x_first")
+SPEED = re.compile(r"\(([\d.]+) sentences/s")
+
+
+def sentences_per_second(checkpoint: Path, arguments: argparse.Namespace) -> float:
+    command = [
+        str(Path(sys.executable).with_name("fairseq-generate")),
+        *(arguments.data, "--user-dir", str(PLUGIN), "--path", str(checkpoint), "--quiet"),
+        *("--gen-subset", arguments.gen_subset, "--beam", str(arguments.beam)),
+        *("--batch-size", str(arguments.batch_size), "--required-batch-size-multiple", "1"),
+        *(() if torch.cuda.is_available() else ("--cpu",)),
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(arguments.threads),
+        "PYTHONPATH": os.pathsep.join([str(PLUGIN.parent), os.environ.get("PYTHONPATH", "")]),
+    }
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    printed = run.stdout + run.stderr
+    if run.returncode or not SPEED.search(printed):
+        sys.exit(f"error: {shlex.join(command)}\n{printed[-3000:]}")
+    return float(SPEED.search(printed)[1])
+
+
+def measure(arguments: argparse.Namespace) -> list[dict]:
+    found: dict[Path, list[float]] = {path: [] for path in arguments.checkpoints}
+    for number in range(arguments.repetitions):
+        for path, speeds in found.items():
+            speeds.append(sentences_per_second(path, arguments))
+        print(f"round {number + 1} of {arguments.repetitions}", file=sys.stderr, flush=True)
+    first = statistics.median(found[arguments.checkpoints[0]])
+    return [
+        dict(zip(FIELDS, (path, median, min(speeds), max(speeds), median / first), strict=True))
+        for path, speeds in found.items()
+        if (median := statistics.median(speeds))
+    ]
+
+
+def _checkpoint(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir():
+        path = path / "checkpoints" / "average.pt"
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"{path}: there is no such file")
+    return path
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", help="binarised, as for fairseq-generate")
+    parser.add_argument(
+        "checkpoints",
+        nargs="+",
+        type=_checkpoint,
+        metavar="CHECKPOINT",
+        help="a file, or a recipe's run, whose averaged checkpoint is taken",
+    )
+    parser.add_argument("--gen-subset", default="test", help="default: test")
+    for option, default, what in (
+        ("--beam", 5, "as fairseq-generate's"),
+        ("--batch-size", 128, "sentences"),
+        ("--repetitions", 5, "rounds, of which the median"),
+        ("--threads", os.cpu_count(), "of every process"),
+    ):
+        parser.add_argument(option, type=int, default=default, help=f"{what} (default: {default})")
+    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
+    return parser
+
+
+def main() -> None:
+    arguments = _options().parse_args()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    print(
+        f"{shlex.join(['python', *sys.argv])}\n{device}, {arguments.threads} threads; "
+        f"Python {platform.python_version()}, torch {torch.__version__}; beam {arguments.beam}, "
+        f"batches of {arguments.batch_size}; median of {arguments.repetitions} rounds\n",
+        flush=True,
+    )
+    rows = measure(arguments)
+    width = max(len(str(row["checkpoint"])) for row in rows)
+    print(f"{'checkpoint':{width}}  sentences/s      least..most  x first")
+    for row in rows:
+        spread = f"{row['least']:.1f}..{row['most']:.1f}"
+        print(
+            f"{row['checkpoint']!s:{width}}{row['sentences_per_second']:13.1f}{spread:>17}"
+            f"{row['x_first']:9.2f}"
+        )
+    save(rows, FIELDS, arguments.csv, None, None)
+
+
+if __name__ == "__main__":
+    main()
