@@ -1,21 +1,18 @@
 import re
+import runpy
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 
 root = Path(__file__).parent
+package = (root / "fairseq_convattn" / "__init__.py").read_text(encoding="utf-8")
+version = re.search(r'^__version__ = "(.+)"$', package, re.MULTILINE)
 kernels = "fairseq_convattn/ops/native"
-
-
-def assigned(name: str, folder: str) -> str:
-    """What the folder's ``__init__.py`` assigns to a name; importing it would need torch."""
-    text = (root / folder / "__init__.py").read_text(encoding="utf-8")
-    return re.search(rf"^{name} = (\S+)", text, re.MULTILINE)[1].strip('"')
-
+checksum = runpy.run_path(str(root / kernels / "sources.py"))["checksum"](root / kernels)
 
 setup(
     name="fairseq_convattn",
-    version=assigned("__version__", "fairseq_convattn"),
+    version=version[1],
     description="Convolutions and attention with relative positions as a fairseq plugin",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_convattn", "fairseq_convattn.*"]),
@@ -23,8 +20,9 @@ setup(
         Extension(
             "fairseq_convattn.ops.native._kernels",
             [f"{kernels}/{name}.c" for name in ("instructions", "convolution", "attention")],
-            depends=[str(header) for header in sorted(Path(kernels).glob("*.h"))],
-            define_macros=[("CONVATTN_INTERFACE", assigned("INTERFACE", kernels))],
+            # all for each, as they know what they were compiled with
+            depends=[str(file) for file in sorted(Path(kernels).glob("*.[ch]"))],
+            define_macros=[("CONVATTN_SOURCES", f"{checksum}u")],
             extra_compile_args=["-O3"],
             libraries=["m"],
             optional=True,  # without it, PyTorch computes

@@ -28,6 +28,7 @@ from measuring import (
     names_among,
     new_file,
     process_memory,
+    processor,
     save,
 )
 
@@ -274,7 +275,7 @@ def _machine(problem: Problem) -> str:
         return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, Triton " + (
             triton.__version__
         )
-    return f"{platform.processor() or platform.machine()}, {problem.threads} threads"
+    return f"{processor()}, {problem.threads} threads"
 
 
 def main() -> None:

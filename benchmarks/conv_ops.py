@@ -29,7 +29,9 @@ from measuring import (
     milliseconds_in_turn,
     names_among,
     new_file,
+    positive,
     process_memory,
+    processor,
     save,
 )
 
@@ -274,14 +276,8 @@ def plot(rows: list[dict], file: Path) -> None:
     figure.savefig(file)
 
 
-def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return int(text)
-
-
 def _sizes(text: str) -> list[int]:
-    return [_positive(size) for size in text.split(",")]
+    return [positive(size) for size in text.split(",")]
 
 
 def _options() -> argparse.ArgumentParser:
@@ -309,19 +305,19 @@ def _options() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--all-tokens",
-        type=_positive,
+        type=positive,
         default=2048,
         help="of all sentences together: the batch is this divided by --tokens (default: 2,048)",
     )
-    parser.add_argument("--channels", type=_positive, default=1024, help="default: 1,024")
-    parser.add_argument("--heads", type=_positive, default=16, help="default: 16")
+    parser.add_argument("--channels", type=positive, default=1024, help="default: 1,024")
+    parser.add_argument("--heads", type=positive, default=16, help="default: 16")
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="default: float32"
     )
-    parser.add_argument("--threads", type=_positive, default=os.cpu_count(), help="default: all")
+    parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="default: all")
     parser.add_argument(
         "--repetitions",
-        type=_positive,
+        type=positive,
         default=10,
         help="rounds, of which the median (default: 10)",
     )
@@ -361,7 +357,7 @@ def main() -> None:
     keep_freed_memory()
     kernels = native.instructions() if native.is_built() else "not compiled"
     print(
-        f"{shlex.join(['python', *sys.argv])}\n{platform.processor() or platform.machine()}, "
+        f"{shlex.join(['python', *sys.argv])}\n{processor()}, "
         f"{arguments.threads} threads, native kernels: {kernels}; Python "
         f"{platform.python_version()}, torch {torch.__version__}; {arguments.channels} channels, "
         f"{arguments.heads} heads, {arguments.dtype}, causal, {arguments.all_tokens:,} tokens in "

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import torch
-from measuring import new_file, save
+from measuring import new_file, positive, processor, save
 
 PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
 FIELDS = ("checkpoint", "sentences_per_second", "least", "most", "x_first")
@@ -50,11 +50,12 @@ def measure(arguments: argparse.Namespace) -> list[dict]:
             speeds.append(sentences_per_second(path, arguments))
         print(f"round {number + 1} of {arguments.repetitions}", file=sys.stderr, flush=True)
     first = statistics.median(found[arguments.checkpoints[0]])
-    return [
-        dict(zip(FIELDS, (path, median, min(speeds), max(speeds), median / first), strict=True))
-        for path, speeds in found.items()
-        if (median := statistics.median(speeds))
-    ]
+    rows = []
+    for path, speeds in found.items():
+        median = statistics.median(speeds)
+        figures = (path, median, min(speeds), max(speeds), median / first)
+        rows.append(dict(zip(FIELDS, figures, strict=True)))
+    return rows
 
 
 def _checkpoint(text: str) -> Path:
@@ -83,14 +84,16 @@ def _options() -> argparse.ArgumentParser:
         ("--repetitions", 5, "rounds, of which the median"),
         ("--threads", os.cpu_count(), "of every process"),
     ):
-        parser.add_argument(option, type=int, default=default, help=f"{what} (default: {default})")
+        parser.add_argument(
+            option, type=positive, default=default, help=f"{what} (default: {default})"
+        )
     parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
     return parser
 
 
 def main() -> None:
     arguments = _options().parse_args()
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
     print(
         f"{shlex.join(['python', *sys.argv])}\n{device}, {arguments.threads} threads; "
         f"Python {platform.python_version()}, torch {torch.__version__}; beam {arguments.beam}, "

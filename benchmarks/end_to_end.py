@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from measuring import lengths, names_among, new_file, save
+from measuring import lengths, names_among, new_file, positive, processor, save
 
 PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
 TASKS = ("lm", "translation", "generate")
@@ -276,12 +276,6 @@ def plot(rows: list[dict], file: Path) -> None:
     figure.savefig(file)
 
 
-def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return int(text)
-
-
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -305,7 +299,7 @@ def _options() -> argparse.ArgumentParser:
         ("--threads", os.cpu_count(), "of every process"),
     ):
         parser.add_argument(
-            option, type=_positive, default=default, help=f"{what} (default: {default:,})"
+            option, type=positive, default=default, help=f"{what} (default: {default:,})"
         )
     parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
     parser.add_argument(
@@ -324,7 +318,7 @@ def main() -> None:
     import torch
 
     print(
-        f"{shlex.join(['python', *sys.argv])}\n{platform.processor() or platform.machine()}, "
+        f"{shlex.join(['python', *sys.argv])}\n{processor()}, "
         f"{arguments.threads} threads; Python {platform.python_version()}, torch "
         f"{torch.__version__}\n\n{HEADER}",
         flush=True,

@@ -18,7 +18,15 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from measuring import in_own_process, lengths, names_among, new_file, process_memory, save
+from measuring import (
+    in_own_process,
+    lengths,
+    names_among,
+    new_file,
+    process_memory,
+    processor,
+    save,
+)
 
 MODELS = ("dynamic", "lightweight", "attention", "transformer_lm", "lightconv_lm")
 FAIRSEQS = ("transformer_lm", "lightconv_lm")
@@ -198,7 +206,7 @@ def main() -> None:
     import torch
 
     print(
-        f"{platform.processor() or platform.machine()}, {arguments.threads} threads, Python "
+        f"{processor()}, {arguments.threads} threads, Python "
         f"{platform.python_version()}, torch {torch.__version__}; decoder of {SHAPE}, {TYPES:,} "
         f"types, float32, batch 1; memory beyond the model, at most {arguments.memory:g} GiB of "
         f"address space; generating: median of the last {GENERATED_WINDOW} tokens\n"

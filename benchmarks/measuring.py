@@ -5,6 +5,7 @@ import csv
 import ctypes
 import logging
 import multiprocessing
+import platform
 import re
 import sys
 import time
@@ -48,6 +49,12 @@ def _seconds(step: Callable[[], None], calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
+def processor() -> str:
+    """The CPU's name."""
+    found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    return found[1] if found else platform.machine()
+
+
 def process_memory(field: str) -> float:
     """A line of /proc/self/status, in MiB."""
     status = Path("/proc/self/status").read_text()
@@ -74,6 +81,12 @@ def names_among(options: tuple[str, ...]) -> Callable[[str], list[str]]:
         return names
 
     return parse
+
+
+def positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return int(text)
 
 
 def lengths(text: str) -> list[int]:

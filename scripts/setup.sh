@@ -89,7 +89,7 @@ install_torch() {
 }
 
 kernels=fairseq_convattn/ops/native
-wanted=$(cksum setup.py scripts/setup.sh "$kernels"/*.[ch] && pwd)
+wanted=$(cksum setup.py scripts/setup.sh "$kernels"/*.[ch] "$kernels/sources.py" && pwd)
 if [ -x "$python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
 
 any_runs ${CC:+"$CC"} cc gcc clang || die "no C compiler found (on Debian and Ubuntu: apt install build-essential)"

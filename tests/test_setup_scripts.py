@@ -29,7 +29,9 @@ esac
 
 
 KERNELS = [
-    str(file.relative_to(ROOT)) for file in (ROOT / "fairseq_convattn/ops/native").glob("*.[ch]")
+    str(file.relative_to(ROOT))
+    for pattern in ("*.[ch]", "sources.py")
+    for file in (ROOT / "fairseq_convattn/ops/native").glob(pattern)
 ]
 
 

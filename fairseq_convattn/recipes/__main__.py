@@ -121,7 +121,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
         if options.mixer:
             raise RecipeError("--checkpoint FILE says which mixer it has: it goes with no --mixer")
         published_format, mixer = evaluated(options.checkpoint)
-        digest = sha256(options.checkpoint)[:_DIGITS]
+        digest = "" if options.output else sha256(options.checkpoint)[:_DIGITS]
         name = f"{options.recipe}-{options.checkpoint.stem}-{digest}"
     output = options.output or Path("runs", *(("smoke",) if options.smoke else ()), name)
     data = options.data or (output / "data" if options.smoke else Path("data", recipe.corpus))

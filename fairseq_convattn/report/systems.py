@@ -163,12 +163,14 @@ def _baseline(systems: Sequence[System]) -> System | None:
 def _comparisons(
     baseline: System, systems: Sequence[System]
 ) -> dict[tuple[str, str], Comparison | None]:
-    """By the reference's name, as fairseq's of a test set says little."""
+    """By the reference's name, as fairseq's of a test set says little; with both if need be."""
     names = {
         subset: command.reference.name
         for run in baseline.runs
         for subset, command in run.tokenised.items()
     }
+    if len(set(names.values())) < len(names):
+        names = {subset: f"{name} ({subset})" for subset, name in names.items()}
     found = {
         (name, system.label): compare(baseline.runs, system.runs, subset)
         for subset, name in names.items()

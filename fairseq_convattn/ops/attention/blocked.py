@@ -20,7 +20,8 @@ from .terms import Terms
 
 QUERIES = 512  # of a tile: as many as matrix products like
 FEW_QUERIES = 128  # where fewer see fewer keys, or lie along a band
-SCORES = 2**17  # of a tile, at best: few enough for a core's cache
+SCORES = 2**17  # of a tile of several heads: few enough for a core's cache
+MOST_SCORES = 2**19  # of a tile of one head and many queries
 
 
 class How(NamedTuple):
@@ -143,7 +144,7 @@ def _dropout(how: How, device: torch.device) -> Callable[[Tensor], Tensor] | Non
 
 def _blocks(scores: Scores, how: How) -> Iterator["Block"]:
     queries, keys, scratch = scores.q.size(1), scores.k.size(1), {}
-    most = min(QUERIES, max(FEW_QUERIES, 4 * SCORES // keys))
+    most = min(QUERIES, max(FEW_QUERIES, MOST_SCORES // keys))
     if how.layout.local or scores.band is not None:
         most = FEW_QUERIES
     for start in range(0, queries, most):

@@ -39,7 +39,7 @@ class _Scores(ctypes.Structure):
     ]
 
 
-_library = native.library("convattn_size_of_attention", _Scores)
+_library = native.library
 
 
 def unfit(q: Tensor, v: Tensor) -> str:

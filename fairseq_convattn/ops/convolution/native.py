@@ -45,7 +45,7 @@ class _Problem(ctypes.Structure):
     ]
 
 
-_library = native.library("convattn_size_of_convolution", _Problem)
+_library = native.library
 
 
 def is_built() -> bool:

@@ -12,38 +12,28 @@ from pathlib import Path
 
 import torch
 
-INTERFACE = 1  # of the C functions; setup.py compiles it in, so raise it when they change
+from .sources import checksum
+
 BUILD = "pip install --no-build-isolation --no-deps --editable . in its folder, with a C compiler"
 NOT_BUILT = f"was not compiled for this version: {BUILD}"
 
 
 def _load() -> ctypes.CDLL | None:
+    """The compiled kernels; None where there are none, or those of other sources."""
     for suffix in EXTENSION_SUFFIXES:
         file = Path(__file__).with_name(f"_kernels{suffix}")
         with contextlib.suppress(OSError, AttributeError):
             library = ctypes.CDLL(str(file))
             library.convattn_instructions.restype = ctypes.c_char_p
-            if library.convattn_interface() == INTERFACE:
+            library.convattn_sources.restype = ctypes.c_uint32
+            if checksum(file.parent) in (0, library.convattn_sources()):
                 return library
-    return None
-
-
-def library(size_of: str, structure: type[ctypes.Structure]) -> ctypes.CDLL | None:
-    """The compiled kernels; None where there are none, or those of another version.
-
-    Args:
-        size_of: their function that gives the size of what they take.
-        structure: what is to be given.
-    """
-    with contextlib.suppress(AttributeError):  # also where there is none
-        if getattr(_library, size_of)() == ctypes.sizeof(structure):
-            return _library
     return None
 
 
 def is_built() -> bool:
     """Whether there are compiled kernels."""
-    return _library is not None
+    return library is not None
 
 
 def use_instructions(name: str | None) -> bool:
@@ -52,12 +42,12 @@ def use_instructions(name: str | None) -> bool:
     Returns:
         Whether the machine has them; else nothing changes.
     """
-    return bool(_library.convattn_choose(name.encode() if name else None))
+    return bool(library.convattn_choose(name.encode() if name else None))
 
 
 def instructions() -> str:
     """The name of those in use."""
-    return _library.convattn_instructions().decode()
+    return library.convattn_instructions().decode()
 
 
 def _entry_of_openmp() -> ctypes.c_void_p:
@@ -69,7 +59,7 @@ def _entry_of_openmp() -> ctypes.c_void_p:
         return ctypes.c_void_p()
 
 
-_library = _load()
+library = _load()
 run_in_parallel = _entry_of_openmp()
 
 

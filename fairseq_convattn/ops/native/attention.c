@@ -138,7 +138,8 @@ static void work(void *argument)
     }
 }
 
-/* `pass` is one of the enumeration above, `parallel` OpenMP's GOMP_parallel, or NULL for one thread. */
+/* `pass` is one of the enumeration above, `parallel` OpenMP's GOMP_parallel, or NULL for one
+   thread. */
 void convattn_attend(const tile *t, int pass, unsigned threads, run_in_parallel *parallel)
 {
     job j = {t, pass, (t->rows + CHUNK - 1) / CHUNK, 0};
@@ -151,10 +152,4 @@ void convattn_attend(const tile *t, int pass, unsigned threads, run_in_parallel 
 int convattn_chunk_of_attention(void)
 {
     return CHUNK;
-}
-
-/* For callers to compare: a library of another version would misread what they pass. */
-int convattn_size_of_attention(void)
-{
-    return sizeof(tile);
 }

@@ -1,24 +1,5 @@
 /* The work on one row of scores, for one instruction set; see instruction_sets.h. */
 
-/* `count` floats at p, at most a vector's; the other lanes are `other`. */
-static inline NAME(vector) NAME(load)(const float *p, long count, float other)
-{
-    if (count >= LANES)
-        return *NAME(at)(p);
-    float lanes[LANES] __attribute__((aligned(64)));
-    for (long i = 0; i < LANES; i++)
-        lanes[i] = i < count ? p[i] : other;
-    return *NAME(at)(lanes);
-}
-
-static inline void NAME(store)(float *p, long count, NAME(vector) v)
-{
-    if (count >= LANES)
-        *NAME(at)(p) = v;
-    else
-        memcpy(p, &v, 4 * count);
-}
-
 /* Adds (step + steps_j) log2(e) to s_j; `steps` may be NULL. */
 static void NAME(add)(float *s, long count, float step, const float *steps)
 {

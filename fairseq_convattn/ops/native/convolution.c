@@ -16,9 +16,8 @@
 #include "instruction_sets.h"
 
 #define TILE 64 /* outputs of a tile; a multiple of MOST_ROWS */
-#define BLOCK 16 /* rows that are written before the next ones; a multiple of MOST_ROWS */
+#define BLOCK 16 /* output rows of a strip before the next strip's turn; of MOST_ROWS */
 #define CHUNK 64 /* channels of a strip, at most; a multiple of all LANES */
-#define LINE 16 /* floats that memory brings at once */
 #define GROUP 1024 /* channels packed together, at most; a multiple of CHUNK */
 #define SCRATCH 300000 /* floats of a group, as many as a core's cache likes; one strip at least */
 #define MOST_ROWS 4 /* at least ROWS */
@@ -198,7 +197,8 @@ static void pack(const tile *t, sequence s, int64_t length, int64_t from, long c
     }
 }
 
-/* Where a strip's outputs from row `first` on go: straight to the tensor if its vectors end where the strip does. */
+/* Where a strip's outputs from row `first` on go: straight to the tensor if its vectors end where
+   the strip does. */
 static float *outputs(const tile *t, sequence s, strip q, long first, long *stride)
 {
     int64_t at = (t->start + first) * s.time_stride + t->b * s.batch_stride + q.channel;
@@ -275,12 +275,19 @@ static void pack_taps(const tile *t, int64_t from, long count)
     }
 }
 
-/* Asks memory for rows, `at` floats from `data`, before they are read or written. */
-static inline void ask(const float *data, int64_t at, int64_t stride, long rows, long width)
+/* Rows `at` floats from `data`; whether they are to be written is a constant where this is
+   inlined. */
+static inline __attribute__((always_inline)) void prefetch_rows(
+    const float *data, int64_t at, int64_t stride, long rows, long width, const int written)
 {
     for (long i = 0; i < rows; i++)
-        for (long c = 0; c < width; c += LINE)
-            __builtin_prefetch((void *)((uintptr_t)data + 4 * (at + i * stride + c)), 1);
+        for (long c = 0; c < width; c += LINE) {
+            void *line = (void *)((uintptr_t)data + 4 * (at + i * stride + c));
+            if (written)
+                __builtin_prefetch(line, 1);
+            else
+                __builtin_prefetch(line, 0);
+        }
 }
 
 /* Outputs of a tile from row `first` to `end`, from inputs that are packed. */
@@ -295,7 +302,7 @@ static void forward_rows(const tile *t, long first, long end)
             strip q = strip_at(p, t->first + i);
             long stride, count = at_most(end - n, BLOCK);
             float *y = outputs(t, p->y, q, n, &stride);
-            ask(y, 0, stride, count, q.width);
+            prefetch_rows(y, 0, stride, count, q.width, 1);
             use.convolve(slot(t, t->x, i) + (n - first) * q.width, q.width,
                          taps_slot(t, t->w, q.head) + n * t->stride, t->stride, 1, y, stride,
                          count, q.width, p->taps);
@@ -313,9 +320,9 @@ static void forward_rows_in_place(const tile *t, long first, long end)
             int64_t at = row_of(&p->x, t->start + n - p->left, t->b) + q.channel;
             long stride;
             float *y = outputs(t, p->y, q, n, &stride);
-            ask(p->x.data, at + (p->taps - 1 + MOST_ROWS) * p->x.time_stride, p->x.time_stride,
-                MOST_ROWS, q.width);
-            ask(y, MOST_ROWS * stride, stride, MOST_ROWS, q.width);
+            prefetch_rows(p->x.data, at + (p->taps - 1 + MOST_ROWS) * p->x.time_stride,
+                          p->x.time_stride, MOST_ROWS, q.width, 0);
+            prefetch_rows(y, MOST_ROWS * stride, stride, MOST_ROWS, q.width, 1);
             use.convolve((float *)p->x.data + at, p->x.time_stride,
                          taps_slot(t, t->w, q.head) + n * t->stride, t->stride, 1, y, stride,
                          at_most(end - n, MOST_ROWS), q.width, p->taps);
@@ -352,7 +359,7 @@ static void input_gradient_tile(const tile *t)
             strip q = strip_at(p, t->first + i);
             long stride, count = at_most(time - n, BLOCK);
             float *y = outputs(t, p->grad_x, q, n, &stride);
-            ask(y, 0, stride, count, q.width);
+            prefetch_rows(y, 0, stride, count, q.width, 1);
             use.convolve(slot(t, t->grad, i) + n * q.width, q.width,
                          taps_slot(t, t->w, q.head) + n * t->stride + last, t->stride,
                          t->stride - 1, y, stride, count, q.width, p->taps);
@@ -482,10 +489,4 @@ int convattn_convolve(const problem *p, int backward, unsigned threads, run_in_p
 int convattn_tile_of_convolution(void)
 {
     return TILE;
-}
-
-/* For callers to compare: a library of another version would misread what they pass. */
-int convattn_size_of_convolution(void)
-{
-    return sizeof(problem);
 }

@@ -74,14 +74,15 @@ static void NAME(softmax_gradient)(
     }
 }
 
-/* Copies a row of whole vectors to `strips` places `step` floats apart, `width` to each, and asks
-   memory for the row that lies two `row_stride` ahead. */
+/* Copies a row of whole vectors to `strips` places `step` floats apart, `width` to each, and
+   prefetches the row that lies two `row_stride` ahead. */
 static void NAME(spread)(const float *from, long row_stride, float *to, long strips, long step,
                          long width)
 {
     for (long i = 0; i < strips; i++)
         for (long c = 0; c < width; c += LANES) {
-            __builtin_prefetch((void *)((uintptr_t)(from + i * width + c) + 8 * row_stride));
+            if (c % LINE == 0)
+                __builtin_prefetch((void *)((uintptr_t)(from + i * width + c) + 8 * row_stride));
             *NAME(at)(to + i * step + c) = *NAME(at)(from + i * width + c);
         }
 }
@@ -90,26 +91,18 @@ static void NAME(spread)(const float *from, long row_stride, float *to, long str
 static void NAME(gather)(const float *from, long from_step, float *to, long to_step, long rows,
                          long count, long stride, float fill)
 {
-    for (long i = 0; i < rows; i++, from += from_step, to += to_step) {
-        long k = 0;
-        for (; k + LANES <= count; k += LANES)
-            *NAME(at)(to + k) = *NAME(at)(from + k);
-        if (k < stride)
-            *NAME(at)(to + k) = NAME(beginning)(from + k, count - k, fill);
-    }
+    for (long i = 0; i < rows; i++, from += from_step, to += to_step)
+        for (long k = 0; k < stride; k += LANES)
+            *NAME(at)(to + k) = NAME(load)(from + k, count - k, fill);
 }
 
 /* Copies `rows` rows of `count` floats from rows of whole vectors. */
 static void NAME(scatter)(const float *from, long from_step, float *to, long to_step, long rows,
                           long count)
 {
-    for (long i = 0; i < rows; i++, from += from_step, to += to_step) {
-        long k = 0;
-        for (; k + LANES <= count; k += LANES)
-            *NAME(at)(to + k) = *NAME(at)(from + k);
-        if (k < count)
-            NAME(write_beginning)(to + k, *NAME(at)(from + k), count - k);
-    }
+    for (long i = 0; i < rows; i++, from += from_step, to += to_step)
+        for (long k = 0; k < count; k += LANES)
+            NAME(store)(to + k, count - k, *NAME(at)(from + k));
 }
 
 /* y[i][c] = sum_k w[i][k] x[i + k][c] for `rows` outputs and `vectors` vectors of channels;

@@ -12,6 +12,7 @@
 
 #define UNROLL _Pragma("GCC unroll 16")
 #define WIDEST 16 /* LANES at most */
+#define LINE 16 /* floats that memory brings at once */
 #define LOG2_E 1.4426950408889634f
 
 static const int32_t LANE[WIDEST] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

@@ -1,5 +1,6 @@
-/* Which of the kernels' instruction sets is used, and what they expect of callers. */
+/* Which of the kernels' instruction sets is used, and which sources they are from. */
 
+#include <stdint.h>
 #include <string.h>
 
 int convattn_instruction_set;
@@ -41,7 +42,8 @@ const char *convattn_instructions(void)
     return NAMES[convattn_instruction_set];
 }
 
-int convattn_interface(void)
+/* Their checksum, for callers to compare: other sources would misread what they pass. */
+uint32_t convattn_sources(void)
 {
-    return CONVATTN_INTERFACE;
+    return CONVATTN_SOURCES;
 }

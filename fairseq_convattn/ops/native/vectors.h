@@ -8,9 +8,11 @@ static inline NAME(vector) *NAME(at)(const float *p)
     return (NAME(vector) *)p;
 }
 
-/* `count` < LANES floats, and `fill` in the lanes after them. */
-static inline NAME(vector) NAME(beginning)(const float *p, long count, float fill)
+/* `count` floats at p, at most a vector's; the other lanes are `fill`. */
+static inline NAME(vector) NAME(load)(const float *p, long count, float fill)
 {
+    if (count >= LANES)
+        return *NAME(at)(p);
 #if LANES == 16
     return (NAME(vector))_mm512_mask_loadu_ps(_mm512_set1_ps(fill), (1u << count) - 1, p);
 #else
@@ -21,9 +23,13 @@ static inline NAME(vector) NAME(beginning)(const float *p, long count, float fil
 #endif
 }
 
-/* The first `count` < LANES floats go to `p`. */
-static inline void NAME(write_beginning)(float *p, NAME(vector) v, long count)
+/* The first `count` floats, or all there are, go to `p`. */
+static inline void NAME(store)(float *p, long count, NAME(vector) v)
 {
+    if (count >= LANES) {
+        *NAME(at)(p) = v;
+        return;
+    }
 #if LANES == 16
     _mm512_mask_storeu_ps(p, (1u << count) - 1, (__m512)v);
 #else
