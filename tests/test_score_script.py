@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import logging
 import math
 import random
 import re
@@ -37,9 +38,11 @@ class Scored:
 
 
 @pytest.fixture
-def score(monkeypatch, capsys, tmp_path):
+def score(monkeypatch, capsys, tmp_path, caplog):
     """The script in this process, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
+    # its log, which fairseq turns on, goes to the standard error of the test that imported it
+    caplog.set_level(logging.WARNING, "sacrebleu")
 
     def run(metric: str, *arguments: str) -> Scored:
         monkeypatch.setattr(sys, "argv", ["score.py", "--metric", metric, *arguments])
