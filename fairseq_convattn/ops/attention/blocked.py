@@ -20,7 +20,7 @@ from .terms import Terms
 
 QUERIES = 512  # of a tile: as many as matrix products like
 FEW_QUERIES = 128  # where fewer see fewer keys, or lie along a band
-SCORES = 2**17  # of a tile of several heads: few enough for a core's cache
+SCORES = 2**18  # of a tile of several heads: few enough for a core's cache
 MOST_SCORES = 2**19  # of a tile of one head and many queries
 
 
