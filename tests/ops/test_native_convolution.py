@@ -300,6 +300,29 @@ def run(script, **environment):
     return result.returncode, result.stdout, result.stderr
 
 
+AT_THE_END_OF_MEMORY = """
+import ctypes, mmap, torch
+from fairseq_convattn.ops import dynamic_conv
+memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+after = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + mmap.PAGESIZE
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(after), mmap.PAGESIZE, 0) == 0
+for kernel_size in (3, 7, 31):
+    shape = 5, 1, 2, kernel_size
+    count = 10 * kernel_size
+    offset = mmap.PAGESIZE - 4 * count
+    taps = torch.frombuffer(memory, dtype=torch.float32, count=count, offset=offset).view(shape)
+    x = torch.ones(5, 1, 8)
+    y = dynamic_conv(x, taps.requires_grad_(), causal=True, softmax=True, impl="native")
+    y.sum().backward()
+print("done")
+"""
+
+
+def test_reads_nothing_beyond_the_last_row_of_taps():
+    code, out, err = run(AT_THE_END_OF_MEMORY)
+    assert (code, out) == (0, "done\n"), err
+
+
 def test_the_environment_names_the_implementation():
     code, out, err = run(SCRIPT, CONVATTN_IMPL="reference")
     assert code == 0 and "convattn" not in out.lower(), err
