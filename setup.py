@@ -42,7 +42,7 @@ setup(
     ],
     extras_require={
         "test": [
-            *("pytest", "ruff", "subword-nmt", "sacremoses", "matplotlib"),
+            *("pytest", "pytest-xdist", "ruff", "subword-nmt", "sacremoses", "matplotlib"),
             "triton; sys_platform == 'linux'",
         ],
         "recipes": ["subword-nmt", "sacremoses", "jieba"],

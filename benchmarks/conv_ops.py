@@ -6,13 +6,15 @@ the logits of their taps, softmax included, with every implementation of this pa
 fairseq's modules, with a loop over taps as such and under torch.compile, beside causal
 scaled_dot_product_attention from given queries, keys and values; and, as floors, a copy of the
 tensor and as many multiply-adds as a product of matrices of 1,024 rows and columns.
-Implementations are timed in turn, round after round, with memory that is freed kept for the next
-one; memory is measured once each, in a process
-of its own, beyond inputs and outputs. Linux only.
+Implementations are timed in turn, round after round, slow ones in the first three at least, with
+memory that is freed kept for the next one; memory is measured once each, in a process of its own,
+beyond inputs and outputs. At the end, from the two largest kernel sizes, what each tap adds to
+the time of the native kernels and what does not depend on their number. Linux only.
 """
 
 import argparse
 import importlib.util
+import itertools
 import os
 import platform
 import shlex
@@ -43,7 +45,7 @@ BASELINES = (*FAIRSEQ, "loop", "compiled loop", "attention")
 FLOORS = ("copy", "product")
 IMPLEMENTATIONS = (*OURS, *BASELINES, *FLOORS)
 FIELDS = (
-    *("pass", "convolution", "kernel_size", "tokens", "implementation"),
+    *("pass", "threads", "convolution", "kernel_size", "tokens", "implementation"),
     *("milliseconds", "lower_quartile", "upper_quartile", "memory_MiB"),
 )
 MATRIX = 1024
@@ -204,6 +206,9 @@ def measure(
     which: str, problem: Problem, names: list[str], repetitions: int
 ) -> Iterator[dict[str, str | int | float]]:
     """Rows of ``FIELDS``."""
+    import torch
+
+    torch.set_num_threads(problem.threads)
     found = milliseconds_in_turn((step(n, which, problem) for n in names), repetitions)
     for name, times in zip(names, found, strict=True):
         times = [floor(name, time, which, problem) for time in times]
@@ -211,13 +216,14 @@ def measure(
         memory = None
         if name not in FLOORS:
             memory = in_own_process(measure_memory, which, name, problem)
-        which_one = (which, problem.convolution, problem.kernel_size, problem.tokens, name)
-        yield dict(zip(FIELDS, (*which_one, median, lower, upper, memory), strict=True))
+        shape = (problem.convolution, problem.kernel_size, problem.tokens)
+        figures = (name, median, lower, upper, memory)
+        yield dict(zip(FIELDS, (which, problem.threads, *shape, *figures), strict=True))
 
 
 HEADER = (
-    f"{'pass':9}{'':12}{'taps':>5}{'tokens':>7}  {'implementation':17}{'ms':>10} {'quartiles':>18}"
-    f"{'MiB':>9}{'x native':>10}{'of product':>11}{'x copy':>8}"
+    f"{'pass':9}{'threads':>7} {'':12}{'taps':>4}{'tokens':>7}  {'implementation':17}{'ms':>10} "
+    f"{'quartiles':>18}{'MiB':>9}{'x native':>10}{'of product':>11}{'x copy':>8}"
 )
 
 
@@ -232,9 +238,37 @@ def lines(rows: list[dict]) -> Iterator[str]:
         rate = f"{median['product'] / time:.0%}" if "product" in median else ""
         copies = f"{time / median['copy']:.2f}" if "copy" in median else ""
         yield (
-            f"{row['pass']:9}{row['convolution']:12}{row['kernel_size']:5}{row['tokens']:7,}  "
-            f"{name:17}{time:10.2f} {quartiles:>18}{memory:>9}{times:>10}{rate:>11}{copies:>8}"
+            f"{row['pass']:9}{row['threads']:7} {row['convolution']:12}{row['kernel_size']:4}"
+            f"{row['tokens']:7,}  {name:17}{time:10.2f} {quartiles:>18}{memory:>9}{times:>10}"
+            f"{rate:>11}{copies:>8}"
         )
+
+
+def bounds(rows: list[dict]) -> Iterator[str]:
+    """What the native kernels' time is made of, wherever it grows with the kernel size."""
+    of_problem: dict[tuple, dict[int, dict[str, float]]] = {}
+    for row in rows:
+        by_size = of_problem.setdefault(tuple(row[field] for field in FIELDS[:3] + FIELDS[4:5]), {})
+        by_size.setdefault(row["kernel_size"], {})[row["implementation"]] = row["milliseconds"]
+    for (which, threads, convolution, tokens), by_size in of_problem.items():
+        if len(by_size) < 2 or not {"native", *FLOORS} <= by_size[min(by_size)].keys():
+            continue
+        small, large = sorted(by_size)[-2:]
+        tap = (by_size[large]["native"] - by_size[small]["native"]) / (large - small)
+        rest = by_size[large]["native"] - large * tap
+        if tap <= 0 or rest <= 0:
+            continue
+        rate = by_size[large]["product"] / large / tap
+        yield (
+            f"{which:9}{threads:7} {convolution:12}{f'{small}, {large}':>7}{tokens:7,}"
+            f"{tap:12.4f}{rate:11.0%}{rest:12.2f}{rest / by_size[large]['copy']:8.2f}"
+        )
+
+
+BOUNDS = (
+    f"{'pass':9}{'threads':>7} {'':12}{'taps':>7}{'tokens':>7}{'ms a tap':>12}{'of product':>11}"
+    f"{'ms besides':>12}{'x copy':>8}"
+)
 
 
 def plot(rows: list[dict], file: Path) -> None:
@@ -243,6 +277,8 @@ def plot(rows: list[dict], file: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
+    fewest = min(row["threads"] for row in rows)
+    rows = [row for row in rows if row["threads"] == fewest]
     panels = list(dict.fromkeys((r["convolution"], r["kernel_size"]) for r in rows))
     passes = list(dict.fromkeys(row["pass"] for row in rows))
     size = 4.2 * len(panels), 3.6 * len(passes)
@@ -314,7 +350,13 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="default: float32"
     )
-    parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="default: all")
+    all_threads = sorted({1, os.cpu_count()})
+    parser.add_argument(
+        "--threads",
+        type=_sizes,
+        default=all_threads,
+        help=f"default: one and all ({','.join(map(str, all_threads))})",
+    )
     parser.add_argument(
         "--repetitions",
         type=positive,
@@ -323,19 +365,21 @@ def _options() -> argparse.ArgumentParser:
     )
     parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
     parser.add_argument(
-        "--plot", type=new_file, metavar="FILE", help="also draw them (needs matplotlib)"
+        "--plot",
+        type=new_file,
+        metavar="FILE",
+        help="also draw those of the fewest threads (needs matplotlib)",
     )
     return parser
 
 
 def _problems(arguments: argparse.Namespace) -> Iterator[Problem]:
-    for convolution in arguments.convolutions:
-        for kernel_size in arguments.kernel_sizes:
-            for tokens in arguments.tokens:
-                yield Problem(
-                    *(convolution, kernel_size, tokens, max(1, arguments.all_tokens // tokens)),
-                    *(arguments.channels, arguments.heads, arguments.dtype, arguments.threads),
-                )
+    axes = (arguments.threads, arguments.convolutions, arguments.kernel_sizes, arguments.tokens)
+    for threads, convolution, kernel_size, tokens in itertools.product(*axes):
+        yield Problem(
+            *(convolution, kernel_size, tokens, max(1, arguments.all_tokens // tokens)),
+            *(arguments.channels, arguments.heads, arguments.dtype, threads),
+        )
 
 
 def main() -> None:
@@ -353,16 +397,16 @@ def main() -> None:
 
     if "native" in arguments.implementations and not native.is_built():
         parser.error(f"the native kernels were not compiled: {native.BUILD}")
-    torch.set_num_threads(arguments.threads)
     keep_freed_memory()
     kernels = native.instructions() if native.is_built() else "not compiled"
     print(
         f"{shlex.join(['python', *sys.argv])}\n{processor()}, "
-        f"{arguments.threads} threads, native kernels: {kernels}; Python "
+        f"native kernels: {kernels}; Python "
         f"{platform.python_version()}, torch {torch.__version__}; {arguments.channels} channels, "
         f"{arguments.heads} heads, {arguments.dtype}, causal, {arguments.all_tokens:,} tokens in "
         f"all; median and quartiles of {arguments.repetitions} rounds; memory beyond inputs and "
-        f"outputs; of product: share of the rate of a matrix product\n\n{HEADER}"
+        f"outputs; of product: share of the rate of a matrix product\n\n{HEADER}",
+        flush=True,
     )
     rows = []
     for which in arguments.passes:
@@ -370,7 +414,9 @@ def main() -> None:
             mine = list(measure(which, problem, arguments.implementations, arguments.repetitions))
             print(*lines(mine), sep="\n", flush=True)
             rows += mine
-    save(rows, FIELDS, arguments.csv, arguments.plot, plot)
+            save(rows, FIELDS, arguments.csv)
+    save(rows, FIELDS, picture=arguments.plot, plot=plot)
+    print("", BOUNDS, *bounds(rows), sep="\n")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-logging.basicConfig(level=logging.WARNING)  # before fairseq, which sets it to DEBUG
+logging.basicConfig(level=logging.WARNING, force=True)  # fairseq sets it to DEBUG
 
 SECONDS = 0.02  # that one measurement takes at least
+LONG = 2.0  # seconds after which a step has had enough rounds, if it has had FEW
+FEW = 3
 
 
 def keep_freed_memory() -> None:
@@ -30,7 +32,7 @@ def milliseconds_in_turn(
     steps: Iterable[Callable[[], None]], repetitions: int
 ) -> list[list[float]]:
     """Of every repetition of every step; one round after the other, so that what disturbs
-    the machine disturbs all alike."""
+    the machine disturbs all alike. Slow steps take part in the first rounds only."""
     functions = list(steps)
     for step in functions:
         step()  # what is allocated or compiled once
@@ -38,7 +40,8 @@ def milliseconds_in_turn(
     found: list[list[float]] = [[] for _ in functions]
     for _ in range(repetitions):
         for i, step in enumerate(functions):
-            found[i].append(1e3 * _seconds(step, calls[i]))
+            if len(found[i]) < FEW or calls[i] * sum(found[i]) < 1e3 * LONG:
+                found[i].append(1e3 * _seconds(step, calls[i]))
     return found
 
 
@@ -62,7 +65,9 @@ def process_memory(field: str) -> float:
 
 
 def in_own_process(measure_one: Callable, *arguments) -> tuple[float, float] | None:
-    context = multiprocessing.get_context("spawn")
+    """What it puts into the queue, its last argument."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fairseq.modules", "torch._dynamo"])
     results = context.SimpleQueue()
     process = context.Process(target=measure_one, args=(*arguments, results))
     process.start()
@@ -107,9 +112,9 @@ def new_file(text: str) -> Path:
 def save(
     rows: list[dict],
     fields: Sequence[str],
-    figures: Path | None,
-    picture: Path | None,
-    plot: Callable[[list[dict], Path], None],
+    figures: Path | None = None,
+    picture: Path | None = None,
+    plot: Callable[[list[dict], Path], None] | None = None,
 ) -> None:
     """As CSV, and drawn, where a file is given."""
     if figures:

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# ruff and the tests; arguments go to pytest. Without any: everything but the slow tests.
+# ruff and the tests, a process for each core; arguments go to pytest (-n 0: one process).
+# Without any: everything but the slow tests.
 set -euo pipefail
 CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # shellcheck source=scripts/setup.sh
 source scripts/setup.sh
 ruff check .
-python -m pytest "$@"
+python -m pytest -n auto --maxprocesses 8 --dist loadfile "$@"

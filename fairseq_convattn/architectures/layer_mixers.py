@@ -225,11 +225,14 @@ def attention_terms(args: Namespace) -> tuple[str, ...]:
 
 def _check_terms(config: MixerConfig) -> None:
     terms = config.attention_terms
-    if config.beyond_span == "zero" and not set(terms) & set(TABLE_TERMS):
+    from_tables = set(terms) & set(TABLE_TERMS)
+    if config.beyond_span == "zero" and not from_tables:
         refuse(
             "beyond_span",
             f"zero concerns the terms {', '.join(TABLE_TERMS)}, not {','.join(terms)}",
         )
+    if config.attention_span == 0 and config.beyond_span == "clip" and from_tables:
+        refuse("attention_span", "with a span of 0 --beyond-span clip gives all positions one tap")
     contents = ("content", "query", "key", "key_only")
     if config.query_key_projection != "linear" and not set(terms) & set(contents):
         refuse(

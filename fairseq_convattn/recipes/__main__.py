@@ -90,6 +90,7 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     stages = recipe.stages(settings)
     chosen = _chosen(options.stages, stages)
     if options.dry_run:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `| head` may close the pipe
         print("\n".join(_dry_run(recipe, settings, stages, chosen)))
         return
     _require_modules(recipe, chosen)

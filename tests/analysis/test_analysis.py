@@ -519,7 +519,7 @@ def test_figures_of_a_single_distance(tmp_path):
     figures = pytest.importorskip("fairseq_convattn.analysis.figures").figures
     _, path = masked_lm(
         tmp_path, encoder_mixers="composite", attention_terms="content,fixed,query",
-        attention_span=0,
+        attention_span=0, beyond_span="zero",
     )  # fmt: skip
     results, last = analyse([path], block=16)
     for _, figure in figures(results, last, block=16):

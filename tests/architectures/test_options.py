@@ -274,6 +274,7 @@ def test_tables_of_all_layers_are_one_on_demand():
         ("--decoder-mixers tisa,,tisa,tisa", "--decoder-mixers: a name is missing in 'tisa,,tis"),
         ("--convolved-heads half", "--convolved-heads: nothing is convolved; give --query-key"),
         ("--projection-activation gelu", "--projection-activation: nothing is convolved"),
+        ("--attention-span 0", "--attention-span: with a span of 0 --beyond-span clip gives all"),
         (
             "--attention-terms content,tisa --beyond-span zero",
             "--beyond-span: zero concerns the terms fixed, query, key, not content,tisa",
