@@ -64,6 +64,7 @@ TRANSLATION_ARCHITECTURES = {
 }
 GENERATED = 27  # tokens of every output, as IWSLT's sentences have on average
 SENTENCE = 27
+WORDS_OF_A_LINE = 100  # of the text that is cut into the language models' blocks
 BEAM = 5
 
 
@@ -113,50 +114,68 @@ class Commands:
         )
         (self.folder / name).write_text("".join(f"{line}\n" for line in text))
 
-    def prepare_text(self, tokens: int) -> None:
-        """``data-lm``, of as many tokens as all updates take; and ``data``, parallel."""
-        self.write("lm", 1 + tokens // 100, 100)
-        self.run("fairseq-preprocess --only-source --trainpref lm --destdir data-lm")
-        sentences = max(self.arguments.sentences, 1 + tokens // SENTENCE)
-        for split, count in (("train", sentences), ("test", self.arguments.sentences)):
-            for language in ("de", "en"):
-                self.write(f"{split}.{language}", count, SENTENCE - 1)
-        self.run(
-            "fairseq-preprocess -s de -t en --trainpref train --testpref test --destdir data "
-            "--joined-dictionary"
-        )
+    def _tokens(self, longest: int) -> int:
+        """As many as all updates take, of sequences of at most ``longest``."""
+        return (self.arguments.updates + 1) * max(self.arguments.batch_tokens, longest)
+
+    def text(self) -> str:
+        """A folder of text, made when it is needed; as the next one."""
+        if not (self.folder / "data").exists():
+            lines = 1 + self._tokens(max(self.arguments.tokens)) // WORDS_OF_A_LINE
+            self.write("text", lines, WORDS_OF_A_LINE)
+            self.run("fairseq-preprocess --only-source --trainpref text --destdir data")
+        return "data"
+
+    def parallel_text(self, tokens: int) -> str:
+        """Pairs of sentences of so many tokens, and a test set."""
+        name = f"parallel-{tokens}"
+        if not (self.folder / name).exists():
+            sentences = max(self.arguments.sentences, 1 + self._tokens(tokens) // tokens)
+            for split, count in (("train", sentences), ("test", self.arguments.sentences)):
+                for language in ("de", "en"):
+                    self.write(f"{split}.{language}", count, tokens - 1)
+            self.run(
+                "fairseq-preprocess -s de -t en --trainpref train --testpref test "
+                f"--destdir {name} --joined-dictionary"
+            )
+        return name
 
     def train(self, data: str, architecture: str, more: str) -> Run:
         printed, memory = self.run(
             f"fairseq-train {data} --user-dir {PLUGIN} --arch {architecture} {more} --seed 1 "
             "--optimizer adam --lr 1e-4 --disable-validation --num-workers 0 --log-format json "
-            f"--log-interval 1 --max-update {self.arguments.updates} --cpu"
+            f"--log-interval 1 --max-update {self.arguments.updates} --cpu "
+            "--required-batch-size-multiple 1"
         )
         return Run(_trained_speed(printed), memory, _parameters(printed))
 
     def train_language_model(self, model: str, tokens: int) -> Run:
         return self.train(
-            "data-lm",
+            self.text(),
             f"{LM_ARCHITECTURES[model]} {LM_SHAPE}",
             f"--task language_modeling --sample-break-mode none --tokens-per-sample {tokens} "
             f"--max-tokens {max(tokens, self.arguments.batch_tokens)} --no-save",
         )
 
-    def train_translation(self, model: str, more: str = "--no-save") -> Run:
+    def train_translation(self, model: str, tokens: int, more: str = "--no-save") -> Run:
         return self.train(
-            "data",
+            self.parallel_text(tokens),
             TRANSLATION_ARCHITECTURES[model],
-            f"--share-all-embeddings --max-tokens {self.arguments.batch_tokens} {more}",
+            f"--share-all-embeddings --max-tokens {max(tokens, self.arguments.batch_tokens)} "
+            f"--max-source-positions {tokens + 1} --max-target-positions {tokens + 1} {more}",
         )
 
     def generate(self, model: str) -> Run:
         checkpoint = self.folder / model / "checkpoint_last.pt"
         if not checkpoint.exists():
-            self.train_translation(model, f"--save-dir {model} --no-epoch-checkpoints")
+            more = f"--save-dir {model} --no-epoch-checkpoints"
+            self.train_translation(model, SENTENCE, more)
         printed, memory = self.run(
-            f"fairseq-generate data --user-dir {PLUGIN} --path {checkpoint} --beam {BEAM} "
+            f"fairseq-generate {self.parallel_text(SENTENCE)} --user-dir {PLUGIN} "
+            f"--path {checkpoint} --beam {BEAM} "
             f"--min-len {GENERATED} --max-len-a 0 --max-len-b {GENERATED} --cpu --quiet "
-            f"--batch-size {self.arguments.sentences_per_batch} --num-workers 0"
+            f"--batch-size {self.arguments.sentences_per_batch} --num-workers 0 "
+            "--required-batch-size-multiple 1"
         )
         speed = float(re.search(r"([\d.]+) tokens/s\)", printed)[1])
         return Run(speed, memory, 0)
@@ -183,7 +202,10 @@ def measure(commands: Commands, arguments: argparse.Namespace) -> Iterator[dict]
     cases = []
     if "lm" in arguments.tasks:
         cases += [("lm", tokens) for tokens in arguments.tokens]
-    cases += [(task, SENTENCE) for task in ("translation", "generate") if task in arguments.tasks]
+    if "translation" in arguments.tasks:
+        cases += [("translation", tokens) for tokens in (SENTENCE, *arguments.tokens)]
+    if "generate" in arguments.tasks:
+        cases += [("generate", SENTENCE)]
     for task, tokens in cases:
         found: dict[str, list[Run]] = {model: [] for model in arguments.models}
         for _ in range(arguments.repetitions):
@@ -191,7 +213,7 @@ def measure(commands: Commands, arguments: argparse.Namespace) -> Iterator[dict]
                 if task == "lm":
                     runs.append(commands.train_language_model(model, tokens))
                 elif task == "translation":
-                    runs.append(commands.train_translation(model))
+                    runs.append(commands.train_translation(model, tokens))
                 else:
                     runs.append(commands.generate(model))
         for model, runs in found.items():
@@ -238,6 +260,12 @@ def line(row: dict, rows: list[dict]) -> str:
     )
 
 
+CURVES = {
+    "lm": {"title": "training a language model", "xlabel": "tokens of a block"},
+    "translation": {"title": "training a translator", "xlabel": "tokens of a sentence"},
+}
+
+
 def plot(rows: list[dict], file: Path) -> None:
     import matplotlib
 
@@ -251,7 +279,7 @@ def plot(rows: list[dict], file: Path) -> None:
     for axis, task in zip(axes[0], tasks, strict=True):
         mine = [row for row in rows if row["task"] == task]
         models = list(dict.fromkeys(row["model"] for row in mine))
-        if task == "lm":
+        if task != "generate":
             for model in models:
                 points = [
                     (row["tokens"], row["tokens_per_second"])
@@ -260,7 +288,7 @@ def plot(rows: list[dict], file: Path) -> None:
                 ]
                 style = "--s" if model in FAIRSEQS else "-o"
                 axis.plot(*zip(*points, strict=True), style, label=_label(model), markersize=4)
-            axis.set(xscale="log", xlabel="tokens of a block", title="training a language model")
+            axis.set(xscale="log", **CURVES[task])
             ticks = sorted({row["tokens"] for row in mine})
             axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
             axis.minorticks_off()
@@ -269,9 +297,9 @@ def plot(rows: list[dict], file: Path) -> None:
             speeds = [row["tokens_per_second"] for row in mine]
             axis.barh([_label(model) for model in models], speeds)
             axis.invert_yaxis()
-            axis.set(title={"translation": "training a translator"}.get(task, "translating"))
-        axis.set(**{"ylabel" if task == "lm" else "xlabel": "tokens per second"})
-        axis.set(**{"ylim" if task == "lm" else "xlim": (0, None)})
+            axis.set(title="translating")
+        speed = "x" if task == "generate" else "y"
+        axis.set(**{f"{speed}label": "tokens per second", f"{speed}lim": (0, None)})
         axis.grid(alpha=0.3)
     figure.savefig(file)
 
@@ -288,7 +316,8 @@ def _options() -> argparse.ArgumentParser:
         "--tokens",
         type=lengths,
         default=[128, 512, 1024, 2048],
-        help="of the language models' blocks (default: 128,512,1024,2048)",
+        help="of the language models' blocks, and beside 27 of the translators' sentences "
+        "(default: 128,512,1024,2048)",
     )
     for option, default, what in (
         ("--batch-tokens", 2048, "tokens of an update, at least"),
@@ -326,8 +355,6 @@ def main() -> None:
     rows: list[dict] = []
     with tempfile.TemporaryDirectory() as folder:
         commands = Commands(Path(folder), arguments)
-        longest = max([arguments.batch_tokens, *arguments.tokens])
-        commands.prepare_text((arguments.updates + 1) * longest)
         for row in measure(commands, arguments):
             rows.append(row)
             if row["model"] == arguments.models[-1]:

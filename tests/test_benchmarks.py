@@ -2,6 +2,7 @@ import csv
 import subprocess
 import sys
 
+import pytest
 from conftest import ROOT, train
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -51,3 +52,20 @@ def test_decoding(data, tmp_path):
     assert float(row["sentences_per_second"]) > 0 and row["x_first"] == "1.0"
     done = subprocess.run([*decoding, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 2 and "there is no such file" in done.stderr
+
+
+@pytest.mark.slow
+def test_end_to_end(tmp_path):
+    figures, plot = tmp_path / "figures.csv", tmp_path / "figures.png"
+    options = "--tokens 16 --batch-tokens 32 --models dynamic,transformer --updates 2 "
+    options += "--repetitions 1 --sentences 2 --threads 1"
+    command = (sys.executable, str(BENCHMARKS / "end_to_end.py"), *options.split())
+    run = subprocess.run(
+        [*command, "--csv", str(figures), "--plot", str(plot)], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    with open(figures, newline="") as file:
+        rows = list(csv.DictReader(file))
+    cases = [("lm", "16"), ("translation", "27"), ("translation", "16"), ("generate", "27")]
+    assert [(row["task"], row["tokens"]) for row in rows[::2]] == cases
+    assert all(float(row["tokens_per_second"]) > 0 for row in rows) and plot.stat().st_size
