@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from .command import Command, Stage
 from .errors import RecipeError
 from .record import environment, now, write_json
+from .settings import ROOT
 
 _LAST_LINES = 20
 
@@ -180,8 +181,12 @@ def _execute(command: Command, log: Path) -> int:
 
 
 def _call(command: Command, stdout: TextIO, stderr: TextIO, log: Path) -> int:
-    programs = Path(sys.executable).parent
-    variables = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"}
+    # scripts find this package installed or not
+    first = {"PATH": Path(sys.executable).parent, "PYTHONPATH": ROOT}
+    variables = os.environ | {
+        name: os.pathsep.join(filter(None, (str(path), os.environ.get(name))))
+        for name, path in first.items()
+    }
     process = subprocess.Popen(
         [*command.arguments, *command.scaling],
         stdin=subprocess.DEVNULL,

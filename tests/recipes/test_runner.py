@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
+import fairseq_convattn
 from fairseq_convattn.recipes.command import Command, Stage
 from fairseq_convattn.recipes.errors import RecipeError
 from fairseq_convattn.recipes.recipe import STAGES
@@ -64,7 +66,9 @@ def test_continues_where_a_command_failed(tmp_path, capsys, where):
 def test_continues_where_the_run_was_interrupted(tmp_path, where, number):
     """The command lives in a session of its own: SIGINT ends it with the run, and where the run
     was killed no other begins before it has ended."""
-    stages = five_stages(tmp_path, f"kill -{int(number)} $PPID; sleep 0.3; exit 1", where)
+    # a run that has not yet returned from starting the command would not know of it
+    trouble = f"sleep 0.2; kill -{int(number)} $PPID; sleep 0.3; exit 1"
+    stages = five_stages(tmp_path, trouble, where)
     process = multiprocessing.get_context("fork").Process(target=run, args=(tmp_path, stages))
     process.start()
     process.join()
@@ -151,6 +155,16 @@ def test_an_error_of_a_script_is_the_error_of_the_run(tmp_path):
     stages = [Stage("prepare", [shell("echo 'error: no train.en in DIR' >&2; exit 1")])]
     with pytest.raises(RecipeError, match=r"^no train.en in DIR \(log: "):
         run(tmp_path, stages, ["prepare"])
+
+
+def test_its_commands_find_the_package_that_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
+    script = f"cd {tmp_path}; python -c 'import fairseq_convattn as f; print(f.__file__)'; "
+    script += "echo $PYTHONPATH"
+    run(tmp_path, [Stage("prepare", [shell(script, stdout=tmp_path / "found")])], ["prepare"])
+    package, path = (tmp_path / "found").read_text().splitlines()
+    assert package == fairseq_convattn.__file__
+    assert path == os.pathsep.join([str(ROOT), str(tmp_path / "own")])
 
 
 def test_records_say_what_was_run_and_where(tmp_path):
