@@ -290,27 +290,25 @@ static inline __attribute__((always_inline)) void prefetch_rows(
         }
 }
 
-/* Outputs of a tile from row `first` to `end`, from inputs that are packed. */
-static void forward_rows(const tile *t, long first, long end)
+/* Outputs of a tile, from inputs that are packed. */
+static void forward_rows(const tile *t, long time)
 {
     const problem *p = t->p;
-    if (first >= end)
-        return;
-    pack(t, p->x, p->inputs, t->start + first - p->left, end - first + p->taps - 1, t->x);
-    for (long n = first; n < end; n += BLOCK)
+    pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, t->x);
+    for (long n = 0; n < time; n += BLOCK)
         for (long i = 0; i < t->strips; i++) {
             strip q = strip_at(p, t->first + i);
-            long stride, count = at_most(end - n, BLOCK);
+            long stride, count = at_most(time - n, BLOCK);
             float *y = outputs(t, p->y, q, n, &stride);
             prefetch_rows(y, 0, stride, count, q.width, 1);
-            use.convolve(slot(t, t->x, i) + (n - first) * q.width, q.width,
+            use.convolve(slot(t, t->x, i) + n * q.width, q.width,
                          taps_slot(t, t->w, q.head) + n * t->stride, t->stride, 1, y, stride,
                          count, q.width, p->taps);
             write_outputs(t, p->y, q, n, count);
         }
 }
 
-/* Likewise, from inputs where they lie. */
+/* Those from row `first` to `end`, from inputs where they lie. */
 static void forward_rows_in_place(const tile *t, long first, long end)
 {
     const problem *p = t->p;
@@ -329,20 +327,42 @@ static void forward_rows_in_place(const tile *t, long first, long end)
         }
 }
 
-/* Few taps are fastest without packing, where all inputs of an output exist. */
+/* Likewise, one by one, where some of their inputs do not exist. */
+static void forward_edge_in_place(const tile *t, long first, long end)
+{
+    const problem *p = t->p;
+    for (long n = first; n < end; n++) {
+        int64_t input = t->start + n - p->left, skipped = input < 0 ? -input : 0;
+        int64_t taps = at_most(p->inputs - input, p->taps) - skipped;
+        taps = taps > 0 ? taps : 0;
+        for (long i = 0; i < t->strips; i++) {
+            strip q = strip_at(p, t->first + i);
+            int64_t at = taps ? row_of(&p->x, input + skipped, t->b) + q.channel : 0;
+            long stride;
+            float *y = outputs(t, p->y, q, n, &stride);
+            use.convolve((float *)p->x.data + at, p->x.time_stride,
+                         taps_slot(t, t->w, q.head) + n * t->stride + skipped, t->stride, 1, y,
+                         stride, 1, q.width, taps);
+        }
+    }
+}
+
+/* Few taps are fastest without packing. */
 static void forward_tile(const tile *t)
 {
     const problem *p = t->p;
-    long time = at_most(p->time - t->start, TILE), first = time, end = time;
+    long time = at_most(p->time - t->start, TILE);
     pack_taps(t, t->start, time);
-    if (p->taps <= FEW_TAPS && !p->half && !p->x.index && p->head_dim % use.lanes == 0) {
-        first = p->left > t->start ? at_most(p->left - t->start, time) : 0;
-        int64_t last = p->inputs - p->taps + 1 + p->left - t->start;
-        end = last > first ? at_most(last, time) : first;
+    if (p->taps > FEW_TAPS || p->half || p->x.index || p->head_dim % use.lanes) {
+        forward_rows(t, time);
+        return;
     }
-    forward_rows(t, 0, first);
+    long first = p->left > t->start ? at_most(p->left - t->start, time) : 0;
+    int64_t last = p->inputs - p->taps + 1 + p->left - t->start;
+    long end = last > first ? at_most(last, time) : first;
+    forward_edge_in_place(t, 0, first);
     forward_rows_in_place(t, first, end);
-    forward_rows(t, end, time);
+    forward_edge_in_place(t, end, time);
 }
 
 /* grad_x[j] = sum_k w[j + left - k, k] grad[j + left - k]: a convolution with turned taps, where
