@@ -114,6 +114,11 @@ class Commands:
         )
         (self.folder / name).write_text("".join(f"{line}\n" for line in text))
 
+    def dictionary(self) -> str:
+        """A file of all types, of which a short text has some only."""
+        (self.folder / "types").write_text("".join(f"{word} 1\n" for word in range(TYPES)))
+        return "types"
+
     def _tokens(self, longest: int) -> int:
         """As many as all updates take, of sequences of at most ``longest``."""
         return (self.arguments.updates + 1) * max(self.arguments.batch_tokens, longest)
@@ -123,7 +128,10 @@ class Commands:
         if not (self.folder / "data").exists():
             lines = 1 + self._tokens(max(self.arguments.tokens)) // WORDS_OF_A_LINE
             self.write("text", lines, WORDS_OF_A_LINE)
-            self.run("fairseq-preprocess --only-source --trainpref text --destdir data")
+            self.run(
+                "fairseq-preprocess --only-source --trainpref text --destdir data "
+                f"--srcdict {self.dictionary()}"
+            )
         return "data"
 
     def parallel_text(self, tokens: int) -> str:
@@ -136,7 +144,7 @@ class Commands:
                     self.write(f"{split}.{language}", count, tokens - 1)
             self.run(
                 "fairseq-preprocess -s de -t en --trainpref train --testpref test "
-                f"--destdir {name} --joined-dictionary"
+                f"--destdir {name} --joined-dictionary --srcdict {self.dictionary()}"
             )
         return name
 
