@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from measuring import (
+    ROUNDS,
     in_own_process,
     keep_freed_memory,
     lengths,
@@ -341,7 +342,7 @@ def main() -> None:
         f"{platform.python_version()}, torch {torch.__version__}; batch {arguments.batch}, "
         f"{arguments.heads} heads of {arguments.head_dim}, {arguments.dtype}, "
         f"{'causal' if arguments.causal else 'padded'}, span {SPAN}; median and quartiles of "
-        f"{arguments.repetitions} rounds; published: how many times longer it takes for the "
+        f"{arguments.repetitions} rounds, {ROUNDS}; published: how many times longer it takes for the "
         f"same terms; memory beyond the inputs\n\n{HEADER}"
     )
     rows = []

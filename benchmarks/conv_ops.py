@@ -8,8 +8,8 @@ scaled_dot_product_attention from given queries, keys and values; and, as floors
 tensor and as many multiply-adds as a product of matrices of 1,024 rows and columns.
 Implementations are timed in turn, round after round, slow ones in the first three at least, with
 memory that is freed kept for the next one; memory is measured once each, in a process of its own,
-beyond inputs and outputs. At the end, from the two largest kernel sizes, what each tap adds to
-the time of the native kernels and what does not depend on their number. Linux only.
+beyond inputs and outputs. At the end, from the two largest kernel sizes above 8 taps, what each
+tap adds to the time of the native kernels and what does not depend on their number. Linux only.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from measuring import (
+    ROUNDS,
     in_own_process,
     keep_freed_memory,
     lengths,
@@ -49,6 +50,7 @@ FIELDS = (
     *("milliseconds", "lower_quartile", "upper_quartile", "memory_MiB"),
 )
 MATRIX = 1024
+FEW_TAPS = 8  # up to which the native kernels compute otherwise
 
 
 class Problem(NamedTuple):
@@ -186,10 +188,11 @@ def measure_memory(which: str, name: str, problem: Problem, results) -> None:
     before = process_memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     once()
+    peak = process_memory("VmHWM")
     outputs = compute(*tensors).nbytes
     if which == "training":
         outputs += sum(tensor.nbytes for tensor in tensors)
-    results.put(max(0.0, process_memory("VmHWM") - before - outputs / 2**20))
+    results.put(max(0.0, peak - before - outputs / 2**20))
 
 
 def floor(name: str, milliseconds: float, which: str, problem: Problem) -> float:
@@ -245,10 +248,13 @@ def lines(rows: list[dict]) -> Iterator[str]:
 
 
 def bounds(rows: list[dict]) -> Iterator[str]:
-    """What the native kernels' time is made of, wherever it grows with the kernel size."""
+    """What the native kernels' time is made of, where it grows with the kernel size."""
     of_problem: dict[tuple, dict[int, dict[str, float]]] = {}
     for row in rows:
-        by_size = of_problem.setdefault(tuple(row[field] for field in FIELDS[:3] + FIELDS[4:5]), {})
+        if row["kernel_size"] <= FEW_TAPS:
+            continue
+        shape = tuple(row[field] for field in ("pass", "threads", "convolution", "tokens"))
+        by_size = of_problem.setdefault(shape, {})
         by_size.setdefault(row["kernel_size"], {})[row["implementation"]] = row["milliseconds"]
     for (which, threads, convolution, tokens), by_size in of_problem.items():
         if len(by_size) < 2 or not {"native", *FLOORS} <= by_size[min(by_size)].keys():
@@ -256,13 +262,12 @@ def bounds(rows: list[dict]) -> Iterator[str]:
         small, large = sorted(by_size)[-2:]
         tap = (by_size[large]["native"] - by_size[small]["native"]) / (large - small)
         rest = by_size[large]["native"] - large * tap
+        problem = f"{which:9}{threads:7} {convolution:12}{f'{small}, {large}':>7}{tokens:7,}"
         if tap <= 0 or rest <= 0:
+            yield f"{problem}  no line that rises from above zero"
             continue
         rate = by_size[large]["product"] / large / tap
-        yield (
-            f"{which:9}{threads:7} {convolution:12}{f'{small}, {large}':>7}{tokens:7,}"
-            f"{tap:12.4f}{rate:11.0%}{rest:12.2f}{rest / by_size[large]['copy']:8.2f}"
-        )
+        yield f"{problem}{tap:12.4f}{rate:11.0%}{rest:12.2f}{rest / by_size[large]['copy']:8.2f}"
 
 
 BOUNDS = (
@@ -302,7 +307,7 @@ def plot(rows: list[dict], file: Path) -> None:
                 axis.plot(
                     *zip(*points, strict=True), style, label=name, color=colours[name], markersize=4
                 )
-            title = f"{which}: {panel[0]}, {panel[1]} taps"
+            title = f"{which}: {panel[0]}, {panel[1]} taps, {fewest} threads"
             axis.set(title=title, xlabel="tokens", ylabel="ms", xscale="log", yscale="log")
             ticks = sorted({row["tokens"] for row in mine})
             axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
@@ -404,8 +409,8 @@ def main() -> None:
         f"native kernels: {kernels}; Python "
         f"{platform.python_version()}, torch {torch.__version__}; {arguments.channels} channels, "
         f"{arguments.heads} heads, {arguments.dtype}, causal, {arguments.all_tokens:,} tokens in "
-        f"all; median and quartiles of {arguments.repetitions} rounds; memory beyond inputs and "
-        f"outputs; of product: share of the rate of a matrix product\n\n{HEADER}",
+        f"all; median and quartiles of {arguments.repetitions} rounds, {ROUNDS}; memory beyond "
+        f"inputs and outputs; of product: share of the rate of a matrix product\n\n{HEADER}",
         flush=True,
     )
     rows = []
@@ -416,7 +421,8 @@ def main() -> None:
             rows += mine
             save(rows, FIELDS, arguments.csv)
     save(rows, FIELDS, picture=arguments.plot, plot=plot)
-    print("", BOUNDS, *bounds(rows), sep="\n")
+    if found := list(bounds(rows)):
+        print("", BOUNDS, *found, sep="\n")
 
 
 if __name__ == "__main__":

@@ -62,8 +62,7 @@ TRANSLATION_ARCHITECTURES = {
     "transformer": "transformer_iwslt_de_en",
     "lightconv": "lightconv_iwslt_de_en --encoder-conv-type dynamic --decoder-conv-type dynamic",
 }
-GENERATED = 27  # tokens of every output, as IWSLT's sentences have on average
-SENTENCE = 27
+SENTENCE = 27  # tokens, and those of every output, as IWSLT's have on average
 WORDS_OF_A_LINE = 100  # of the text that is cut into the language models' blocks
 BEAM = 5
 
@@ -181,7 +180,7 @@ class Commands:
         printed, memory = self.run(
             f"fairseq-generate {self.parallel_text(SENTENCE)} --user-dir {PLUGIN} "
             f"--path {checkpoint} --beam {BEAM} "
-            f"--min-len {GENERATED} --max-len-a 0 --max-len-b {GENERATED} --cpu --quiet "
+            f"--min-len {SENTENCE} --max-len-a 0 --max-len-b {SENTENCE} --cpu --quiet "
             f"--batch-size {self.arguments.sentences_per_batch} --num-workers 0 "
             "--required-batch-size-multiple 1"
         )
@@ -211,7 +210,7 @@ def measure(commands: Commands, arguments: argparse.Namespace) -> Iterator[dict]
     if "lm" in arguments.tasks:
         cases += [("lm", tokens) for tokens in arguments.tokens]
     if "translation" in arguments.tasks:
-        cases += [("translation", tokens) for tokens in (SENTENCE, *arguments.tokens)]
+        cases += [("translation", n) for n in dict.fromkeys((SENTENCE, *arguments.tokens))]
     if "generate" in arguments.tasks:
         cases += [("generate", SENTENCE)]
     for task, tokens in cases:
@@ -324,11 +323,11 @@ def _options() -> argparse.ArgumentParser:
         "--tokens",
         type=lengths,
         default=[128, 512, 1024, 2048],
-        help="of the language models' blocks, and beside 27 of the translators' sentences "
+        help=f"of the language models' blocks, and beside {SENTENCE} of the translators' sentences "
         "(default: 128,512,1024,2048)",
     )
     for option, default, what in (
-        ("--batch-tokens", 2048, "tokens of an update, at least"),
+        ("--batch-tokens", 2048, "tokens of an update, at most, or one sequence"),
         ("--updates", 5, "of a training run, of which the median but for the first one"),
         ("--sentences", 128, "to be translated"),
         ("--sentences-per-batch", 32, "while translating"),

@@ -15,7 +15,7 @@ from pathlib import Path
 logging.basicConfig(level=logging.WARNING, force=True)  # fairseq sets it to DEBUG
 
 SECONDS = 0.02  # that one measurement takes at least
-LONG = 2.0  # seconds after which a step has had enough rounds, if it has had FEW
+LONG = 2.0  # seconds that all rounds of a slow step take, unless FEW take longer
 FEW = 3
 
 
@@ -36,13 +36,21 @@ def milliseconds_in_turn(
     functions = list(steps)
     for step in functions:
         step()  # what is allocated or compiled once
-    calls = [max(1, round(SECONDS / _seconds(step, 1))) for step in functions]
+    seconds = [_seconds(step, 1) for step in functions]
+    calls = [max(1, round(SECONDS / each)) for each in seconds]
+    rounds = [
+        repetitions if n > 1 else max(FEW, int(LONG / t))
+        for n, t in zip(calls, seconds, strict=True)
+    ]
     found: list[list[float]] = [[] for _ in functions]
-    for _ in range(repetitions):
+    for n in range(repetitions):
         for i, step in enumerate(functions):
-            if len(found[i]) < FEW or calls[i] * sum(found[i]) < 1e3 * LONG:
+            if n < rounds[i]:
                 found[i].append(1e3 * _seconds(step, calls[i]))
     return found
+
+
+ROUNDS = f"of slow implementations as many as take {LONG:.0f} seconds, or {FEW}"
 
 
 def _seconds(step: Callable[[], None], calls: int) -> float:
