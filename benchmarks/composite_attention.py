@@ -342,8 +342,8 @@ def main() -> None:
         f"{platform.python_version()}, torch {torch.__version__}; batch {arguments.batch}, "
         f"{arguments.heads} heads of {arguments.head_dim}, {arguments.dtype}, "
         f"{'causal' if arguments.causal else 'padded'}, span {SPAN}; median and quartiles of "
-        f"{arguments.repetitions} rounds, {ROUNDS}; published: how many times longer it takes for the "
-        f"same terms; memory beyond the inputs\n\n{HEADER}"
+        f"{arguments.repetitions} rounds, {ROUNDS}; published: how many times longer it takes "
+        f"for the same terms; memory beyond the inputs\n\n{HEADER}"
     )
     rows = []
     for which in arguments.passes:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ruff and the tests, a process for each core; arguments go to pytest (-n 0: one process).
-# Without any: everything but the slow tests.
+# ruff and the tests, a process for each core, at most 8; arguments go to pytest (-n 0: one
+# process, for -s and breakpoint()). Without any: everything but the slow tests.
 set -euo pipefail
 CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 

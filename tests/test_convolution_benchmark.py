@@ -2,6 +2,7 @@ import csv
 import importlib.util
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -47,6 +48,33 @@ def test_the_products_time_is_that_of_as_many_operations(benchmark):
     assert benchmark.floor("product", 10.0, "forward", problem) == pytest.approx(10 * share)
     assert benchmark.floor("product", 10.0, "training", problem) == pytest.approx(10 * share)
     assert benchmark.floor("copy", 10.0, "training", problem) == 10.0
+
+
+def test_what_a_tap_costs_is_the_slope_between_packed_kernels(benchmark):
+    def rows(**milliseconds):
+        shape = {"pass": "forward", "threads": 1, "convolution": "dynamic", "tokens": 64}
+        for name, of_taps in milliseconds.items():
+            for taps in (7, 15, 31):
+                row = {"implementation": name, "kernel_size": taps, "milliseconds": of_taps(taps)}
+                yield shape | row
+
+    def floors(taps):
+        return 0.05 * taps
+
+    times = rows(native=lambda k: 50 if k < 8 else 2 + 0.1 * k, copy=lambda k: 0.5, product=floors)
+    (line,) = benchmark.bounds(list(times))
+    assert line.split()[-4:] == ["0.1000", "50%", "2.00", "4.00"]
+    falling = rows(native=lambda k: 9 - 0.1 * k, copy=lambda k: 0.5, product=floors)
+    (line,) = benchmark.bounds(list(falling))
+    assert "no line" in line
+
+
+def test_slow_steps_alone_take_fewer_rounds(benchmark, monkeypatch):
+    measuring = sys.modules["measuring"]
+    monkeypatch.setattr(measuring, "LONG", 0.15)
+    steps = [lambda: time.sleep(0.001), lambda: time.sleep(0.1)]
+    fast, slow = measuring.milliseconds_in_turn(steps, 5)
+    assert (len(fast), len(slow)) == (5, measuring.FEW)
 
 
 def test_table_and_figures(tmp_path):

@@ -187,7 +187,7 @@ def _check_composite(config: MixerConfig) -> None:
     if config.attention_dropout == 1:
         refuse("attention_dropout", "composite attention needs less than 1, not 1.0")
     if config.attention_span < 0:
-        refuse("attention_span", f"a span of {config.attention_span} cannot work, give at least 0")
+        refuse("attention_span", f"a span of {config.attention_span} cannot work")
     if config.tisa_kernels < 1:
         refuse("tisa_kernels", f"{config.tisa_kernels} kernels cannot work, give at least 1")
     taps = config.projection_kernel_size

@@ -90,7 +90,6 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     stages = recipe.stages(settings)
     chosen = _chosen(options.stages, stages)
     if options.dry_run:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `| head` may close the pipe
         print("\n".join(_dry_run(recipe, settings, stages, chosen)))
         return
     _require_modules(recipe, chosen)
@@ -240,4 +239,6 @@ def _elsewhere(
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    if "--dry-run" in sys.argv:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `| head` may close the pipe
     main()

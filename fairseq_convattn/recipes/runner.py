@@ -181,18 +181,12 @@ def _execute(command: Command, log: Path) -> int:
 
 
 def _call(command: Command, stdout: TextIO, stderr: TextIO, log: Path) -> int:
-    # scripts find this package installed or not
-    first = {"PATH": Path(sys.executable).parent, "PYTHONPATH": ROOT}
-    variables = os.environ | {
-        name: os.pathsep.join(filter(None, (str(path), os.environ.get(name))))
-        for name, path in first.items()
-    }
     process = subprocess.Popen(
         [*command.arguments, *command.scaling],
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
-        env=variables,
+        env=os.environ | _search_paths(),
         close_fds=False,  # it keeps the lock
         start_new_session=True,
     )
@@ -210,6 +204,15 @@ def _call(command: Command, stdout: TextIO, stderr: TextIO, log: Path) -> int:
         print(*lines, sep="\n", file=sys.stderr)
         raise RecipeError(f"{command.arguments[0]} failed; its log is {log}")
     return usage.ru_maxrss * 1024
+
+
+def _search_paths() -> dict[str, str]:
+    """With this Python's programs and this package first, which need not be installed."""
+    first = {"PATH": Path(sys.executable).parent, "PYTHONPATH": ROOT}
+    return {
+        name: os.pathsep.join(filter(None, (str(path), os.environ.get(name))))
+        for name, path in first.items()
+    }
 
 
 def _remove(path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from conftest import ROOT
 
 SCRIPT = Path(__file__).with_name("compile_for_gpus.py")
+UNABLE = 3  # as there
 SHARED_MEMORY = {"80": 163 * 1024, "89": 99 * 1024, "90": 227 * 1024}  # bytes a block may have
 KERNELS = {
     "convolution": {
@@ -25,19 +26,21 @@ pytestmark = pytest.mark.skipif(
 
 
 def compiled(operation, capability, dtype, *shapes):
-    environment = {name: os.environ[name] for name in os.environ.keys() - {"TRITON_INTERPRET"}}
     run = subprocess.run(
         [sys.executable, str(SCRIPT), operation, capability, dtype, *shapes],
-        capture_output=True, text=True, env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
+    if run.returncode == UNABLE:
+        pytest.skip("this build of Triton compiles for no NVIDIA GPU")
     assert run.returncode == 0, run.stderr[-2000:]
-    return [json.loads(line) for line in run.stdout.splitlines()]
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    assert {kernel["kernel"] for kernel in found} == KERNELS[operation]
+    return found
 
 
 @pytest.mark.parametrize("operation, shapes", [("convolution", "2"), ("attention", "1")])
 def test_kernels_compile(operation, shapes):
     found = compiled(operation, "90", "bfloat16", shapes)
-    assert {kernel["kernel"] for kernel in found} == KERNELS[operation]
     assert all(kernel["shared_memory"] <= SHARED_MEMORY["89"] for kernel in found)
     if operation == "convolution":  # those of attention with every term do spill registers
         assert all(kernel["stack"] == 0 for kernel in found)

@@ -159,8 +159,8 @@ def test_an_error_of_a_script_is_the_error_of_the_run(tmp_path):
 
 def test_its_commands_find_the_package_that_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
-    script = f"cd {tmp_path}; python -c 'import fairseq_convattn as f; print(f.__file__)'; "
-    script += "echo $PYTHONPATH"
+    find = "import importlib.util as i; print(i.find_spec('fairseq_convattn').origin)"
+    script = f'cd {tmp_path}; python -S -c "{find}"; echo $PYTHONPATH'  # -S: no site-packages
     run(tmp_path, [Stage("prepare", [shell(script, stdout=tmp_path / "found")])], ["prepare"])
     package, path = (tmp_path / "found").read_text().splitlines()
     assert package == fairseq_convattn.__file__

@@ -290,7 +290,7 @@ static inline __attribute__((always_inline)) void prefetch_rows(
         }
 }
 
-/* Outputs of a tile, from inputs that are packed. */
+/* Outputs of a tile from its inputs packed. */
 static void forward_rows(const tile *t, long time)
 {
     const problem *p = t->p;
@@ -308,7 +308,7 @@ static void forward_rows(const tile *t, long time)
         }
 }
 
-/* Those from row `first` to `end`, from inputs where they lie. */
+/* Outputs from row `first` to `end`, all of whose inputs exist, from where those lie. */
 static void forward_rows_in_place(const tile *t, long first, long end)
 {
     const problem *p = t->p;
@@ -327,7 +327,7 @@ static void forward_rows_in_place(const tile *t, long first, long end)
         }
 }
 
-/* Likewise, one by one, where some of their inputs do not exist. */
+/* Outputs from row `first` to `end`, one by one, from where those of their inputs lie that exist. */
 static void forward_edge_in_place(const tile *t, long first, long end)
 {
     const problem *p = t->p;
@@ -347,7 +347,7 @@ static void forward_edge_in_place(const tile *t, long first, long end)
     }
 }
 
-/* Few taps are fastest without packing. */
+/* Few taps are fastest without packing, which costs as much as they do. */
 static void forward_tile(const tile *t)
 {
     const problem *p = t->p;
