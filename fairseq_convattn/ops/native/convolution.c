@@ -160,11 +160,12 @@ static long strips_of_group(const problem *p)
 }
 
 /* A tile of one sentence, of the strips from `first` on. Rows of taps and of their gradients
-   have `stride` floats, zeros after the taps. */
+   have `stride` floats, zeros after the taps; rows of taps lie `step` floats apart, 0 where one
+   serves all positions. */
 typedef struct {
     const problem *p;
     int64_t b, start, first;
-    long strips, rows, stride;
+    long strips, rows, stride, step;
     float *x, *grad, *y, *w, *undropped, *grad_w, *sums;
 } tile;
 
@@ -252,6 +253,8 @@ static void read_taps(const tile *t, int64_t first, int64_t end, int64_t at, lon
 static void pack_taps(const tile *t, int64_t from, long count)
 {
     const problem *p = t->p;
+    if (!t->step)
+        from = 0, count = 1;
     int64_t head = strip_at(p, t->first).head;
     int64_t end_head = strip_at(p, t->first + t->strips - 1).head + 1;
     long first = from < 0 ? at_most(-from, count) : 0;
@@ -302,7 +305,7 @@ static void forward_rows(const tile *t, long time)
             float *y = outputs(t, p->y, q, n, &stride);
             prefetch_rows(y, 0, stride, count, q.width, 1);
             use.convolve(slot(t, t->x, i) + n * q.width, q.width,
-                         taps_slot(t, t->w, q.head) + n * t->stride, t->stride, 1, y, stride,
+                         taps_slot(t, t->w, q.head) + n * t->step, t->step, 1, y, stride,
                          count, q.width, p->taps);
             write_outputs(t, p->y, q, n, count);
         }
@@ -322,7 +325,7 @@ static void forward_rows_in_place(const tile *t, long first, long end)
                           p->x.time_stride, MOST_ROWS, q.width, 0);
             prefetch_rows(y, MOST_ROWS * stride, stride, MOST_ROWS, q.width, 1);
             use.convolve((float *)p->x.data + at, p->x.time_stride,
-                         taps_slot(t, t->w, q.head) + n * t->stride, t->stride, 1, y, stride,
+                         taps_slot(t, t->w, q.head) + n * t->step, t->step, 1, y, stride,
                          at_most(end - n, MOST_ROWS), q.width, p->taps);
         }
 }
@@ -341,7 +344,7 @@ static void forward_edge_in_place(const tile *t, long first, long end)
             long stride;
             float *y = outputs(t, p->y, q, n, &stride);
             use.convolve((float *)p->x.data + at, p->x.time_stride,
-                         taps_slot(t, t->w, q.head) + n * t->stride + skipped, t->stride, 1, y,
+                         taps_slot(t, t->w, q.head) + n * t->step + skipped, t->step, 1, y,
                          stride, 1, q.width, taps);
         }
     }
@@ -381,10 +384,19 @@ static void input_gradient_tile(const tile *t)
             float *y = outputs(t, p->grad_x, q, n, &stride);
             prefetch_rows(y, 0, stride, count, q.width, 1);
             use.convolve(slot(t, t->grad, i) + n * q.width, q.width,
-                         taps_slot(t, t->w, q.head) + n * t->stride + last, t->stride,
-                         t->stride - 1, y, stride, count, q.width, p->taps);
+                         taps_slot(t, t->w, q.head) + n * t->step + last, t->step,
+                         t->step - 1, y, stride, count, q.width, p->taps);
             write_outputs(t, p->grad_x, q, n, count);
         }
+}
+
+/* Adds all rows of the weights' gradient to the first one, which is left. */
+static long add_rows(const tile *t, long rows)
+{
+    for (long i = 1; i < rows; i++)
+        for (long k = 0; k < t->p->taps; k++)
+            t->grad_w[k] += t->grad_w[i * t->stride + k];
+    return 1;
 }
 
 /* From the gradient of a head's weights to that of its taps; rows of weights from `first_row`. */
@@ -393,20 +405,18 @@ static void write_tap_gradient(const tile *t, int64_t head, long time, long firs
     const problem *p = t->p;
     float *to = p->grad_w.data;
     int64_t first = t->start;
-    const float *w = taps_slot(t, t->w, head) + first_row * t->stride;
-    const float *undropped = taps_slot(t, t->undropped, head) + first_row * t->stride;
+    const float *w = taps_slot(t, t->w, head) + first_row * t->step;
+    const float *undropped = taps_slot(t, t->undropped, head) + first_row * t->step;
+    if (!t->step)
+        time = add_rows(t, time);
     if (p->softmax)
         use.softmax_gradient(t->grad_w, w, p->kept.data ? undropped : w, time, t->stride);
     else if (p->kept.data)
         for (long i = 0; i < time; i++)
             drop(p, (uint8_t *)p->kept.data + taps_of(&p->kept, first + i, t->b, head),
                  t->grad_w + i * t->stride);
-    if (p->shared) {
-        for (long i = 1; i < time; i++)
-            for (long k = 0; k < p->taps; k++)
-                t->grad_w[k] += t->grad_w[i * t->stride + k];
-        first /= TILE, time = 1;
-    }
+    if (p->shared)
+        first /= TILE, time = add_rows(t, time);
     use.scatter(t->grad_w, t->stride, to + taps_of(&p->grad_w, first, t->b, head),
                 p->grad_w.time_stride, time, p->taps);
 }
@@ -438,6 +448,7 @@ static void *allocate(tile *t)
 {
     const problem *p = t->p;
     t->rows = rows_of(p), t->stride = padded(p->taps);
+    t->step = p->shared && !p->kept.data ? 0 : t->stride;
     size_t slots = strips_of_group(p), inputs = slots * t->rows * CHUNK,
            taps = slots * t->rows * t->stride,
            sizes[] = {inputs, inputs, TILE * CHUNK, taps, p->kept.data ? taps : 0,
