@@ -253,7 +253,7 @@ static void read_taps(const tile *t, int64_t first, int64_t end, int64_t at, lon
 static void pack_taps(const tile *t, int64_t from, long count)
 {
     const problem *p = t->p;
-    if (!t->step)
+    if (p->shared)
         from = 0, count = 1;
     int64_t head = strip_at(p, t->first).head;
     int64_t end_head = strip_at(p, t->first + t->strips - 1).head + 1;
@@ -407,16 +407,16 @@ static void write_tap_gradient(const tile *t, int64_t head, long time, long firs
     int64_t first = t->start;
     const float *w = taps_slot(t, t->w, head) + first_row * t->step;
     const float *undropped = taps_slot(t, t->undropped, head) + first_row * t->step;
-    if (!t->step)
+    if (p->shared) {
         time = add_rows(t, time);
+        first /= TILE;
+    }
     if (p->softmax)
         use.softmax_gradient(t->grad_w, w, p->kept.data ? undropped : w, time, t->stride);
     else if (p->kept.data)
         for (long i = 0; i < time; i++)
             drop(p, (uint8_t *)p->kept.data + taps_of(&p->kept, first + i, t->b, head),
                  t->grad_w + i * t->stride);
-    if (p->shared)
-        first /= TILE, time = add_rows(t, time);
     use.scatter(t->grad_w, t->stride, to + taps_of(&p->grad_w, first, t->b, head),
                 p->grad_w.time_stride, time, p->taps);
 }
@@ -448,7 +448,7 @@ static void *allocate(tile *t)
 {
     const problem *p = t->p;
     t->rows = rows_of(p), t->stride = padded(p->taps);
-    t->step = p->shared && !p->kept.data ? 0 : t->stride;
+    t->step = p->shared ? 0 : t->stride;
     size_t slots = strips_of_group(p), inputs = slots * t->rows * CHUNK,
            taps = slots * t->rows * t->stride,
            sizes[] = {inputs, inputs, TILE * CHUNK, taps, p->kept.data ? taps : 0,
