@@ -307,7 +307,7 @@ def plot(rows: list[dict], file: Path) -> None:
                 axis.plot(
                     *zip(*points, strict=True), style, label=name, color=colours[name], markersize=4
                 )
-            title = f"{which}: {panel[0]}, {panel[1]} taps, {fewest} threads"
+            title = f"{which}: {panel[0]}, {panel[1]} taps, {fewest} thread{'s' * (fewest > 1)}"
             axis.set(title=title, xlabel="tokens", ylabel="ms", xscale="log", yscale="log")
             ticks = sorted({row["tokens"] for row in mine})
             axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
