@@ -3,34 +3,40 @@
 from dataclasses import replace
 
 from ..devices import Batch
+from ..sequence_to_sequence import Translation
 from .multi30k import multi30k
 
 _EPOCHS = 6
-_UPDATES_PER_EPOCH = 460
 
-RECIPE = replace(
-    multi30k(
-        "de",
-        {},  # the published figures are those of the whole training
-        title="Multi30k English-German, short",
-        prepare_script=("prepare_multi30k.sh",),
-        reading="6 epochs of 1,024 tokens an update (published: at most 8,000 updates of 8,192), "
-        "learning rate falling linearly to 0, less dropout",
-    ),
-    training={
-        "--share-all-embeddings": None,
-        "--dropout": "0.2",
-        "--criterion": "label_smoothed_cross_entropy",
-        "--label-smoothing": "0.1",
-        "--optimizer": "adam",
-        "--adam-betas": "(0.9, 0.98)",
-        "--lr": "0.002",
-        "--lr-scheduler": "polynomial_decay",
-        "--warmup-updates": "400",
-        "--total-num-update": str(_EPOCHS * _UPDATES_PER_EPOCH),
-        "--max-epoch": str(_EPOCHS),
-        "--keep-last-epochs": "3",
-    },
-    batch=Batch(1024, workers=1, update_freq=1),
-    average=3,
+
+def multi30k_short(target: str, updates_per_epoch: int, **others) -> Translation:
+    """The recipe of the same source and training for a target language."""
+    return replace(
+        multi30k(target, {}, **others),  # the published figures are those of the whole training
+        training={
+            "--share-all-embeddings": None,
+            "--dropout": "0.2",
+            "--criterion": "label_smoothed_cross_entropy",
+            "--label-smoothing": "0.1",
+            "--optimizer": "adam",
+            "--adam-betas": "(0.9, 0.98)",
+            "--lr": "0.002",
+            "--lr-scheduler": "polynomial_decay",
+            "--warmup-updates": "400",
+            "--total-num-update": str(_EPOCHS * updates_per_epoch),
+            "--max-epoch": str(_EPOCHS),
+            "--keep-last-epochs": "3",
+        },
+        batch=Batch(1024, workers=1, update_freq=1),
+        average=3,
+    )
+
+
+RECIPE = multi30k_short(
+    "de",
+    updates_per_epoch=460,
+    title="Multi30k English-German, short",
+    prepare_script=("prepare_multi30k.sh",),
+    reading="6 epochs of 1,024 tokens an update (published: at most 8,000 updates of 8,192), "
+    "learning rate falling linearly to 0, less dropout",
 )
