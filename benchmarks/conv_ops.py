@@ -20,6 +20,7 @@ import platform
 import shlex
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -145,11 +146,11 @@ def _loop(x, logits):
     import torch.nn.functional as F
 
     taps = logits.softmax(-1)
-    kernel_size, time = taps.size(-1), x.size(0)
+    kernel_size, length = taps.size(-1), x.size(0)
     padded = F.pad(x, (0, 0, 0, 0, kernel_size - 1, 0)).unflatten(2, (taps.size(-2), -1))
-    y = padded[:time] * taps[..., :1]
+    y = padded[:length] * taps[..., :1]
     for k in range(1, kernel_size):
-        y = y + padded[k : k + time] * taps[..., k : k + 1]
+        y = y + padded[k : k + length] * taps[..., k : k + 1]
     return y.flatten(2)
 
 
@@ -214,7 +215,7 @@ def measure(
     torch.set_num_threads(problem.threads)
     found = milliseconds_in_turn((step(n, which, problem) for n in names), repetitions)
     for name, times in zip(names, found, strict=True):
-        times = [floor(name, time, which, problem) for time in times]
+        times = [floor(name, each, which, problem) for each in times]
         lower, median, upper = statistics.quantiles(times, n=4, method="inclusive")
         memory = None
         if name not in FLOORS:
@@ -234,15 +235,15 @@ def lines(rows: list[dict]) -> Iterator[str]:
     """Of one problem's rows, with their ratios."""
     median = {row["implementation"]: row["milliseconds"] for row in rows}
     for row in rows:
-        name, time = row["implementation"], row["milliseconds"]
+        name, took = row["implementation"], row["milliseconds"]
         quartiles = f"{row['lower_quartile']:.2f}..{row['upper_quartile']:.2f}"
         memory = "" if row["memory_MiB"] is None else f"{row['memory_MiB']:.1f}"
-        times = f"{time / median['native']:.2f}" if "native" in median else ""
-        rate = f"{median['product'] / time:.0%}" if "product" in median else ""
-        copies = f"{time / median['copy']:.2f}" if "copy" in median else ""
+        times = f"{took / median['native']:.2f}" if "native" in median else ""
+        rate = f"{median['product'] / took:.0%}" if "product" in median else ""
+        copies = f"{took / median['copy']:.2f}" if "copy" in median else ""
         yield (
             f"{row['pass']:9}{row['threads']:7} {row['convolution']:12}{row['kernel_size']:4}"
-            f"{row['tokens']:7,}  {name:17}{time:10.2f} {quartiles:>18}{memory:>9}{times:>10}"
+            f"{row['tokens']:7,}  {name:17}{took:10.2f} {quartiles:>18}{memory:>9}{times:>10}"
             f"{rate:>11}{copies:>8}"
         )
 
@@ -336,7 +337,7 @@ def _options() -> argparse.ArgumentParser:
             help=f"default: {','.join(default)}",
         )
     parser.add_argument(
-        "--kernel-sizes", type=_sizes, default=[3, 7, 15, 31], help="default: 3,7,15,31"
+        "--kernel-sizes", type=_sizes, default=[31, 15, 7, 3], help="default: 31,15,7,3"
     )
     parser.add_argument(
         "--tokens",
@@ -378,13 +379,15 @@ def _options() -> argparse.ArgumentParser:
     return parser
 
 
-def _problems(arguments: argparse.Namespace) -> Iterator[Problem]:
+def _problems(arguments: argparse.Namespace) -> Iterator[tuple[str, Problem]]:
+    """Pass and problem, each length's passes together."""
     axes = (arguments.threads, arguments.convolutions, arguments.kernel_sizes, arguments.tokens)
-    for threads, convolution, kernel_size, tokens in itertools.product(*axes):
-        yield Problem(
-            *(convolution, kernel_size, tokens, max(1, arguments.all_tokens // tokens)),
-            *(arguments.channels, arguments.heads, arguments.dtype, threads),
-        )
+    for threads, convolution, kernel_size, tokens, which in itertools.product(
+        *axes, arguments.passes
+    ):
+        batch = max(1, arguments.all_tokens // tokens)
+        shape = arguments.channels, arguments.heads, arguments.dtype, threads
+        yield which, Problem(convolution, kernel_size, tokens, batch, *shape)
 
 
 def main() -> None:
@@ -414,12 +417,15 @@ def main() -> None:
         flush=True,
     )
     rows = []
-    for which in arguments.passes:
-        for problem in _problems(arguments):
-            mine = list(measure(which, problem, arguments.implementations, arguments.repetitions))
-            print(*lines(mine), sep="\n", flush=True)
-            rows += mine
-            save(rows, FIELDS, arguments.csv)
+    problems = list(_problems(arguments))
+    start = time.monotonic()
+    for done, (which, problem) in enumerate(problems, start=1):
+        mine = list(measure(which, problem, arguments.implementations, arguments.repetitions))
+        print(*lines(mine), sep="\n", flush=True)
+        rows += mine
+        save(rows, FIELDS, arguments.csv)
+        left = (time.monotonic() - start) / done * (len(problems) - done) / 60
+        print(f"{done} of {len(problems)}, about {left:.0f} min left", file=sys.stderr)
     save(rows, FIELDS, picture=arguments.plot, plot=plot)
     if found := list(bounds(rows)):
         print("", BOUNDS, *found, sep="\n")
