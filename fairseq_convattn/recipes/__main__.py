@@ -22,7 +22,11 @@ from .record import results, score_lines, sha256, write_json
 from .runner import Runner, exclusive
 from .settings import ROOT, Settings
 
-_SET_BY_THE_RECIPE = ("--max-tokens", "--batch-size", "--update-freq", "--save-dir", "--seed")
+_SET_BY_THE_RECIPE = (
+    *("--arch", "-a", "--task", "--user-dir", "--seed", "--save-dir"),
+    *("--max-tokens", "--batch-size", "--max-sentences", "--update-freq"),
+    *("--distributed-world-size", "--cpu"),
+)
 _DIGITS = 8  # of a checkpoint's SHA-256, which tell apart the many that are called model.pt
 
 
@@ -120,7 +124,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
     if options.checkpoint:
         if options.mixer:
             raise RecipeError("--checkpoint FILE says which mixer it has: it goes with no --mixer")
-        published_format, mixer = evaluated(options.checkpoint)
+        published_format, mixer = evaluated(options.checkpoint, recipe.task)
         digest = "" if options.output else sha256(options.checkpoint)[:_DIGITS]
         name = f"{options.recipe}-{options.checkpoint.stem}-{digest}"
     output = options.output or Path("runs", *(("smoke",) if options.smoke else ()), name)
@@ -146,7 +150,7 @@ def _devices(options: argparse.Namespace) -> Devices:
     trains = not options.stages or not {"all", "train"}.isdisjoint(options.stages)
     if trains and not options.smoke and not options.checkpoint:
         return choose_devices(options.gpus, options.nodes, options.fsdp)
-    one = None if torch.cuda.device_count() <= 1 else 1
+    one = 1 if options.gpus or torch.cuda.device_count() > 1 else None
     return choose_devices(one, nodes=1, fsdp=False)
 
 
@@ -173,7 +177,7 @@ def _dry_run(
             continue
         lines += ["", f"# {stage.name}" + (f": {stage.note}" if stage.note else "")]
         if stage.name == "train" and settings.devices.nodes > 1:
-            lines += settings.devices.launch_lines(stage.lines()[0])
+            lines += _launch_lines(settings, stage)
         else:
             lines += stage.lines()
     return lines
@@ -182,7 +186,8 @@ def _dry_run(
 def _require_modules(recipe: Recipe, chosen: Sequence[str]) -> None:
     if not (ROOT / "scripts").is_dir():
         raise RecipeError(f"recipes need a checkout of the repository: {ROOT} has no scripts")
-    missing = [name for name in recipe.needs if importlib.util.find_spec(name) is None]
+    needed = {name: None for stage in chosen for name in recipe.needs.get(stage, ())}
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         packages = " ".join(name.replace("_", "-") for name in missing)
         raise RecipeError(f"{' and '.join(missing)} not installed: pip install {packages}")
@@ -193,7 +198,7 @@ def _run(
 ) -> None:
     runner = Runner(settings.output, stages)
     if settings.devices.nodes > 1 and "train" in chosen:
-        chosen = _elsewhere(recipe, settings, runner, chosen)
+        chosen = _elsewhere(settings, runner, chosen)
     runner.check(chosen)
     if "train" in chosen:
         print(settings.devices.explain(recipe.used_batch(settings)), flush=True)
@@ -217,24 +222,32 @@ def _run(
         print("\n".join(("", *score_lines(recipe, settings, scores))))
 
 
-def _elsewhere(
-    recipe: Recipe, settings: Settings, runner: Runner, chosen: Sequence[str]
-) -> list[str]:
+def _elsewhere(settings: Settings, runner: Runner, chosen: Sequence[str]) -> list[str]:
     """What is left to run here when several machines train: all, once they have; until then
     what comes before, and the lines that start them."""
     (train,) = (stage for stage in runner.stages if stage.name == "train")
     if runner.is_done(train):
         return list(chosen)
-    wanted, done = recipe.updates(settings), updates_done(settings.checkpoints)
-    if done >= wanted:
+    runner.check(chosen)
+    if _end_of_training(settings).exists():
         runner.finish(train, begun="", seconds=None)
         return list(chosen)
+    done = updates_done(settings.checkpoints)
     print(
-        f"training is at update {done:,} of {wanted:,}; start it with one of these, with {ROOT} "
-        "and the data on every machine, and repeat this command when it is done\n\n"
-        + "\n".join(settings.devices.launch_lines(train.lines()[0]))
+        f"training is at update {done:,} and has not ended; start it with one of these, with "
+        f"{ROOT} and the data on every machine, and repeat this command when it is done\n\n"
+        + "\n".join(_launch_lines(settings, train))
     )
     return [stage for stage in chosen if stage == "prepare"]
+
+
+def _launch_lines(settings: Settings, train: Stage) -> list[str]:
+    return settings.devices.launch_lines(train.lines()[0], _end_of_training(settings))
+
+
+def _end_of_training(settings: Settings) -> Path:
+    """The file that says that several machines have trained to the end."""
+    return settings.output / "training-ended"
 
 
 if __name__ == "__main__":

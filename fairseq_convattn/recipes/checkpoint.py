@@ -1,7 +1,8 @@
 """What the runner has to know of checkpoints."""
 
+from argparse import Namespace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..checkpoint_files import read_checkpoint
 from ..legacy_checkpoint import HARMLESS_GLOBALS
@@ -20,13 +21,20 @@ class Evaluated(NamedTuple):
     mixer: str
 
 
-def evaluated(path: Path) -> Evaluated:
-    """What a checkpoint is.
+_ENCODER_DECODERS = {"translation", "summarization"}
+
+
+def evaluated(path: Path, task: str) -> Evaluated:
+    """What a checkpoint is that a model of fairseq's ``task`` is needed of.
 
     Raises:
         CheckpointError: it is none.
+        RecipeError: it is of another kind of model.
     """
     state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
+    found = _task(state)
+    if found not in (None, task) and not {found, task} <= _ENCODER_DECODERS:
+        raise RecipeError(f"{path} is a model for {found}, and the recipe's are for {task}")
     args = state.get("args")
     if str(getattr(args, "arch", "")).startswith("lightconv"):
         return Evaluated(True, getattr(args, "decoder_conv_type", "dynamic"))
@@ -34,6 +42,13 @@ def evaluated(path: Path) -> Evaluated:
     stored = [model.get(f"{side}_mixers") for side in ("encoder", "decoder")]
     names = [name for value in stored if value for name in _names(value)]
     return Evaluated(False, ",".join(dict.fromkeys(names)) or "fairseq's own")
+
+
+def _task(state: dict[str, Any]) -> str | None:
+    """fairseq's name of what a model was trained for, where it is known."""
+    stored = (state.get("cfg") or {}).get("task") or state.get("args")
+    values = stored if isinstance(stored, dict) else vars(stored or Namespace())
+    return values.get("_name") or values.get("task")
 
 
 def _names(mixers: str | list[str]) -> list[str]:

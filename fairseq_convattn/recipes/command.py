@@ -19,6 +19,7 @@ class Command:
         writes: what an interrupted run may leave and another run refuses to replace.
         scaling: those of its arguments that say how many devices share the work and in which
             precision, so that they may differ when the work is taken up again.
+        further: those that a user gave, which come last and win.
     """
 
     arguments: Sequence[str]
@@ -26,16 +27,21 @@ class Command:
     logs_too: bool = False
     writes: Sequence[Path] = ()
     scaling: Sequence[str] = ()
+    further: Sequence[str] = ()
+
+    def words(self) -> list[str]:
+        """The program and all its arguments."""
+        return [*self.arguments, *self.scaling, *self.further]
 
     def line(self) -> str:
         """As one line for a shell."""
         redirection = f" > {shlex.quote(str(self.stdout))}" if self.stdout else ""
         redirection += " 2>&1" if self.logs_too else ""
-        return shlex.join([*self.arguments, *self.scaling]) + redirection
+        return shlex.join(self.words()) + redirection
 
     def essence(self) -> str:
         """What another run of it has to have in common."""
-        return shlex.join(self.arguments)
+        return shlex.join([*self.arguments, *self.further])
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """How many devices train, in which precision, and what that makes of an update."""
 
 import importlib.util
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -92,17 +94,19 @@ class Devices:
             f"(the recipe's {batch.workers} x {batch.size:,} x {batch.update_freq})"
         )
 
-    def launch_lines(self, command: str) -> list[str]:
-        """How to start a training command on several machines."""
+    def launch_lines(self, command: str, end: Path) -> list[str]:
+        """How to start a training command on several machines; ``end`` is a file that is to be
+        there when it has ended by itself."""
+        ended = f" && touch {shlex.quote(str(end))}"
         return [
             "# torchrun, on every machine with its own number from 0 on in NODE_RANK and the name "
             "of the first one in MASTER_ADDR:",
             f"torchrun --nnodes {self.nodes} --nproc-per-node {self.gpus} "
             f'--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port {PORT} '
-            f"--no-python {command}",
+            f"--no-python {command}{ended}",
             "# or SLURM, from the machine that submits:",
-            f"srun --nodes {self.nodes} --ntasks-per-node {self.gpus} "
-            f"--gpus-per-node {self.gpus} {command} --distributed-port {PORT}",
+            f"# srun --nodes {self.nodes} --ntasks-per-node {self.gpus} "
+            f"--gpus-per-node {self.gpus} {command} --distributed-port {PORT}{ended}",
         ]
 
 

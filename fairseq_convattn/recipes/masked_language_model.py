@@ -1,17 +1,19 @@
 """Recipes of masked language models, scored by GLUE after fine-tuning."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from .command import Command, Options, Stage
+from .command import Command, Options, Stage, arguments
 from .devices import Batch
-from .recipe import Recipe, Score, prepare_command
+from .recipe import Recipe, Score, corpus_source, prepare_command
 from .settings import Settings, script
 
 TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
+BERTS: Options = {"--lr": "2e-5", "--batch-size": "32", "--epochs": "3"}
+"""Devlin et al. 2019, appendix A."""
 
 _SHRUNK = {
     "--encoder-embed-dim": "32",
@@ -20,16 +22,23 @@ _SHRUNK = {
     "--encoder-layers": "2",
     "--tokens-per-sample": "64",
 }
-_SMOKE_TASKS, _SMOKE_SEEDS, _SMOKE_EPOCHS = ("RTE",), (1,), 1
+_SMOKE_TASKS, _SMOKE_SEEDS, _SMOKE_FINE_TUNING = ("RTE",), (1,), {"--epochs": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLanguageModel(Recipe):
     """A masked language model; its stage generate fine-tunes, and the metrics are GLUE's on the
-    dev sets."""
+    dev sets.
+
+    Attributes:
+        seeds: of fine-tuning.
+        fine_tuning: options of scripts/finetune_glue.sh for all tasks.
+        of_task: what differs for one of them.
+    """
 
     seeds: Sequence[int] = (1, 2, 3)
-    epochs: int = 3
+    fine_tuning: Options = field(default_factory=dict)
+    of_task: Mapping[str, Options] = field(default_factory=dict)
 
     task: ClassVar[str] = "masked_lm"
     single: ClassVar[str] = "checkpoint_last.pt"
@@ -47,14 +56,18 @@ class MaskedLanguageModel(Recipe):
                 ",".join(_tasks(settings)),
             ),
         ]
+        source = corpus_source(settings)
+        if source is not None and not settings.smoke and not (source / "glue").is_dir():
+            source = None
         return [
             *super().prepare(settings),
-            prepare_command(settings, "prepare_glue.sh", *options, output=glue),
+            prepare_command(
+                "prepare_glue.sh", *options, source=source, settings=settings, output=glue
+            ),
         ]
 
     def generate(self, settings: Settings) -> Stage:
         seeds = _SMOKE_SEEDS if settings.smoke else self.seeds
-        epochs = _SMOKE_EPOCHS if settings.smoke else self.epochs
         return Stage(
             "generate",
             [
@@ -63,12 +76,17 @@ class MaskedLanguageModel(Recipe):
                         *("bash", script("finetune_glue.sh"), task, str(self.model(settings))),
                         *("--data", str(_glue_data(settings) / "bin")),
                         *("--output", str(_glue(settings, task).parent)),
-                        *("--seeds", ",".join(map(str, seeds)), "--epochs", str(epochs)),
+                        *("--seeds", ",".join(map(str, seeds))),
+                        *arguments(self._fine_tuning(settings, task)),
                     ]
                 )
                 for task in _tasks(settings)
             ],
         )
+
+    def _fine_tuning(self, settings: Settings, task: str) -> Options:
+        shrunk = _SMOKE_FINE_TUNING if settings.smoke else {}
+        return {**self.fine_tuning, **self.of_task.get(task, {}), **shrunk}
 
     def score(self, settings: Settings) -> Stage:
         return Stage("score", note="the scores are those of fine-tuning")

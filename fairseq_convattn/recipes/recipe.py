@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -57,7 +57,7 @@ class Recipe(ABC):
             is in them, for smoke tests.
         smoke_preparation: further arguments for the script then.
         average: how many checkpoints, the last ones, are averaged; None: ``single`` serves.
-        needs: modules that are no requirements of this package.
+        needs: modules that are no requirements of this package, by the stage that imports them.
         source: what ``--source`` has to have; empty if the corpus can be downloaded.
         shape: the part of ``--arch`` that follows the mixer.
         mixer: the paper's own.
@@ -76,7 +76,7 @@ class Recipe(ABC):
     mixer: str = "dynamic"
     reading: str = ""
     average: int | None = None
-    needs: Sequence[str] = ()
+    needs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     source: str = ""
     smoke_preparation: Sequence[str] = ()
 
@@ -113,7 +113,8 @@ class Recipe(ABC):
         name, *options = self.prepare_script
         if settings.smoke:
             options += self.smoke_preparation
-        commands = [prepare_command(settings, name, *options, output=settings.data)]
+        source = corpus_source(settings)
+        commands = [prepare_command(name, *options, source=source, settings=settings)]
         return [self._miniature(settings), *commands] if settings.smoke else commands
 
     @abstractmethod
@@ -134,12 +135,6 @@ class Recipe(ABC):
             converted = settings.output / "converted.pt"
             return converted if settings.published_format else settings.checkpoint
         return settings.checkpoints / ("average.pt" if self.average else self.single)
-
-    def updates(self, settings: Settings) -> int:
-        """When training ends."""
-        options = [*arguments(self.training), *settings.extra]
-        last = len(options) - options[::-1].index("--max-update")
-        return int(options[last])
 
     def _needed_source(self, settings: Settings) -> str:
         if not self.source or settings.source or settings.smoke:
@@ -172,9 +167,9 @@ class Recipe(ABC):
                 *(batch.option, str(batch.size), "--required-batch-size-multiple", "1"),
                 *("--seed", str(settings.seed), "--save-dir", str(settings.checkpoints)),
                 *("--log-format", "json", "--log-interval", "1" if settings.smoke else "100"),
-                *settings.extra,
             ],
             scaling=settings.devices.training(batch),
+            further=settings.extra,
         )
 
     def _average(self, settings: Settings) -> Stage:
@@ -219,14 +214,24 @@ def release_folder(settings: Settings) -> Path:
     return settings.output / "release"
 
 
-def prepare_command(settings: Settings, name: str, *options: str, output: Path) -> Command:
-    """A prepare script, from ``--source`` or a smoke test's release if there is one."""
-    source = release_folder(settings) if settings.smoke else settings.source
+def corpus_source(settings: Settings) -> Path | None:
+    """Where the corpus is, a smoke test's release or ``--source``; None: it is downloaded."""
+    return release_folder(settings) if settings.smoke else settings.source
+
+
+def prepare_command(
+    name: str,
+    *options: str,
+    source: Path | None,
+    settings: Settings,
+    output: Path | None = None,
+) -> Command:
+    """A prepare script; ``output`` is by default where the run has its data."""
     return Command(
         [
             *("bash", script(name), *options),
             *(() if source is None else ("--source", str(source))),
-            *("--output", str(output)),
+            *("--output", str(output or settings.data)),
             *(("--sample",) if settings.smoke else ()),
         ]
     )

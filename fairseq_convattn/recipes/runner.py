@@ -182,7 +182,7 @@ def _execute(command: Command, log: Path) -> int:
 
 def _call(command: Command, stdout: TextIO, stderr: TextIO, log: Path) -> int:
     process = subprocess.Popen(
-        [*command.arguments, *command.scaling],
+        command.words(),
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,

@@ -22,6 +22,10 @@ _SHRUNK = {
 _SMOKE_DECODING = {"--batch-size": "32", "--max-len-b": "20", "--num-workers": "0"}
 _SMOKE_LEAST = {"--min-len": "1"}
 
+DETOKENISED = {"score": ("sacremoses",)}
+PREPARED_HERE = {"prepare": ("subword_nmt", "sacremoses"), **DETOKENISED}
+"""What recipes need that tokenise and split the text themselves."""
+
 
 @dataclass(frozen=True)
 class Scoring:

@@ -69,6 +69,7 @@ def parse_train_log(lines: Iterable[str]) -> TrainLog:
     comes later counts."""
     log = TrainLog()
     total, least = None, math.inf
+    earlier = 0.0  # what the sessions before this one took
     for line in lines:
         if match := _PARAMETERS.search(line):
             log.parameters = int(match[1].replace(",", ""))
@@ -77,6 +78,11 @@ def parse_train_log(lines: Iterable[str]) -> TrainLog:
         elif match := _FIGURES.search(line):
             figures = dict(_numbers(match[2]))
             least = min(least, figures.get("gb_free", math.inf))
+            wall = figures.get("wall", figures.get("train_wall"))
+            if wall is not None:
+                session = (log.seconds or 0.0) - earlier
+                earlier += session if wall < session else 0.0
+                log.seconds = earlier + wall
             _add(log, match[1], figures)
     if total is not None and least < total:
         log.gpu_memory = total - least
@@ -105,9 +111,6 @@ def _add(log: TrainLog, kind: str, figures: dict[str, float]) -> None:
         _append(log.loss, figures.get("num_updates"), figures.get("loss"))
         if figures.get("wps", 0) > 0:
             log.speeds.append(figures["wps"])
-        log.seconds = figures.get("wall", log.seconds)
-    else:
-        log.seconds = figures.get("train_wall", log.seconds)
 
 
 def _append(points: list[Point], updates: float | None, value: float | None) -> None:

@@ -4,14 +4,17 @@ import json
 import os
 import re
 import shutil
+import subprocess
 
 import pytest
 import torch
 from conftest import ROOT, SHRUNK, train
 
 from fairseq_convattn.checkpoint_files import restore_last, write_checkpoint
-from fairseq_convattn.recipes.__main__ import main
+from fairseq_convattn.recipes import catalogue
+from fairseq_convattn.recipes.__main__ import command_line, main, resolve
 from fairseq_convattn.recipes.checkpoint import evaluated, updates_done
+from fairseq_convattn.recipes.runner import Runner
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +79,9 @@ def test_trains_nothing(trained):
 )
 def test_published_checkpoints_are_converted(shared, tmp_path, capsys, file, mixer):
     checkpoint = shared / "legacy" / file
-    assert evaluated(checkpoint).published_format
+    assert evaluated(checkpoint, "translation").published_format
+    with pytest.raises(SystemExit, match="is a model for translation, and .* for masked_lm"):
+        main(["bert_small", "--checkpoint", str(checkpoint), "--dry-run"])
     main(["wmt16_en_de", "--checkpoint", str(checkpoint), "--data", str(tmp_path), "--dry-run"])
     printed = capsys.readouterr().out
     assert f"convert_checkpoint.py {checkpoint} " in printed
@@ -96,22 +101,36 @@ def test_a_published_checkpoint_is_scored(shared, tmp_path, capsys):
     assert text.count("\nH-") == len(sources)
 
 
-def test_what_several_machines_trained_is_taken_up_when_it_is_done(tmp_path, capsys):
+def test_models_of_another_kind_are_refused(trained):
+    with pytest.raises(
+        SystemExit, match="is a model for translation, and .* for language_modeling"
+    ):
+        main(["gbw", "--checkpoint", str(trained), "--dry-run"])
+    assert evaluated(trained, "summarization").mixer == "lightweight"
+
+
+def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, capsys):
+    """Wherever that is: --patience can stop before --max-update."""
     output = tmp_path / "run"
     arguments = ["multi30k", "train", "--gpus", "1", "--nodes", "2", "--output", str(output)]
+    with pytest.raises(SystemExit, match="the stage prepare has to be done first"):
+        main(arguments)
+    prepare = command_line().parse_intermixed_args(arguments)
+    settings = resolve(prepare, catalogue.recipe("multi30k"), [])
+    stages = catalogue.recipe("multi30k").stages(settings)
+    Runner(output, stages).finish(stages[0], begun="", seconds=None)
     checkpoints = output / "checkpoints"
-    for updates in (None, 7_999):
+    for updates in (0, 7_999):
         if updates:
             checkpoints.mkdir()
             state = {"model": {}, "optimizer_history": [{"num_updates": updates}]}
             write_checkpoint(state, checkpoints / "checkpoint_last.pt")
         main(arguments)
         printed = capsys.readouterr().out
-        assert f"training is at update {updates or 0:,} of 8,000; start it with" in printed
-        assert "\ntorchrun --nnodes 2" in printed and "\nsrun --nodes 2" in printed
-    (checkpoints / "checkpoint_last.pt").unlink()
-    state["optimizer_history"][-1]["num_updates"] = 8_000
-    write_checkpoint(state, checkpoints / "checkpoint_last.pt")
+        assert f"training is at update {updates:,} and has not ended; start it with" in printed
+    (line,) = (line for line in printed.splitlines() if line.startswith("torchrun --nnodes 2"))
+    assert "\n# srun --nodes 2" in printed
+    subprocess.run(line.rpartition(" && ")[2], shell=True, check=True, cwd=ROOT)
     main(arguments)
     assert "train: done already" in capsys.readouterr().out
 

@@ -1,5 +1,6 @@
 """What recipes run, compared with command lines that were reviewed by hand."""
 
+import importlib.util
 import re
 import shlex
 from collections.abc import Mapping
@@ -79,7 +80,12 @@ def test_tokens_per_update_are_the_papers(capsys, gpus, nodes, update_freq):
 
 def test_several_machines_are_started_by_torchrun_or_slurm(capsys):
     lines = dry_run(capsys, "wmt14_en_fr", "train", "--gpus", 4, "--nodes", 2)
-    torchrun, srun = (shlex.split(line) for line in lines if "fairseq-train" in line)
+    started = [line for line in lines if "fairseq-train" in line]
+    assert [line.startswith("# ") for line in started] == [False, True]  # a script trains once
+    torchrun, srun = (shlex.split(line.removeprefix("# ")) for line in started)
+    ended = ["&&", "touch", "runs/wmt14_en_fr-dynamic-seed1/training-ended"]
+    assert torchrun[-3:] == srun[-3:] == ended
+    torchrun, srun = torchrun[:-3], srun[:-3]
     assert torchrun[:5] == ["torchrun", "--nnodes", "2", "--nproc-per-node", "4"]
     assert srun[:5] == ["srun", "--nodes", "2", "--ntasks-per-node", "4"]
     assert srun[-2] == "--distributed-port"
@@ -88,9 +94,44 @@ def test_several_machines_are_started_by_torchrun_or_slurm(capsys):
 
 
 def test_what_follows_two_hyphens_goes_to_fairseq_train_and_wins(capsys):
-    lines = dry_run(capsys, "multi30k", "train", "--", "--dropout", "0.2", "--weight-norm", "l2")
-    assert "--dropout 0.2 --weight-norm l2" in lines[-1]
-    assert lines[-1].index("--dropout 0.3") < lines[-1].index("--dropout 0.2")
+    given = ["--dropout", "0.2", "--ddp-backend", "pytorch_ddp"]
+    lines = dry_run(capsys, "multi30k", "train", "--", *given)
+    assert lines[-1].endswith(" --dropout 0.2 --ddp-backend pytorch_ddp")
+    assert lines[-1].count("--dropout ") == lines[-1].count("--ddp-backend ") == 2
+
+
+def test_glue_is_downloaded_unless_it_lies_beside_the_text(capsys, tmp_path):
+    for there in (False, True):
+        if there:
+            (tmp_path / "glue").mkdir()
+        lines = dry_run(capsys, "bert_small", "prepare", "--source", tmp_path)
+        text, glue = (line for line in lines if line.startswith("bash scripts/prepare_"))
+        assert f"--source {tmp_path}" in text
+        assert (f"--source {tmp_path}" in glue) == there
+
+
+def test_tasks_are_fine_tuned_as_published(capsys):
+    lines = dry_run(capsys, "bert_base", "generate")
+    options = {words[2]: words for words in map(str.split, lines) if words[:1] == ["bash"]}
+    for task, expected in (
+        ("CoLA", "--lr 0.0001 --batch-size 32 --epochs 3"),
+        ("MNLI", "--lr 0.0001 --batch-size 128 --epochs 4"),
+        ("RTE", "--lr 0.0001 --batch-size 32 --epochs 10"),
+    ):
+        assert " ".join(options[task][-6:]) == expected
+
+
+def test_what_only_another_stage_needs_is_not_asked_for(monkeypatch, tmp_path):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "jieba" else found(name)
+    )
+    for stage, error in (
+        ("prepare", "jieba not installed: pip install jieba"),
+        ("score", "the stage prepare has to be done first"),
+    ):
+        with pytest.raises(SystemExit, match=error):
+            main(["wmt17_zh_en", stage, "--output", str(tmp_path / "run")])
 
 
 def test_sharding(capsys):
@@ -106,6 +147,8 @@ def test_sharding(capsys):
         ("wmt16_en_de --fsdp", "--fsdp shards a model over GPUs"),
         ("multi30k --smoke --gpus 1", "--smoke runs on one device"),
         ("multi30k -- --update-freq 4", "--update-freq after --: the recipe sets it"),
+        ("multi30k -- --max-sentences=8", "--max-sentences=8 after --: the recipe sets it"),
+        ("multi30k -- --arch transformer", "--arch after --: the recipe sets it"),
         ("multi30k --source /nowhere", "--source /nowhere is no folder"),
         ("multi30k --checkpoint /no/file.pt", "/no/file.pt: there is no such file"),
     ],

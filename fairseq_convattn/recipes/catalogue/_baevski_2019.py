@@ -1,4 +1,4 @@
-"""The recipe of Baevski and Auli 2019, as published for WikiText-103."""
+"""The recipe of Baevski and Auli 2019."""
 
 from ..devices import Batch
 
@@ -6,8 +6,13 @@ PUBLIC = "fairseq's examples/language_model, for WikiText-103"
 GPUS = Batch(3072, workers=8, update_freq=3)
 
 
-def training(break_mode: str) -> dict[str, str | None]:
-    """Nesterov's momentum, and cosine cycles of growing length and shrinking height."""
+def training(break_mode: str, period: int, shrink: str, updates: int) -> dict[str, str | None]:
+    """Nesterov's momentum, and cosine cycles of which each is twice as long as the one before.
+
+    Args:
+        period: updates of the first cycle, after the warm-up.
+        shrink: the learning rates of a cycle over those of the one before.
+    """
     return {
         "--criterion": "adaptive_loss",
         "--sample-break-mode": break_mode,
@@ -20,10 +25,10 @@ def training(break_mode: str) -> dict[str, str | None]:
         "--lr": "1.0",
         "--min-lr": "0.0001",
         "--stop-min-lr": "1e-09",
-        "--lr-shrink": "0.75",
+        "--lr-shrink": shrink,
         "--t-mult": "2",
-        "--lr-period-updates": "270000",
-        "--max-update": "286000",
+        "--lr-period-updates": str(period),
+        "--max-update": str(updates),
         "--skip-invalid-size-inputs-valid-test": None,
         **RESUMPTION,
     }

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ..masked_language_model import BERTS
 from . import bert_small
 
 RECIPE = replace(
@@ -13,4 +14,7 @@ RECIPE = replace(
     "library; --checkpoint FILE fine-tunes a model that is there; fine-tuning is BERT's",
     shape="albert_base",
     mixer="tisa",
+    seeds=(1, 2, 3),
+    fine_tuning=BERTS,
+    of_task={},
 )

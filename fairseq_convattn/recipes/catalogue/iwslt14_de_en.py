@@ -1,7 +1,7 @@
 """IWSLT14 German-English, lower-cased."""
 
 from ..devices import Batch
-from ..sequence_to_sequence import TestSet, Translation, detokenised, tokenised
+from ..sequence_to_sequence import PREPARED_HERE, TestSet, Translation, detokenised, tokenised
 from . import _wu_2019
 
 TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
@@ -49,5 +49,5 @@ RECIPE = Translation(
             ),
         ),
     ),
-    needs=("subword_nmt", "sacremoses"),
+    needs=PREPARED_HERE,
 )

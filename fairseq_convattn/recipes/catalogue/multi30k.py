@@ -1,7 +1,7 @@
 """Multi30k English-German, at the size of one machine."""
 
 from ..devices import Batch
-from ..sequence_to_sequence import TestSet, Translation, detokenised, tokenised
+from ..sequence_to_sequence import PREPARED_HERE, TestSet, Translation, detokenised, tokenised
 
 
 def multi30k(target: str, published: dict[str, dict[str, float]], **others) -> Translation:
@@ -51,7 +51,7 @@ def multi30k(target: str, published: dict[str, dict[str, float]], **others) -> T
             )
             for name, subset in (("test_2016_flickr", "test"), ("test_2017_flickr", "test1"))
         ),
-        needs=("subword_nmt", "sacremoses"),
+        needs=PREPARED_HERE,
         **others,
     )
 

@@ -1,6 +1,6 @@
 """WMT14 English-French, the big models."""
 
-from ..sequence_to_sequence import TestSet, Translation, detokenised, tokenised
+from ..sequence_to_sequence import PREPARED_HERE, TestSet, Translation, detokenised, tokenised
 from . import _wu_2019
 
 CORPORA = (
@@ -40,5 +40,5 @@ RECIPE = Translation(
             ),
         ),
     ),
-    needs=("subword_nmt", "sacremoses"),
+    needs=PREPARED_HERE,
 )

@@ -1,6 +1,6 @@
 """WMT English-German, the big models: the Google release of WMT16 with its 32,000 merges."""
 
-from ..sequence_to_sequence import TestSet, Translation, detokenised, tokenised
+from ..sequence_to_sequence import DETOKENISED, TestSet, Translation, detokenised, tokenised
 from . import _wu_2019
 
 RELEASE = {
@@ -39,5 +39,5 @@ RECIPE = Translation(
             ),
         ),
     ),
-    needs=("sacremoses",),
+    needs=DETOKENISED,
 )

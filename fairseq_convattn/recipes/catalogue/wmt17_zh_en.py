@@ -1,6 +1,6 @@
 """WMT17 Chinese-English, the big models."""
 
-from ..sequence_to_sequence import TestSet, Translation, detokenised, tokenised
+from ..sequence_to_sequence import PREPARED_HERE, TestSet, Translation, detokenised, tokenised
 from . import _wu_2019
 
 BOOKS = tuple(range(1, 21))
@@ -53,5 +53,5 @@ RECIPE = Translation(
             ),
         ),
     ),
-    needs=("subword_nmt", "sacremoses", "jieba"),
+    needs={**PREPARED_HERE, "prepare": (*PREPARED_HERE["prepare"], "jieba")},
 )
