@@ -92,7 +92,7 @@ class Runner:
         content = {
             "stage": stage.name,
             "commands": stage.lines(),
-            "essence": stage.essence(),
+            **_identity(stage),
             "begun": begun,
             "finished": now(),
             "seconds": seconds,
@@ -109,7 +109,7 @@ class Runner:
         log.parent.mkdir(exist_ok=True)
         self._path(stage, "begun").parent.mkdir(exist_ok=True)
         begun, start = now(), time.monotonic()
-        write_json({"essence": stage.essence()}, self._path(stage, "begun"))
+        write_json(_identity(stage), self._path(stage, "begun"))
         print(f"{stage.name}: log in {log}", flush=True)
         memory = 0
         for command in stage.commands:
@@ -124,12 +124,19 @@ class Runner:
             path = self._path(stage, kind)
             if not path.is_file():
                 continue
-            before = json.loads(path.read_text(encoding="utf-8"))["essence"]
-            if before != stage.essence():
+            before = json.loads(path.read_text(encoding="utf-8"))
+            if before["essence"] == stage.essence():
+                continue
+            if before.get("directory") not in (None, os.getcwd()):
                 raise RecipeError(
-                    f"the stage {stage.name} in {self.output} was run with other options "
-                    f"({_difference(before, stage.essence())}); choose another folder with --output"
+                    f"the stage {stage.name} in {self.output} was run from {before['directory']}; "
+                    "continue it from there, or choose another folder with --output"
                 )
+            raise RecipeError(
+                f"the stage {stage.name} in {self.output} was run with other options "
+                f"({_difference(before['essence'], stage.essence())}); choose another folder with "
+                "--output"
+            )
 
     def _to_do_after(self, stage: Stage, chosen: Sequence[str]) -> bool:
         later = self.stages[self.stages.index(stage) + 1 :]
@@ -137,6 +144,11 @@ class Runner:
 
     def _path(self, stage: Stage, kind: str) -> Path:
         return self.output / "stages" / f"{stage.name}.{kind}"
+
+
+def _identity(stage: Stage) -> dict[str, Any]:
+    """What a stage that is taken up again has to have in common."""
+    return {"essence": stage.essence(), "directory": os.getcwd()}
 
 
 @contextmanager

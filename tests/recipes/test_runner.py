@@ -116,6 +116,18 @@ def test_other_options_are_refused(tmp_path, finished):
     run(output, train("0.1", "2"), ["train"])
 
 
+def test_paths_from_another_folder_are_explained(tmp_path, monkeypatch):
+    def copy(source: str) -> list[Stage]:
+        return [Stage("prepare", [Command(["cp", source, str(tmp_path / "copy")])])]
+
+    (tmp_path / "text").touch()
+    monkeypatch.chdir(tmp_path)
+    run(tmp_path / "run", copy("text"), ["prepare"])
+    monkeypatch.chdir("/")
+    with pytest.raises(RecipeError, match=f"was run from {tmp_path}; continue it from there"):
+        run(tmp_path / "run", copy(f"{tmp_path}/text"), ["prepare"])
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "release").mkdir()
     with pytest.raises(RecipeError, match="is not empty and of no run; choose another"):
