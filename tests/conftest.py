@@ -6,6 +6,8 @@ import os
 import random
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from fairseq_cli import interactive as interactive_command
 from fairseq_cli import preprocess as preprocess_command
 from fairseq_cli import train as train_command
 from fairseq_cli import validate as validate_command
+from release_scripts import Mirror, Scripts
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN = ROOT / "fairseq_convattn"
@@ -37,6 +40,23 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("needs the developers' data in ../shared")
     return SHARED
+
+
+@pytest.fixture
+def scripts(tmp_path) -> Scripts:
+    """Copies of the preparation scripts."""
+    (tmp_path / "scripts_under_test").mkdir()
+    return Scripts(tmp_path / "scripts_under_test")
+
+
+@pytest.fixture
+def mirror(tmp_path) -> Iterator[Mirror]:
+    """A server of what is in tmp_path/source."""
+    server = Mirror(tmp_path / "source")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
 
 
 def preprocess(pairs: dict[str, list[tuple[str, str]]], folder: Path, *extra: str) -> Path:

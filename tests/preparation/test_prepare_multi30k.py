@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, generate, train
+from release_scripts import assert_refused
 
 pytest.importorskip("subword_nmt")
 
@@ -60,3 +61,13 @@ def test_says_what_is_missing(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"train.en.gz"}
     run = prepare("--source", tmp_path, "--output", tmp_path)
     assert run.returncode == 1 and "choose another folder" in run.stderr
+
+
+def test_a_download_of_another_size_is_discarded(scripts, mirror, tmp_path):
+    mirror.folder.mkdir()
+    (mirror.folder / "train.lc.norm.tok.en").write_text("<html>\nNot found\n")
+    address = f"{mirror.address}/"
+    run = scripts.prepare("multi30k", "--mirror", address, "--output", tmp_path / "new" / "out")
+    assert_refused(run, "train.en has 2 lines, not 29000")
+    assert f"downloading {mirror.address}/train.lc.norm.tok.en" in run.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}

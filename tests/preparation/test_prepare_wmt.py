@@ -5,12 +5,11 @@ import importlib.util
 import random
 import shutil
 import tarfile
-import threading
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from test_prepare_scripts import Mirror, Scripts, assert_refused, binarised
+from release_scripts import Scripts, assert_refused, binarised
 
 from fairseq_convattn.recipes import catalogue
 
@@ -27,21 +26,6 @@ def load(name: str):
 
 miniature_release = load("miniature_release")
 moses_text = load("moses_text")
-
-
-@pytest.fixture
-def scripts(tmp_path):
-    (tmp_path / "scripts_under_test").mkdir()
-    return Scripts(tmp_path / "scripts_under_test")
-
-
-@pytest.fixture
-def mirror(tmp_path):
-    server = Mirror(tmp_path / "source")
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 def release(recipe: str, folder: Path) -> Path:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import gzip
-import threading
 import zipfile
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from fairseq import tasks as fairseq_tasks
 from fairseq.data import Dictionary, data_utils
 from glue_miniature import miniature_sentences, plain, write_miniature, write_pretrained
 from omegaconf import OmegaConf
-from test_prepare_scripts import Mirror, Scripts, assert_refused, tree
+from release_scripts import Scripts, assert_refused, tree
 
 from fairseq_convattn.glue.reading import read_examples
 from fairseq_convattn.glue.tasks import TASKS
@@ -32,21 +31,6 @@ def miniature(tmp_path_factory) -> tuple[Path, dict]:
 def pretrained_files(tmp_path_factory, miniature) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("pieces")
     return write_pretrained(folder, miniature_sentences(miniature[1]), size=70)
-
-
-@pytest.fixture
-def scripts(tmp_path):
-    (tmp_path / "under_test").mkdir()
-    return Scripts(tmp_path / "under_test")
-
-
-@pytest.fixture
-def mirror(tmp_path):
-    server = Mirror(tmp_path / "release")
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 def only_tsv(scripts: Scripts) -> None:
@@ -205,7 +189,7 @@ def test_another_archive_is_refused(scripts, miniature, pretrained_files, tmp_pa
             *("--output", tmp_path / "out"),
         )
         assert_refused(run, f"{archive} does not have the release's SHA-256")
-    assert {path.name for path in tmp_path.iterdir()} == {"source", "under_test"}
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
 
 
 def test_an_output_serves_one_model_and_its_tasks(scripts, miniature, pretrained_files, tmp_path):

@@ -1,0 +1,204 @@
+"""WikiText-103, and what all preparation scripts share."""
+
+import fcntl
+import random
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+from release_scripts import assert_refused, binarised, sentences, sha256, tokens, tree
+
+SPLITS = ("train", "valid", "test")
+WIKITEXT = "wikitext-103-v1.zip"
+
+
+@pytest.fixture
+def wikitext(tmp_path) -> dict[str, str]:
+    """The archive in tmp_path/source; its texts by split."""
+    rng = random.Random(1)
+    texts = {split: "\n" + sentences(rng, n) for split, n in zip(SPLITS, (99, 9, 7), strict=True)}
+    (tmp_path / "source").mkdir()
+    with zipfile.ZipFile(tmp_path / "source" / WIKITEXT, "w") as archive:
+        for split, text in texts.items():
+            archive.writestr(f"wikitext-103/wiki.{split}.tokens", text)
+    return texts
+
+
+def wikitext_numbers(texts: dict[str, str], archive: Path) -> dict[str, object]:
+    numbers = {split: [text.count("\n"), tokens(text)] for split, text in texts.items()}
+    return {"sum": sha256(archive), **numbers}
+
+
+def test_wikitext103_resumes_and_is_what_fairseq_reads(scripts, wikitext, mirror, tmp_path):
+    archive, output = tmp_path / "source" / WIKITEXT, tmp_path / "new" / "wikitext"
+    scripts.for_release("wikitext103", **wikitext_numbers(wikitext, archive))
+    arguments = ("wikitext103", "--mirror", mirror.address, "--output", f"{output}/")
+
+    mirror.cut = [100]
+    assert_refused(scripts.prepare(*arguments), f"cannot download {mirror.address}/{WIKITEXT}")
+    work = output.with_name("wikitext.preparing")
+    assert tree(work) == {"lock", "download", f"download/{WIKITEXT}.part"}
+
+    scripts.stand_in("fairseq-preprocess", "echo out of memory; exit 1")
+    run = scripts.prepare(*arguments)
+    assert_refused(run, "fairseq-preprocess failed")
+    assert "out of memory" in run.stderr
+    assert mirror.requests == [(WIKITEXT, None), (WIKITEXT, "bytes=100-")]
+    assert tree(work) == {"lock", "preprocess.log", "text", *(f"text/{x}" for x in SPLITS)}
+
+    (scripts.bin / "fairseq-preprocess").unlink()
+    written = (work / "text" / "train").stat().st_mtime_ns
+    run = scripts.prepare(*arguments)
+    assert run.returncode == 0, run.stderr
+    assert len(mirror.requests) == 2
+    assert (output / "text" / "train").stat().st_mtime_ns == written
+    assert {path.name for path in output.iterdir()} == {"text", "bin"}
+    assert {path.name for path in output.parent.iterdir()} == {"wikitext"}
+    for split, text in wikitext.items():
+        assert (output / "text" / split).read_text(encoding="utf-8") == text
+        found = binarised(output / "bin" / split, output / "bin" / "dict.txt")
+        assert found == text.splitlines()
+    assert "16 types" in run.stdout  # 10 words, 2 to make it a multiple of 8
+    assert "<unk>" not in (output / "bin" / "dict.txt").read_text(encoding="utf-8")
+
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    run = scripts.prepare(*arguments)
+    assert run.returncode == 0 and "is there already" in run.stdout
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+    assert len(mirror.requests) == 2
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("split", SPLITS)
+def test_wikitext103_of_another_size_is_refused(scripts, wikitext, tmp_path, split, number):
+    source = tmp_path / "source"
+    numbers = wikitext_numbers(wikitext, source / WIKITEXT)
+    right = numbers[split][number]
+    numbers[split][number] += 1
+    scripts.for_release("wikitext103", **numbers)
+    run = scripts.prepare("wikitext103", "--source", source, "--output", tmp_path / "a" / "b")
+    what = ("lines", "tokens")[number]
+    assert_refused(run, f"{split} has {right} {what}, not {right + 1}")
+    assert not (tmp_path / "a").exists()
+
+
+def test_another_archive_is_refused(scripts, wikitext, mirror, tmp_path):
+    source, output = tmp_path / "source", tmp_path / "out"
+    run = scripts.prepare("wikitext103", "--source", source, "--output", output)
+    assert_refused(run, f"{source / WIKITEXT} does not have the release's SHA-256")
+    run = scripts.prepare("wikitext103", "--mirror", mirror.address, "--output", output)
+    assert_refused(run, f"{mirror.address}/{WIKITEXT} does not have the release's SHA-256")
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
+    assert len(mirror.requests) == 1
+
+
+def test_unpacked_files_serve_too_and_none_may_be_missing(scripts, wikitext, tmp_path):
+    source = tmp_path / "source"
+    numbers = wikitext_numbers(wikitext, source / WIKITEXT)
+    scripts.for_release("wikitext103", **numbers)
+    scripts.stand_in("fairseq-preprocess", "exit 1")
+    arguments = ("wikitext103", "--source", source, "--output", tmp_path / "out")
+    with zipfile.ZipFile(source / WIKITEXT) as archive:
+        archive.extractall(source)
+    (source / WIKITEXT).unlink()
+    assert_refused(scripts.prepare(*arguments), "fairseq-preprocess failed")
+    shutil.rmtree(tmp_path / "out.preparing")
+    (source / "wikitext-103" / "wiki.test.tokens").unlink()
+    assert_refused(scripts.prepare(*arguments), "there is no wiki.test.tokens")
+    (source / "wikitext-103" / "wiki.train.tokens").unlink()
+    assert_refused(scripts.prepare(*arguments), f"no wiki.train.tokens, no {WIKITEXT} in {source}")
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
+
+
+def test_download_where_the_server_cannot_continue(scripts, wikitext, mirror, tmp_path):
+    scripts.for_release("wikitext103", **wikitext_numbers(wikitext, mirror.folder / WIKITEXT))
+    scripts.stand_in("fairseq-preprocess", "exit 1")
+    arguments = ("wikitext103", "--mirror", mirror.address, "--output", tmp_path / "out")
+    mirror.ranges = False
+    mirror.cut = [100]
+    assert_refused(scripts.prepare(*arguments), "cannot download")
+    assert_refused(scripts.prepare(*arguments), "fairseq-preprocess failed")
+    assert [range_ for _, range_ in mirror.requests] == [None, "bytes=100-", None]
+
+
+def test_a_whole_download_is_not_fetched_again(scripts, wikitext, mirror, tmp_path):
+    """The run was killed after its last byte; what it had begun besides is begun again."""
+    scripts.for_release("wikitext103", **wikitext_numbers(wikitext, mirror.folder / WIKITEXT))
+    scripts.stand_in("fairseq-preprocess", "exit 1")
+    download = tmp_path / "out.preparing" / "download"
+    download.mkdir(parents=True)
+    (tmp_path / "out.preparing" / "text.partial").mkdir()
+    shutil.copy(mirror.folder / WIKITEXT, download / f"{WIKITEXT}.part")
+    run = scripts.prepare("wikitext103", "--mirror", mirror.address, "--output", tmp_path / "out")
+    assert_refused(run, "fairseq-preprocess failed")
+    assert len(mirror.requests) == 1
+
+
+def test_a_sample_is_shown_to_be_one_and_is_not_continued_as_the_release(
+    scripts, wikitext, tmp_path
+):
+    source, output = tmp_path / "source", tmp_path / "out"
+    scripts.stand_in("fairseq-preprocess", "exit 1")
+    arguments = ("wikitext103", "--source", source, "--output", output)
+    run = scripts.prepare(*arguments, "--sample")
+    assert_refused(run, "fairseq-preprocess failed")
+    assert "note: train has 100 lines, not 1801350" in run.stdout
+    assert_refused(scripts.prepare(*arguments), f"out.preparing is a sample of {source}; remove it")
+    (tmp_path / "other").mkdir()
+    run = scripts.prepare("wikitext103", "--source", tmp_path / "other", *arguments[3:], "--sample")
+    assert_refused(run, f"out.preparing is a sample of {source}; remove it")
+    shutil.move(tmp_path / "out.preparing", output)
+    (output / "bin").mkdir()
+    assert_refused(scripts.prepare(*arguments), f"out is a sample of {source}; remove it")
+    run = scripts.prepare(*arguments, "--sample")
+    assert run.returncode == 0 and "is there already" in run.stdout
+    (output / "sample").unlink()
+    assert_refused(scripts.prepare(*arguments, "--sample"), "out is the whole release; remove it")
+
+
+def test_corrupted_archive(scripts, wikitext, tmp_path):
+    archive = tmp_path / "source" / WIKITEXT
+    archive.write_bytes(archive.read_bytes()[:-100])
+    arguments = ("--source", archive.parent, "--output", tmp_path / "out", "--sample")
+    assert_refused(scripts.prepare("wikitext103", *arguments), f"{archive} cannot be unpacked")
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
+
+
+def test_two_runs_do_not_share_a_folder(scripts, wikitext, tmp_path):
+    (tmp_path / "out.preparing").mkdir()
+    with open(tmp_path / "out.preparing" / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run = scripts.prepare(
+            "wikitext103", "--source", tmp_path / "source", "--output", tmp_path / "out"
+        )
+    assert_refused(run, f"another run is preparing {tmp_path / 'out'}")
+    assert (tmp_path / "out.preparing").is_dir()
+
+
+@pytest.mark.parametrize("name", ["wikitext103", "gbw", "cnn_dm", "multi30k"])
+def test_options(scripts, tmp_path, name):
+    run = scripts.prepare(name, "--help")
+    assert run.returncode == 0
+    for option in ("--source DIR", "--mirror URL", "--output DIR", "--sample"):
+        assert option in run.stdout
+    assert scripts.prepare(name, "--nonsense").returncode == 2
+    run = scripts.prepare(name, "--source", tmp_path / "nowhere")
+    assert_refused(run, f"--source {tmp_path / 'nowhere'} is no folder")
+    run = scripts.prepare(name, "--source", tmp_path, "--mirror", "http://127.0.0.1:1")
+    assert_refused(run, "not both")
+    run = scripts.prepare(name, "--source", tmp_path, "--output", tmp_path)
+    assert_refused(run, "choose another folder")
+    run = scripts.prepare(name, "--source", tmp_path, "--output", tmp_path / "new" / "out")
+    assert_refused(run, f" in {tmp_path}")
+    assert {path.name for path in tmp_path.iterdir()} == {"scripts_under_test"}
+
+
+def test_binarised_data_that_lack_sentences_are_refused(scripts, wikitext, tmp_path):
+    index = 18 * "x" + r"\143" + 7 * r"\000"  # 99
+    scripts.stand_in("fairseq-preprocess", f"printf '{index}' > \"$9/train.idx\"")
+    source, output = tmp_path / "source", tmp_path / "out"
+    scripts.for_release("wikitext103", **wikitext_numbers(wikitext, source / WIKITEXT))
+    run = scripts.prepare("wikitext103", "--source", source, "--output", output)
+    assert_refused(run, "train has 99 sentences for the 100 lines of train")
+    assert not output.exists() and not (tmp_path / "out.preparing" / "bin").exists()
