@@ -1,0 +1,196 @@
+"""Language models from command line and presets; errors in one line."""
+
+from argparse import Namespace
+
+import pytest
+from fairseq.models.transformer_lm import (
+    transformer_lm_baevski_gbw,
+    transformer_lm_baevski_wiki103,
+)
+from options_of_models import count, lm_options, parse_lm
+
+from fairseq_convattn.__main__ import main as help_command
+from fairseq_convattn.architectures.presets import LANGUAGE_MODEL_PRESETS
+from fairseq_convattn.architectures.skeleton import language_model_skeleton
+
+ADAPTIVE = (
+    *("adaptive_input", "adaptive_softmax_cutoff", "adaptive_input_cutoff"),
+    *("adaptive_softmax_dropout", "tie_adaptive_weights", "tie_adaptive_proj"),
+)
+
+BAEVSKI = (
+    *("decoder_layers", "decoder_ffn_embed_dim", "decoder_attention_heads"),
+    *("decoder_normalize_before", "no_decoder_final_norm", "dropout", "attention_dropout"),
+    "activation_dropout",
+    *("adaptive_softmax_factor", "adaptive_input_factor", "share_decoder_input_output_embed"),
+)
+
+
+def test_language_model_presets_have_the_papers_shapes():
+    for arch, kernels in (
+        ("dynamic_conv_lm_gbw", [15] * 2 + [31] * 4 + [63] * 11),
+        ("lightweight_conv_lm_wiki103", [15] * 2 + [31] * 4 + [63] * 10),
+        ("dynamic_conv_lm_tiny", [3, 7, 15, 31]),
+    ):
+        assert [m.kernel_size for m in lm_options(arch).decoder_mixers] == kernels
+    options = lm_options("dynamic_conv_lm_gbw")
+    mixer = options.decoder_mixers[0]
+    assert (options.dropout, mixer.attention_dropout) == (0.1, 0.1)
+    assert (mixer.glu, mixer.num_heads, mixer.weight_dropout, mixer.input_dropout) == (
+        *(True, 16, 0.1, 0.1),
+    )
+    options = lm_options("dynamic_conv_lm_tiny")
+    mixer = options.decoder_mixers[0]
+    assert (options.decoder_embed_dim, options.decoder_ffn_embed_dim) == (128, 256)
+    assert (options.decoder_output_dim, mixer.num_heads) == (128, 4)
+    assert (options.dropout, mixer.weight_dropout, mixer.input_dropout) == (0.3, 0.1, 0)
+    assert options.decoder_normalize_before and not options.no_decoder_final_norm
+    assert not options.adaptive_input
+
+
+@pytest.mark.parametrize(
+    "ours, fairseqs, ours_alone",
+    [
+        ("attention_lm_wiki103", transformer_lm_baevski_wiki103, ()),
+        # fairseq's preset has 12 blocks without adaptive input, which its users ask for
+        (
+            "attention_lm_gbw",
+            transformer_lm_baevski_gbw,
+            ("decoder_layers", "activation_dropout", *ADAPTIVE),
+        ),
+    ],
+)
+def test_attention_language_models_are_those_of_baevski_and_auli(ours, fairseqs, ours_alone):
+    expected, options = Namespace(), lm_options(ours)
+    fairseqs(expected)
+    for name in {*BAEVSKI, *ADAPTIVE} - {*ours_alone}:
+        value = getattr(expected, name)
+        if name.endswith("_cutoff"):
+            value = [int(cutoff) for cutoff in value.split(",")]
+        assert getattr(options, name) == value, name
+    assert options.decoder_layers == 16 and options.decoder_embed_dim == 1024
+
+
+@pytest.mark.parametrize("arch", LANGUAGE_MODEL_PRESETS)
+@pytest.mark.parametrize("layers", [2, 20])
+def test_any_number_of_layers_of_a_language_model(arch, layers):
+    mixers = lm_options(arch, "--decoder-layers", str(layers)).decoder_mixers
+    assert len(mixers) == layers and mixers[1].kernel_size in (7, 15)
+    assert layers == 2 or mixers[-1].kernel_size in (31, 63)
+
+
+def test_what_a_language_models_preset_switches_on_can_be_switched_off():
+    flags = (
+        *("--adaptive-input", "false", "--adaptive-softmax-cutoff", "none"),
+        *("--tie-adaptive-weights", "false", "--decoder-normalize-before", "false"),
+    )
+    options = lm_options("dynamic_conv_lm_wiki103", *flags)
+    assert not (options.adaptive_input or options.adaptive_softmax_cutoff)
+    assert not (options.tie_adaptive_weights or options.decoder_normalize_before)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ("--decoder-mixers dynamics", "--decoder-mixers: unknown mixer 'dynamics'"),
+        ("--decoder-kernel-sizes 3,7", "--decoder-kernel-sizes: 2 values for 4 layers"),
+        ("--adaptive-input", "--adaptive-input: needs --adaptive-input-cutoff"),
+        ("--adaptive-softmax-factor 0", "--adaptive-softmax-factor: 0.0 is less than 1"),
+        (
+            "--share-decoder-input-output-embed --decoder-input-dim 8",
+            "--share-decoder-input-output-embed: needs equal --decoder-output-dim and --decoder-in",
+        ),
+        ("--adaptive-input data", "--adaptive-input: 'data' is neither true nor false"),
+        ("--adaptive-softmax-cutoff 9,x", "--adaptive-softmax-cutoff: '9,x' must be whole numbers"),
+        ("--adaptive-softmax-cutoff 9,8", "--adaptive-softmax-cutoff: '9,8' must rise"),
+        ("--adaptive-softmax-cutoff 0", "--adaptive-softmax-cutoff: '0' must rise"),
+        ("--tie-adaptive-weights", "--tie-adaptive-weights: needs --adaptive-input and"),
+        (
+            "--tie-adaptive-weights --adaptive-softmax-cutoff 8 --adaptive-input "
+            "--adaptive-input-cutoff 9",
+            "--tie-adaptive-weights: needs equal --adaptive-softmax-cutoff and --adaptive-input-cu",
+        ),
+        (
+            "--tie-adaptive-weights --adaptive-softmax-cutoff 8 --adaptive-input "
+            "--adaptive-input-factor 2",
+            "--tie-adaptive-weights: needs equal --adaptive-softmax-factor and --adaptive-input-fa",
+        ),
+        (
+            "--adaptive-input --adaptive-input-cutoff 8 --share-decoder-input-output-embed",
+            "--share-decoder-input-output-embed: works on a table, not --adaptive-input",
+        ),
+        (
+            "--character-embeddings --share-decoder-input-output-embed",
+            "--share-decoder-input-output-embed: works on a table, not --character-embeddings",
+        ),
+        (
+            "--character-embeddings --adaptive-input --adaptive-input-cutoff 8",
+            "--character-embeddings: cannot be had with --adaptive-input",
+        ),
+        ("--character-filters [(1,)]", "--character-filters: '[(1,)]' must be (width, channels)"),
+        ("--character-filters exit()", "--character-filters: 'exit()' must be (width, channels)"),
+        ("--criterion adaptive_loss", "--criterion: adaptive_loss needs --adaptive-softmax-cutoff"),
+        ("--adaptive-softmax-cutoff 8", "--criterion: cross_entropy cannot train an adaptive"),
+    ],
+)
+def test_language_models_that_cannot_work(flags, message):
+    with pytest.raises(SystemExit) as error:
+        parse_lm("dynamic_conv_lm_tiny", *flags.split())
+    assert str(error.value).startswith(f"error: {message}")
+    assert "\n" not in str(error.value)
+
+
+def test_cutoffs_beyond_the_dictionary():
+    preset = Namespace(**LANGUAGE_MODEL_PRESETS["dynamic_conv_lm_wiki103"])
+    with pytest.raises(ValueError, match="60000 is beyond the dictionary's 1000 types"):
+        language_model_skeleton(preset, 1000, 1000)
+    options = Namespace(adaptive_input=True, adaptive_input_cutoff=[50], decoder_layers=1)
+    with pytest.raises(ValueError, match="--adaptive-input-cutoff: 50 is beyond"):
+        language_model_skeleton(options, 49, 99)
+
+
+@pytest.mark.parametrize("option", ["tie_adaptive_weights", "share_decoder_input_output_embed"])
+def test_nothing_is_shared_with_a_smaller_output_dictionary(option):
+    options = Namespace(**{option: True}, decoder_layers=1)
+    if option == "tie_adaptive_weights":
+        options.adaptive_input, options.adaptive_softmax_cutoff = True, [8]
+    language_model_skeleton(options, 20, 20)
+    with pytest.raises(ValueError, match="needs the whole dictionary as output"):
+        language_model_skeleton(options, 20, 15)
+
+
+def test_character_filters_from_yaml_and_python():
+    options = Namespace(character_embeddings=True, character_filters=[[1, 8]], decoder_layers=1)
+    model = language_model_skeleton(options, 20, 20)
+    assert [c.out_channels for c in model.decoder.embed_tokens.convolutions] == [8]
+
+
+def test_help_explains_language_models(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fairseq_convattn", "--task", "language_modeling"])
+    help_command()
+    text = " ".join(capsys.readouterr().out.split())
+    for explained in (
+        *("--decoder-mixers", "--adaptive-input", "--tie-adaptive-proj", "--character-filters"),
+        *(
+            "convattn_lm",
+            "dynamic_conv_X",
+            "`lm_gbw`",
+            "true or false: if set, uses adaptive input",
+        ),
+    ):
+        assert explained in text
+    assert "--encoder" not in text
+
+
+@pytest.mark.parametrize(
+    "arch, types, millions",
+    [
+        ("dynamic_conv_lm_gbw", 793_471, 339.1),
+        ("attention_lm_wiki103", 267_744, 246.9),
+    ],
+)
+def test_parameters_of_the_language_models(arch, types, millions):
+    """With the words of Billion Word (the paper's "800k") and of WikiText-103. Wu et al. 2019
+    give 339 M for the first, Baevski and Auli 2019 247 M for the second."""
+    preset = Namespace(**LANGUAGE_MODEL_PRESETS[arch])
+    assert count(language_model_skeleton(preset, types, types)) == millions
