@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import torch
-from measuring import new_file, positive, processor, save
+from measuring import new_file, positive, processor, program, save
 
 PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
 FIELDS = ("checkpoint", "sentences_per_second", "least", "most", "x_first")
@@ -25,7 +25,7 @@ SPEED = re.compile(r"\(([\d.]+) sentences/s")
 
 def sentences_per_second(checkpoint: Path, arguments: argparse.Namespace) -> float:
     command = [
-        str(Path(sys.executable).with_name("fairseq-generate")),
+        program("fairseq-generate"),
         *(arguments.data, "--user-dir", str(PLUGIN), "--path", str(checkpoint), "--quiet"),
         *("--gen-subset", arguments.gen_subset, "--beam", str(arguments.beam)),
         *("--batch-size", str(arguments.batch_size), "--required-batch-size-multiple", "1"),

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from measuring import lengths, names_among, new_file, positive, processor, save
+from measuring import lengths, names_among, new_file, positive, processor, program, save
 
 PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
 TASKS = ("lm", "translation", "generate")
@@ -89,10 +89,9 @@ class Commands:
     def run(self, command: str) -> tuple[str, float]:
         """What it prints, and its memory in MiB at the peak."""
         executable, *rest = shlex.split(command)
-        path = Path(sys.executable).with_name(executable)
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
-                [str(path), *rest],
+                [program(executable), *rest],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,

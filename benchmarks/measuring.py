@@ -5,8 +5,10 @@ import csv
 import ctypes
 import logging
 import multiprocessing
+import os
 import platform
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -58,6 +60,12 @@ def _seconds(step: Callable[[], None], calls: int) -> float:
     for _ in range(calls):
         step()
     return (time.perf_counter() - start) / calls
+
+
+def program(name: str) -> str:
+    """The path of one of fairseq's, this Python's own if it has it."""
+    here = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    return shutil.which(name, path=here) or sys.exit(f"error: {name} is not installed")
 
 
 def processor() -> str:

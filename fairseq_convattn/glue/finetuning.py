@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -232,12 +233,13 @@ def _command(run: Run, pretrained: Pretrained, examples: int, seed: int, folder:
 
 def _train(command: list[str], log: Path) -> None:
     """Run fairseq-train, whose output goes to ``log``; the loss of every epoch is printed."""
-    program = Path(sys.executable).with_name(command[0])
+    here = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    program = shutil.which(command[0], path=here) or command[0]
     end = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
     with (
         open(log, "a", encoding="utf-8") as file,
         subprocess.Popen(
-            [str(program), *command[1:]],
+            [program, *command[1:]],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",

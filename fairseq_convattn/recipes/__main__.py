@@ -22,16 +22,23 @@ from .record import results, score_lines, sha256, write_json
 from .runner import Runner, exclusive
 from .settings import ROOT, Settings
 
-_SET_BY_THE_RECIPE = (
-    *("--arch", "-a", "--task", "--user-dir", "--seed", "--save-dir"),
-    *("--max-tokens", "--batch-size", "--max-sentences", "--update-freq"),
-    *("--distributed-world-size", "--cpu"),
-)
+# what fairseq-train's options of a run follow from
+_SET_BY_THE_RECIPE = {
+    **dict.fromkeys(("--arch", "-a"), "--mixer chooses it"),
+    **dict.fromkeys(("--task", "--user-dir"), "it cannot be another"),
+    "--seed": "give it before --",
+    "--save-dir": "--output chooses it",
+    **dict.fromkeys(("--distributed-world-size", "--cpu"), "--gpus and --nodes choose it"),
+    **dict.fromkeys(
+        ("--max-tokens", "--batch-size", "--max-sentences", "--update-freq"),
+        "an update is the paper's on any number of --gpus",
+    ),
+}
 _DIGITS = 8  # of a checkpoint's SHA-256, which tell apart the many that are called model.pt
 
 
 def command_line() -> argparse.ArgumentParser:
-    titles = "\n".join(f"  {name:18} {catalogue.recipe(name).title}" for name in catalogue.names())
+    titles = "\n".join(f"  {name:19} {catalogue.recipe(name).title}" for name in catalogue.names())
     parser = argparse.ArgumentParser(
         prog="python -m fairseq_convattn.recipes",
         usage="%(prog)s RECIPE [STAGE ...] [options] [-- fairseq-train's options]",
@@ -85,7 +92,8 @@ def main(given: Sequence[str] | None = None) -> None:
     except (RecipeError, CheckpointError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("interrupted; the same command continues")
+        print("interrupted; the same command continues", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> None:
@@ -112,11 +120,11 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
     """
     mixer, published_format = options.mixer or recipe.mixer, False
     for name in extra:
-        if name.split("=")[0] in _SET_BY_THE_RECIPE:
-            raise RecipeError(f"{name} after --: the recipe sets it")
+        if reason := _SET_BY_THE_RECIPE.get(name.split("=")[0]):
+            raise RecipeError(f"{name} after --: the recipe sets it ({reason})")
     if options.checkpoint and (options.smoke or extra):
         raise RecipeError(
-            "--checkpoint trains nothing: it goes with no --smoke and nothing after --"
+            "--checkpoint trains nothing: leave out --smoke and fairseq-train's options after --"
         )
     if options.source and not options.source.is_dir():
         raise RecipeError(f"--source {options.source} is no folder")

@@ -21,9 +21,6 @@ class Evaluated(NamedTuple):
     mixer: str
 
 
-_ENCODER_DECODERS = {"translation", "summarization"}
-
-
 def evaluated(path: Path, task: str) -> Evaluated:
     """What a checkpoint is that a model of fairseq's ``task`` is needed of.
 
@@ -33,7 +30,7 @@ def evaluated(path: Path, task: str) -> Evaluated:
     """
     state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
     found = _task(state)
-    if found not in (None, task) and not {found, task} <= _ENCODER_DECODERS:
+    if found not in (None, task):
         raise RecipeError(f"{path} is a model for {found}, and the recipe's are for {task}")
     args = state.get("args")
     if str(getattr(args, "arch", "")).startswith("lightconv"):

@@ -135,7 +135,7 @@ class Runner:
             raise RecipeError(
                 f"the stage {stage.name} in {self.output} was run with other options "
                 f"({_difference(before['essence'], stage.essence())}); choose another folder with "
-                "--output"
+                f"--output, or remove {path} and what the stage made"
             )
 
     def _to_do_after(self, stage: Stage, chosen: Sequence[str]) -> bool:
@@ -245,6 +245,7 @@ def _difference(before: Sequence[str], after: Sequence[str]) -> str:
             if a != b:
                 return f"{' '.join(old_words[max(i - 1, 0) : i + 1])}, not {b}"
         if len(old_words) != len(new_words):
-            longer = max(old_words, new_words, key=len)[min(len(old_words), len(new_words)) :]
-            return f"{' '.join(longer)} in one of them alone"
+            if len(old_words) > len(new_words):
+                return f"with {' '.join(old_words[len(new_words) :])}"
+            return f"without {' '.join(new_words[len(old_words) :])}"
     return "other commands"

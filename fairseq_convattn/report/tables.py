@@ -47,16 +47,8 @@ def score_table(section: Section) -> Table:
 def _score_row(section: Section, system: System, name: str) -> list[str]:
     result = system.result(name)
     if result is None:
-        known = NO_FIGURE if name != MISSING else MISSING
-        figure = _published(section, name).get(system.mixer)
-        return [
-            system.label,
-            _seeds(system.runs),
-            NOT_FINISHED,
-            MISSING,
-            known if figure is None else f"{figure:.2f}",
-            MISSING,
-        ]
+        known = _known(_published(section, name), system.mixer) if name != MISSING else MISSING
+        return [system.label, _seeds(system.runs), NOT_FINISHED, MISSING, known, MISSING]
     figure = result.published.get(system.mixer)
     difference = MISSING
     if figure is not None and not section.smoke:
@@ -69,9 +61,16 @@ def _score_row(section: Section, system: System, name: str) -> list[str]:
         seeds,
         f"{result.mean:.2f}",
         _spread(result),
-        NO_FIGURE if figure is None else f"{figure:.2f}",
+        _known(result.published, system.mixer),
         difference,
     ]
+
+
+def _known(published: dict[str, float], mixer: str) -> str:
+    """The figure of this mixer, or that there is none of it, or of any."""
+    if mixer in published:
+        return f"{published[mixer]:.2f}"
+    return f"none of {mixer}" if published else NO_FIGURE
 
 
 def _published(section: Section, name: str) -> dict[str, float]:

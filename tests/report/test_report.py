@@ -161,12 +161,12 @@ def test_what_is_missing_is_said_and_never_zero(tmp_path, report):
     ]
     page, printed = report(*runs)
     assert page.row("BLEU")[1:] == ["dynamic", "seed 1", "not finished", "–", "29.70", "–"]
-    assert page.row("", "tisa")[2:] == ["seed 1", "not finished", "–", "no figure known", "–"]
+    assert page.row("", "tisa")[2:] == ["seed 1", "not finished", "–", "none of tisa", "–"]
     assert page.row("", "composite")[2:] == [
         "1 of 2",
         "20.00",
         "[19.50, 20.50]",
-        *["no figure known", "–"],
+        *["none of composite", "–"],
     ]
     assert page.row("dynamic")[2] == "300 of 400, not finished"
     assert page.row("tisa")[1:7] == ["–", "not finished", "–", "–", "–", "–"]
