@@ -8,7 +8,7 @@ source "$scripts/prepare_common.sh"
 usage() {
   cat <<'END'
 usage: bash scripts/prepare_glue.sh --sentencepiece MODEL --dictionary DICT [--tasks TASK,...]
-         [--source DIR | --mirror URL] [--output DIR] [--sample]
+         [--source DIR [--download-rest] | --mirror URL] [--output DIR] [--sample]
 
 Downloads the TSV files of GLUE (Wang et al. 2019), splits their sentences with the SentencePiece
 model of a pre-trained model and binarises them with its dictionary. DIR/bin has one folder for each
@@ -24,6 +24,7 @@ divided by 5. Test sets are left out, for their labels are secret.
                  msr_paraphrase_train.txt and mrpc_dev_ids.tsv, which says what of it is GLUE's
                  dev set; with --sample msr_paraphrase_test.txt serves without the latter.
                  DIR/tsv of an earlier output serves for another pre-trained model.
+  --download-rest  download the tasks of which --source has nothing
 END
   shared_options data/glue
 }
@@ -35,6 +36,7 @@ while [ $# -gt 0 ]; do
     --sentencepiece) pieces=${2:?--sentencepiece needs a file}; shift 2 ;;
     --dictionary) dictionary=${2:?--dictionary needs a file}; shift 2 ;;
     --tasks) chosen=${2:?--tasks needs names}; shift 2 ;;
+    --download-rest) download_rest=yes; shift ;;
     --output) target=${2:?--output needs a folder}; others+=("$1" "$2"); shift 2 ;;
     *) others+=("$1"); shift ;;
   esac
@@ -105,8 +107,15 @@ in_task() {
   in_source "${names[@]}"
 }
 
+# has_task TASK: whether --source has something of it
+has_task() {
+  in_task "$1" train.tsv >/dev/null || in_source "${archives[$1]:-no archive}" >/dev/null ||
+    { [ "$1" = MRPC ] && in_task MRPC msr_paraphrase_train.txt >/dev/null; }
+}
+
 require_task() { # TASK, in --source
   local file
+  [ -z "${download_rest:-}" ] || has_task "$1" || return 0
   if in_task "$1" train.tsv >/dev/null; then
     for file in $(files "$1"); do
       in_task "$1" "$file.tsv" >/dev/null || die "no $1/$file.tsv in $source_dir"
@@ -138,7 +147,7 @@ msr_subset() {
 
 write_mrpc() { # FOLDER
   local train ids=$work/mrpc_dev_ids.partial
-  if [ -z "$source_dir" ]; then
+  if [ -z "$source_dir" ] || ! in_task MRPC msr_paraphrase_train.txt >/dev/null; then
     obtain msr_paraphrase_train.txt "$mrpc_address" "${sums[mrpc_train]}"
     train=$obtained
     obtain mrpc_dev_ids.tsv "$address" "${sums[mrpc_dev_ids]}"

@@ -88,6 +88,7 @@ def test_table_and_figures(tmp_path):
         capture_output=True, text=True, cwd=ROOT, check=True,
     )  # fmt: skip
     assert "native kernels:" in run.stdout and plot.stat().st_size
+    assert run.stderr.endswith("1 of 2, about 0 min left\n2 of 2, about 0 min left\n")
     with open(figures, newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 3  # lengths, implementations

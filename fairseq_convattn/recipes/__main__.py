@@ -28,7 +28,9 @@ _SET_BY_THE_RECIPE = {
     **dict.fromkeys(("--task", "--user-dir"), "it cannot be another"),
     "--seed": "give it before --",
     "--save-dir": "--output chooses it",
-    **dict.fromkeys(("--distributed-world-size", "--cpu"), "--gpus and --nodes choose it"),
+    **dict.fromkeys(
+        ("--distributed-world-size", "--distributed-port", "--cpu"), "--gpus and --nodes choose it"
+    ),
     **dict.fromkeys(
         ("--max-tokens", "--batch-size", "--max-sentences", "--update-freq"),
         "an update is the paper's on any number of --gpus",
@@ -46,7 +48,8 @@ def command_line() -> argparse.ArgumentParser:
         "generate and score. What is done is not done again, what was interrupted continues. "
         "results.json in the folder of the run has the scores beside the paper's, every command, "
         "versions, seed, commit and machine.",
-        epilog=f"recipes:\n{titles}\n\nFurther options go to fairseq-train after --, and win.",
+        epilog=f"recipes:\n{titles}\n\nFurther options go to fairseq-train after --, and win; "
+        f"refused are {', '.join(_SET_BY_THE_RECIPE)}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
@@ -120,7 +123,8 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
     """
     mixer, published_format = options.mixer or recipe.mixer, False
     for name in extra:
-        if reason := _SET_BY_THE_RECIPE.get(name.split("=")[0]):
+        option = name.split("=")[0] if name.startswith("--") else name[:2]
+        if reason := _SET_BY_THE_RECIPE.get(option):
             raise RecipeError(f"{name} after --: the recipe sets it ({reason})")
     if options.checkpoint and (options.smoke or extra):
         raise RecipeError(
@@ -185,7 +189,8 @@ def _dry_run(
             continue
         lines += ["", f"# {stage.name}" + (f": {stage.note}" if stage.note else "")]
         if stage.name == "train" and settings.devices.nodes > 1:
-            lines += _launch_lines(settings, stage)
+            *torchrun, srun = _launch_lines(settings, stage)
+            lines += [*torchrun, f"# {srun}"]  # as a script, the commands train once
         else:
             lines += stage.lines()
     return lines
@@ -237,10 +242,12 @@ def _elsewhere(settings: Settings, runner: Runner, chosen: Sequence[str]) -> lis
     if runner.is_done(train):
         return list(chosen)
     runner.check(chosen)
-    if _end_of_training(settings).exists():
+    done, end = updates_done(settings.checkpoints), _end_of_training(settings)
+    if done and end.exists():
         runner.finish(train, begun="", seconds=None)
+        end.unlink()
         return list(chosen)
-    done = updates_done(settings.checkpoints)
+    runner.begin(train)
     print(
         f"training is at update {done:,} and has not ended; start it with one of these, with "
         f"{ROOT} and the data on every machine, and repeat this command when it is done\n\n"

@@ -1,6 +1,6 @@
 """What the runner has to know of checkpoints."""
 
-from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +44,9 @@ def evaluated(path: Path, task: str) -> Evaluated:
 def _task(state: dict[str, Any]) -> str | None:
     """fairseq's name of what a model was trained for, where it is known."""
     stored = (state.get("cfg") or {}).get("task") or state.get("args")
-    values = stored if isinstance(stored, dict) else vars(stored or Namespace())
-    return values.get("_name") or values.get("task")
+    if isinstance(stored, Mapping):
+        return stored.get("_name")
+    return getattr(stored, "_name", None) or getattr(stored, "task", None)
 
 
 def _names(mixers: str | list[str]) -> list[str]:

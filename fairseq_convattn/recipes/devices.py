@@ -97,16 +97,16 @@ class Devices:
     def launch_lines(self, command: str, end: Path) -> list[str]:
         """How to start a training command on several machines; ``end`` is a file that is to be
         there when it has ended by itself."""
-        ended = f" && touch {shlex.quote(str(end))}"
+        ended = f"touch {shlex.quote(str(end))}"
         return [
             "# torchrun, on every machine with its own number from 0 on in NODE_RANK and the name "
             "of the first one in MASTER_ADDR:",
             f"torchrun --nnodes {self.nodes} --nproc-per-node {self.gpus} "
             f'--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port {PORT} '
-            f"--no-python {command}{ended}",
+            f'--no-python {command} && {{ [ "$NODE_RANK" != 0 ] || {ended}; }}',
             "# or SLURM, from the machine that submits:",
-            f"# srun --nodes {self.nodes} --ntasks-per-node {self.gpus} "
-            f"--gpus-per-node {self.gpus} {command} --distributed-port {PORT}{ended}",
+            f"srun --nodes {self.nodes} --ntasks-per-node {self.gpus} "
+            f"--gpus-per-node {self.gpus} {command} --distributed-port {PORT} && {ended}",
         ]
 
 

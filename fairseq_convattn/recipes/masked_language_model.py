@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,8 +12,6 @@ from .recipe import Recipe, Score, corpus_source, prepare_command
 from .settings import Settings, script
 
 TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
-BERTS: Options = {"--lr": "2e-5", "--batch-size": "32", "--epochs": "3"}
-"""Devlin et al. 2019, appendix A."""
 
 _SHRUNK = {
     "--encoder-embed-dim": "32",
@@ -36,9 +34,9 @@ class MaskedLanguageModel(Recipe):
         of_task: what differs for one of them.
     """
 
-    seeds: Sequence[int] = (1, 2, 3)
-    fine_tuning: Options = field(default_factory=dict)
-    of_task: Mapping[str, Options] = field(default_factory=dict)
+    seeds: Sequence[int]
+    fine_tuning: Options
+    of_task: Mapping[str, Options]
 
     task: ClassVar[str] = "masked_lm"
     single: ClassVar[str] = "checkpoint_last.pt"
@@ -57,8 +55,7 @@ class MaskedLanguageModel(Recipe):
             ),
         ]
         source = corpus_source(settings)
-        if source is not None and not settings.smoke and not (source / "glue").is_dir():
-            source = None
+        options += [] if source is None else ["--download-rest"]
         return [
             *super().prepare(settings),
             prepare_command(

@@ -85,6 +85,11 @@ class Runner:
                 before(stage)
                 self._run(stage)
 
+    def begin(self, stage: Stage) -> None:
+        """Write that a stage has begun, so that it is continued as it is."""
+        self._path(stage, "begun").parent.mkdir(exist_ok=True)
+        write_json(self._identity(stage), self._path(stage, "begun"))
+
     def finish(
         self, stage: Stage, begun: str, seconds: float | None, memory: int | None = None
     ) -> None:
@@ -92,7 +97,7 @@ class Runner:
         content = {
             "stage": stage.name,
             "commands": stage.lines(),
-            **_identity(stage),
+            **self._identity(stage),
             "begun": begun,
             "finished": now(),
             "seconds": seconds,
@@ -107,9 +112,8 @@ class Runner:
     def _run(self, stage: Stage) -> None:
         log = self.output / "logs" / f"{stage.name}.log"
         log.parent.mkdir(exist_ok=True)
-        self._path(stage, "begun").parent.mkdir(exist_ok=True)
         begun, start = now(), time.monotonic()
-        write_json(_identity(stage), self._path(stage, "begun"))
+        self.begin(stage)
         print(f"{stage.name}: log in {log}", flush=True)
         memory = 0
         for command in stage.commands:
@@ -125,18 +129,25 @@ class Runner:
             if not path.is_file():
                 continue
             before = json.loads(path.read_text(encoding="utf-8"))
+            directory = before.get("directory")
+            if directory not in (None, self._identity(stage)["directory"]):
+                raise RecipeError(
+                    f"the stage {stage.name} in {self.output} was run from "
+                    f"{(self.output / directory).resolve()}; continue it from there, or choose "
+                    "another folder with --output"
+                )
             if before["essence"] == stage.essence():
                 continue
-            if before.get("directory") not in (None, os.getcwd()):
-                raise RecipeError(
-                    f"the stage {stage.name} in {self.output} was run from {before['directory']}; "
-                    "continue it from there, or choose another folder with --output"
-                )
             raise RecipeError(
                 f"the stage {stage.name} in {self.output} was run with other options "
                 f"({_difference(before['essence'], stage.essence())}); choose another folder with "
                 f"--output, or remove {path} and what the stage made"
             )
+
+    def _identity(self, stage: Stage) -> dict[str, Any]:
+        """What a stage that is taken up again has to have in common: its commands and, for their
+        paths, where it is run, as seen from its output, so that both may move."""
+        return {"essence": stage.essence(), "directory": os.path.relpath(os.curdir, self.output)}
 
     def _to_do_after(self, stage: Stage, chosen: Sequence[str]) -> bool:
         later = self.stages[self.stages.index(stage) + 1 :]
@@ -144,11 +155,6 @@ class Runner:
 
     def _path(self, stage: Stage, kind: str) -> Path:
         return self.output / "stages" / f"{stage.name}.{kind}"
-
-
-def _identity(stage: Stage) -> dict[str, Any]:
-    """What a stage that is taken up again has to have in common."""
-    return {"essence": stage.essence(), "directory": os.getcwd()}
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 
@@ -13,6 +14,8 @@ Point = tuple[int, float]
 
 _FIGURES = re.compile(r" \| (train_inner|train|valid) \| (\{.*\})\s*$")
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
+_START = "+ "  # what the recipes' runner writes before every session
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| ")
 _GPU_MEMORY = re.compile(r"total memory = ([\d.]+) GB")
 
 
@@ -69,8 +72,9 @@ def parse_train_log(lines: Iterable[str]) -> TrainLog:
     comes later counts."""
     log = TrainLog()
     total, least = None, math.inf
-    earlier = 0.0  # what the sessions before this one took
+    clock = _Clock()
     for line in lines:
+        clock.see(line)
         if match := _PARAMETERS.search(line):
             log.parameters = int(match[1].replace(",", ""))
         elif match := _GPU_MEMORY.search(line):
@@ -78,15 +82,30 @@ def parse_train_log(lines: Iterable[str]) -> TrainLog:
         elif match := _FIGURES.search(line):
             figures = dict(_numbers(match[2]))
             least = min(least, figures.get("gb_free", math.inf))
-            wall = figures.get("wall", figures.get("train_wall"))
-            if wall is not None:
-                session = (log.seconds or 0.0) - earlier
-                earlier += session if wall < session else 0.0
-                log.seconds = earlier + wall
             _add(log, match[1], figures)
+    log.seconds = clock.seconds()
     if total is not None and least < total:
         log.gpu_memory = total - least
     return log
+
+
+class _Clock:
+    """Adds up what the sessions took by the times of their lines, for what fairseq says of it
+    starts anew with some sessions and stands still in others."""
+
+    def __init__(self) -> None:
+        self.sessions: list[list[datetime]] = []
+
+    def see(self, line: str) -> None:
+        if line.startswith(_START):
+            self.sessions.append([])
+        elif (match := _TIME.match(line)) and self.sessions:
+            self.sessions[-1].append(datetime.fromisoformat(match[1]))
+            del self.sessions[-1][1:-1]
+
+    def seconds(self) -> float | None:
+        spans = [(times[-1] - times[0]).total_seconds() for times in self.sessions if times]
+        return sum(spans) or None
 
 
 def _numbers(text: str) -> Iterator[tuple[str, float]]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -210,6 +211,26 @@ def test_an_output_serves_one_model_and_its_tasks(scripts, miniature, pretrained
     assert scripts.prepare(*options(pretrained_files, *again)).returncode == 0
     written = tmp_path / "b" / "tsv" / "WNLI" / "dev.tsv"
     assert written.read_bytes() == (miniature[0] / "WNLI" / "dev.tsv").read_bytes()
+
+
+def test_what_a_source_lacks_is_downloaded_on_demand(
+    scripts, miniature, pretrained_files, tmp_path
+):
+    only_tsv(scripts)
+    scripts.stand_in("curl", "exit 1")
+    shutil.copytree(miniature[0] / "RTE", tmp_path / "source" / "RTE")
+    arguments = ("--source", tmp_path / "source", "--output", tmp_path / "out", "--tasks")
+    for task, file in (("WNLI", "WNLI.zip"), ("MRPC", "msr_paraphrase_train.txt")):
+        run = scripts.prepare(*options(pretrained_files, *arguments, f"RTE,{task}"))
+        assert_refused(run, f"no {task}/train.tsv", f"no {file}")
+        run = scripts.prepare(*options(pretrained_files, *arguments, task, "--download-rest"))
+        assert_refused(run, "cannot download https://", file)
+    run = scripts.prepare(*options(pretrained_files, *arguments, "RTE", "--download-rest"))
+    assert run.returncode == 0, run.stderr
+    (tmp_path / "source" / "RTE" / "dev.tsv").unlink()
+    again = ("--source", tmp_path / "source", "--output", tmp_path / "b", "--tasks", "RTE")
+    run = scripts.prepare(*options(pretrained_files, *again, "--download-rest"))
+    assert_refused(run, "no RTE/dev.tsv")
 
 
 def test_what_fails_leaves_nothing_but_downloads(scripts, mirror, miniature, tmp_path):

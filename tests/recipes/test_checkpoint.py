@@ -108,29 +108,40 @@ def test_models_of_another_kind_are_refused(trained):
 
 
 def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, capsys):
-    """Wherever that is: --patience can stop before --max-update."""
+    """Wherever that is, as --patience can stop before --max-update; as it was begun; once."""
     output = tmp_path / "run"
     arguments = ["multi30k", "train", "--gpus", "1", "--nodes", "2", "--output", str(output)]
     with pytest.raises(SystemExit, match="the stage prepare has to be done first"):
         main(arguments)
     prepare = command_line().parse_intermixed_args(arguments)
-    settings = resolve(prepare, catalogue.recipe("multi30k"), [])
-    stages = catalogue.recipe("multi30k").stages(settings)
+    stages = catalogue.recipe("multi30k").stages(resolve(prepare, catalogue.recipe("multi30k"), []))
     Runner(output, stages).finish(stages[0], begun="", seconds=None)
-    checkpoints = output / "checkpoints"
-    for updates in (0, 7_999):
-        if updates:
-            checkpoints.mkdir()
-            state = {"model": {}, "optimizer_history": [{"num_updates": updates}]}
-            write_checkpoint(state, checkpoints / "checkpoint_last.pt")
+
+    def ended(node: int) -> None:
         main(arguments)
-        printed = capsys.readouterr().out
-        assert f"training is at update {updates:,} and has not ended; start it with" in printed
-    (line,) = (line for line in printed.splitlines() if line.startswith("torchrun --nnodes 2"))
-    assert "\n# srun --nodes 2" in printed
-    subprocess.run(line.rpartition(" && ")[2], shell=True, check=True, cwd=ROOT)
+        lines = capsys.readouterr().out.splitlines()
+        (torchrun,) = (line for line in lines if line.startswith("torchrun --nnodes 2"))
+        assert any(line.startswith("srun --nodes 2") for line in lines)
+        last = torchrun.partition(" && ")[2]
+        subprocess.run(last, shell=True, check=True, env={**os.environ, "NODE_RANK": str(node)})
+
+    checkpoints = output / "checkpoints"
+    checkpoints.mkdir()
+    ended(0)  # without a checkpoint it has not
+    (output / "training-ended").unlink()
+    state = {"model": {}, "optimizer_history": [{"num_updates": 7_999}]}
+    write_checkpoint(state, checkpoints / "checkpoint_last.pt")
+    ended(1)
+    main(arguments)
+    assert "training is at update 7,999 and has not ended; start it" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="was run with other options .without --dropout 0.9"):
+        main([*arguments, "--", "--dropout", "0.9"])
+    ended(0)
     main(arguments)
     assert "train: done already" in capsys.readouterr().out
+    (output / "stages" / "train.json").unlink()
+    main(arguments)
+    assert "has not ended; start it" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("left", ["nothing", "half", "whole"])

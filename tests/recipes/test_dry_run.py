@@ -11,7 +11,7 @@ from conftest import ROOT
 
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.recipes import catalogue
-from fairseq_convattn.recipes.__main__ import main
+from fairseq_convattn.recipes.__main__ import _SET_BY_THE_RECIPE, main
 from fairseq_convattn.recipes.language_model import LanguageModel
 from fairseq_convattn.recipes.sequence_to_sequence import SequenceToSequence, Translation
 
@@ -83,9 +83,10 @@ def test_several_machines_are_started_by_torchrun_or_slurm(capsys):
     started = [line for line in lines if "fairseq-train" in line]
     assert [line.startswith("# ") for line in started] == [False, True]  # a script trains once
     torchrun, srun = (shlex.split(line.removeprefix("# ")) for line in started)
-    ended = ["&&", "touch", "runs/wmt14_en_fr-dynamic-seed1/training-ended"]
-    assert torchrun[-3:] == srun[-3:] == ended
-    torchrun, srun = torchrun[:-3], srun[:-3]
+    ended = "touch runs/wmt14_en_fr-dynamic-seed1/training-ended"
+    first = f' && {{ [ "$NODE_RANK" != 0 ] || {ended}; }}'
+    assert started[0].endswith(first) and started[1].endswith(f" && {ended}")
+    torchrun, srun = (words[: words.index("&&")] for words in (torchrun, srun))
     assert torchrun[:5] == ["torchrun", "--nnodes", "2", "--nproc-per-node", "4"]
     assert srun[:5] == ["srun", "--nodes", "2", "--ntasks-per-node", "4"]
     assert srun[-2] == "--distributed-port"
@@ -100,14 +101,16 @@ def test_what_follows_two_hyphens_goes_to_fairseq_train_and_wins(capsys):
     assert lines[-1].count("--dropout ") == lines[-1].count("--ddp-backend ") == 2
 
 
-def test_glue_is_downloaded_unless_it_lies_beside_the_text(capsys, tmp_path):
-    for there in (False, True):
-        if there:
-            (tmp_path / "glue").mkdir()
-        lines = dry_run(capsys, "bert_small", "prepare", "--source", tmp_path)
-        text, glue = (line for line in lines if line.startswith("bash scripts/prepare_"))
-        assert f"--source {tmp_path}" in text
-        assert (f"--source {tmp_path}" in glue) == there
+def test_what_a_local_copy_lacks_of_glue_is_downloaded(capsys, tmp_path):
+    for given, expected in (
+        (["--source", tmp_path], [f"--source {tmp_path}", "--download-rest"]),
+        ([], []),
+    ):
+        lines = dry_run(capsys, "bert_small", "prepare", *given)
+        (glue,) = (line for line in lines if line.startswith("bash scripts/prepare_glue.sh"))
+        assert [word for word in ("--source", "--download-rest") if word in glue] == [
+            word.split()[0] for word in expected
+        ]
 
 
 def test_tasks_are_fine_tuned_as_published(capsys):
@@ -119,6 +122,8 @@ def test_tasks_are_fine_tuned_as_published(capsys):
         ("RTE", "--lr 0.0001 --batch-size 32 --epochs 10"),
     ):
         assert " ".join(options[task][-6:]) == expected
+    (smoke,) = (line for line in dry_run(capsys, "bert_base", "--smoke") if "finetune_glue" in line)
+    assert " RTE " in smoke and smoke.endswith(" --epochs 1")
 
 
 def test_what_only_another_stage_needs_is_not_asked_for(monkeypatch, tmp_path):
@@ -134,6 +139,21 @@ def test_what_only_another_stage_needs_is_not_asked_for(monkeypatch, tmp_path):
             main(["wmt17_zh_en", stage, "--output", str(tmp_path / "run")])
 
 
+@pytest.mark.parametrize("option", _SET_BY_THE_RECIPE)
+def test_what_a_run_is_made_of_cannot_be_given_after_two_hyphens(option):
+    given = f"{option}=1" if option.startswith("--") else f"{option}transformer"
+    with pytest.raises(SystemExit, match=f"^error: {given} after --: the recipe sets it"):
+        main(["multi30k", "--dry-run", "--", given])
+
+
+def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    for given, on_cpu in ((["--gpus", "8"], False), ([], True)):
+        lines = dry_run(capsys, "multi30k", "generate", *given)
+        generate = [line for line in lines if line.startswith("fairseq-generate")]
+        assert len(generate) == 2 and all(("--cpu" in line) == on_cpu for line in generate)
+
+
 def test_sharding(capsys):
     lines = dry_run(capsys, "wmt16_en_de", "train", "--gpus", 8, "--fsdp")
     assert "--ddp-backend fully_sharded --fp16" in lines[-1]
@@ -147,8 +167,7 @@ def test_sharding(capsys):
         ("wmt16_en_de --fsdp", "--fsdp shards a model over GPUs"),
         ("multi30k --smoke --gpus 1", "--smoke runs on one device"),
         ("multi30k -- --update-freq 4", "--update-freq after --: the recipe sets it"),
-        ("multi30k -- --max-sentences=8", "--max-sentences=8 after --: the recipe sets it"),
-        ("multi30k -- --arch transformer", "--arch after --: the recipe sets it"),
+        ("multi30k -- --arch transformer", "the recipe sets it (--mixer chooses it)"),
         ("multi30k --source /nowhere", "--source /nowhere is no folder"),
         ("multi30k --checkpoint /no/file.pt", "/no/file.pt: there is no such file"),
     ],

@@ -99,10 +99,11 @@ def test_other_options_are_refused(tmp_path, finished):
 
     output = tmp_path / "run"
 
-    def train(rate: str, devices: str) -> list[Stage]:
+    def train(rate: str, devices: str, *further: str) -> list[Stage]:
         script = f"[ -e {tmp_path}/again ] || exit 1"
         arguments = ["sh", "-c", script, "--lr", rate]
-        return [Stage("train", [Command(arguments, scaling=["--update-freq", devices])])]
+        command = Command(arguments, scaling=["--update-freq", devices], further=further)
+        return [Stage("train", [command])]
 
     if finished:
         (tmp_path / "again").touch()
@@ -112,6 +113,8 @@ def test_other_options_are_refused(tmp_path, finished):
             run(output, train("0.1", "1"), ["train"])
     with pytest.raises(RecipeError, match=r"other options \(--lr 0.1, not 0.2\); choose another"):
         run(output, train("0.2", "1"), ["train"])
+    with pytest.raises(RecipeError, match=r"other options \(without --dropout 0.5\); choose"):
+        run(output, train("0.1", "1", "--dropout", "0.5"), ["train"])
     (tmp_path / "again").touch()
     run(output, train("0.1", "2"), ["train"])
 
@@ -124,8 +127,12 @@ def test_paths_from_another_folder_are_explained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(tmp_path / "run", copy("text"), ["prepare"])
     monkeypatch.chdir("/")
-    with pytest.raises(RecipeError, match=f"was run from {tmp_path}; continue it from there"):
-        run(tmp_path / "run", copy(f"{tmp_path}/text"), ["prepare"])
+    for words in ("text", f"{tmp_path}/text"):
+        with pytest.raises(RecipeError, match=f"was run from {tmp_path}; continue it from there"):
+            run(tmp_path / "run", copy(words), ["prepare"])
+    moved = tmp_path.rename(f"{tmp_path}-moved")
+    monkeypatch.chdir(moved)
+    run(Path("run"), copy("text"), ["prepare"])
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """Folders as the recipes' runner leaves them, and pages as a browser reads them."""
 
 import json
+from datetime import datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,7 +9,14 @@ from fairseq_convattn.recipes.command import Command, Stage
 from fairseq_convattn.recipes.record import write_json
 from fairseq_convattn.recipes.runner import Runner
 
-START = "2026-11-21 23:46:58 | INFO | "
+
+def start(seconds: float) -> str:
+    """Of a line that fairseq wrote so long after midnight."""
+    moment = datetime(2026, 11, 21) + timedelta(seconds=seconds)
+    return f"{moment:%Y-%m-%d %H:%M:%S} | INFO | "
+
+
+START = start(0)
 HEAD = f"""\
 + fairseq-train data/bin --user-dir fairseq_convattn --task translation
   deprecation_warning(message=message)
@@ -26,13 +34,14 @@ def inner(updates: int, loss: float, wps: str = "9000", **more: str) -> str:
     """As ``--log-format json`` has it."""
     figures = {"epoch": 1, "update": 0.5, "loss": str(loss), "nll_loss": "1", "ppl": "9"}
     figures |= {"wps": wps, "wpb": "1087", "num_updates": str(updates), "lr": "0.0005", **more}
-    return f"{START}train_inner | {json.dumps({**figures, 'wall': str(updates * 10)})}\n"
+    figures["wall"] = "0"  # as in some sessions that take a training up again
+    return f"{start(updates * 10)}train_inner | {json.dumps(figures)}\n"
 
 
 def valid(updates: int, perplexity: object) -> str:
     figures = {"epoch": 1, "valid_loss": "8.1", "valid_ppl": str(perplexity)}
     figures |= {"valid_wps": "0", "valid_num_updates": str(updates)}
-    return f"{START}valid | {json.dumps(figures)}\n"
+    return f"{start(updates * 10)}valid | {json.dumps(figures)}\n"
 
 
 LOG = HEAD + inner(100, 8.5, "0") + inner(200, 7.25) + valid(200, 188.67) + inner(300, 6.5, "7000")

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from ..masked_language_model import BERTS
 from . import bert_small
 
 RECIPE = replace(
@@ -15,6 +14,6 @@ RECIPE = replace(
     shape="albert_base",
     mixer="tisa",
     seeds=(1, 2, 3),
-    fine_tuning=BERTS,
+    fine_tuning={},  # the script's, which is BERT's
     of_task={},
 )

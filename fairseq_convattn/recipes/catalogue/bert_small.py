@@ -30,7 +30,7 @@ RECIPE = MaskedLanguageModel(
     "from the pre-trained model, where the public code begins with that of MNLI",
     corpus="mlm",
     prepare_script=("prepare_mlm.sh",),
-    source="with train.txt and valid.txt, and with glue for a local copy of GLUE",
+    source="with train.txt and valid.txt, and what is there of GLUE",
     release=RELEASE,
     smoke_preparation=("--pieces", "200"),
     shape="bert_small",
