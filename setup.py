@@ -42,7 +42,8 @@ setup(
     ],
     extras_require={
         "test": [
-            *("pytest", "pytest-xdist", "ruff", "subword-nmt", "sacremoses", "matplotlib"),
+            *("pytest", "pytest-xdist", "ruff", "matplotlib"),
+            *("subword-nmt", "sacremoses", "jieba"),
             "triton; sys_platform == 'linux'",
         ],
         "recipes": ["subword-nmt", "sacremoses", "jieba"],
