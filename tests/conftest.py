@@ -21,6 +21,7 @@ from fairseq_cli import interactive as interactive_command
 from fairseq_cli import preprocess as preprocess_command
 from fairseq_cli import train as train_command
 from fairseq_cli import validate as validate_command
+from glue_miniature import miniature_sentences, write_miniature, write_pretrained
 from release_scripts import Mirror, Scripts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,6 +58,19 @@ def mirror(tmp_path) -> Iterator[Mirror]:
     yield server
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture(scope="module")
+def miniature(tmp_path_factory) -> tuple[Path, dict]:
+    """GLUE: a folder with TASK/*.tsv; their rows by task and file."""
+    folder = tmp_path_factory.mktemp("glue")
+    return folder, write_miniature(folder)
+
+
+@pytest.fixture(scope="module")
+def pretrained_files(tmp_path_factory, miniature) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("pieces")
+    return write_pretrained(folder, miniature_sentences(miniature[1]), size=70)
 
 
 def preprocess(pairs: dict[str, list[tuple[str, str]]], folder: Path, *extra: str) -> Path:

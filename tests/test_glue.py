@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
-from glue_miniature import miniature_sentences, write_miniature, write_pretrained
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
@@ -17,19 +16,6 @@ from fairseq_convattn.glue.metrics import score
 from fairseq_convattn.glue.reading import read_examples
 from fairseq_convattn.glue.report import summary, table, write_json
 from fairseq_convattn.glue.tasks import TASKS, GlueError
-
-
-@pytest.fixture(scope="module")
-def miniature(tmp_path_factory) -> tuple[Path, dict]:
-    """A folder with TASK/*.tsv; their rows by task and file."""
-    folder = tmp_path_factory.mktemp("glue")
-    return folder, write_miniature(folder)
-
-
-@pytest.fixture(scope="module")
-def pretrained_files(tmp_path_factory, miniature) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("pieces")
-    return write_pretrained(folder, miniature_sentences(miniature[1]), size=70)
 
 
 def refused_file(name: str, lines: list[str], folder: Path) -> str:

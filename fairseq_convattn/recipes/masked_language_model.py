@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from .command import Command, Options, Stage, arguments
 from .devices import Batch
-from .recipe import Recipe, Score, corpus_source, prepare_command
+from .recipe import Recipe, Score, prepare_command
 from .settings import Settings, script
 
 TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
@@ -54,13 +54,11 @@ class MaskedLanguageModel(Recipe):
                 ",".join(_tasks(settings)),
             ),
         ]
-        source = corpus_source(settings)
-        options += [] if source is None else ["--download-rest"]
+        if settings.source:
+            options.append("--download-rest")
         return [
             *super().prepare(settings),
-            prepare_command(
-                "prepare_glue.sh", *options, source=source, settings=settings, output=glue
-            ),
+            prepare_command(settings, "prepare_glue.sh", *options, output=glue),
         ]
 
     def generate(self, settings: Settings) -> Stage:

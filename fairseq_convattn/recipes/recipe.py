@@ -113,8 +113,7 @@ class Recipe(ABC):
         name, *options = self.prepare_script
         if settings.smoke:
             options += self.smoke_preparation
-        source = corpus_source(settings)
-        commands = [prepare_command(name, *options, source=source, settings=settings)]
+        commands = [prepare_command(settings, name, *options, output=settings.data)]
         return [self._miniature(settings), *commands] if settings.smoke else commands
 
     @abstractmethod
@@ -214,24 +213,14 @@ def release_folder(settings: Settings) -> Path:
     return settings.output / "release"
 
 
-def corpus_source(settings: Settings) -> Path | None:
-    """Where the corpus is, a smoke test's release or ``--source``; None: it is downloaded."""
-    return release_folder(settings) if settings.smoke else settings.source
-
-
-def prepare_command(
-    name: str,
-    *options: str,
-    source: Path | None,
-    settings: Settings,
-    output: Path | None = None,
-) -> Command:
-    """A prepare script; ``output`` is by default where the run has its data."""
+def prepare_command(settings: Settings, name: str, *options: str, output: Path) -> Command:
+    """A prepare script, from ``--source`` or a smoke test's release if there is one."""
+    source = release_folder(settings) if settings.smoke else settings.source
     return Command(
         [
             *("bash", script(name), *options),
             *(() if source is None else ("--source", str(source))),
-            *("--output", str(output or settings.data)),
+            *("--output", str(output)),
             *(("--sample",) if settings.smoke else ()),
         ]
     )

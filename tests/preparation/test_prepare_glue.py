@@ -10,7 +10,7 @@ import pytest
 import sentencepiece
 from fairseq import tasks as fairseq_tasks
 from fairseq.data import Dictionary, data_utils
-from glue_miniature import miniature_sentences, plain, write_miniature, write_pretrained
+from glue_miniature import plain
 from omegaconf import OmegaConf
 from release_scripts import Scripts, assert_refused, tree
 
@@ -19,19 +19,6 @@ from fairseq_convattn.glue.tasks import TASKS
 
 ARCHIVES = {name: f"{name}.zip" for name in TASKS if name != "MRPC"}
 ARCHIVES |= {"QQP": "QQP-clean.zip", "QNLI": "QNLIv2.zip"}
-
-
-@pytest.fixture(scope="module")
-def miniature(tmp_path_factory) -> tuple[Path, dict]:
-    """A folder with TASK/*.tsv; their rows by task and file."""
-    folder = tmp_path_factory.mktemp("glue")
-    return folder, write_miniature(folder)
-
-
-@pytest.fixture(scope="module")
-def pretrained_files(tmp_path_factory, miniature) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("pieces")
-    return write_pretrained(folder, miniature_sentences(miniature[1]), size=70)
 
 
 def only_tsv(scripts: Scripts) -> None:
