@@ -220,3 +220,15 @@ SHRUNK_LM = (
     *("--decoder-embed-dim", "16", "--decoder-ffn-embed-dim", "32"),
     *("--decoder-attention-heads", "4", "--decoder-layers", "2"),
 )
+
+
+@pytest.fixture(scope="session")
+def fairseqs_transformer(data, tmp_path_factory) -> Path:
+    """Checkpoints of fairseq's own, with learned positions in its encoder."""
+    folder = tmp_path_factory.mktemp("transformer")
+    positions = ("--encoder-learned-pos", "--max-source-positions", "40")
+    train(
+        data, folder, "--arch", "transformer", *SHRUNK, *positions, "--max-target-positions", "30",
+        "--save-interval-updates", "2", "--max-update", "4",
+    )  # fmt: skip
+    return folder

@@ -1,91 +1,20 @@
-"""The analysis of checkpoints: against the models' own modules, and as a command."""
+"""The analysis of checkpoints against the models' own modules."""
 
-import importlib.util
-import json
 import math
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, SHRUNK, train
+from checkpoints_to_analyse import masked_lm, only_stack, save, translation
 from fairseq import checkpoint_utils
-from fairseq.data import Dictionary
 
-from fairseq_convattn.analysis import __main__ as command
 from fairseq_convattn.analysis.checkpoint import read_contents
-from fairseq_convattn.analysis.output import write_analysis
 from fairseq_convattn.analysis.report import analyse, analysis, markdown
 from fairseq_convattn.analysis.toeplitz import toeplitz_r2
-from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel, ConvAttnModel
-from fairseq_convattn.architectures.config import (
-    ENCODER_DECODER,
-    MASKED_LANGUAGE_MODEL,
-    Schema,
-    complete,
-)
 from fairseq_convattn.checkpoint_files import CheckpointError
 from fairseq_convattn.legacy_checkpoint import convert_checkpoint
 from fairseq_convattn.ops import composite_attention, lightweight_conv, normalize_taps
-
-TRANSLATION = {
-    "encoder_embed_dim": 16,
-    "encoder_ffn_embed_dim": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-}
-MASKED_LM = {
-    "encoder_embed_dim": 16,
-    "encoder_ffn_embed_dim": 32,
-    "encoder_layers": 3,
-    "encoder_attention_heads": 4,
-    "max_positions": 40,
-}
-
-
-def build(model_class, schema: Schema, **given) -> tuple:
-    """A model of ours, every parameter drawn anew, and its options as checkpoints have them."""
-    dictionary = Dictionary()
-    for i in range(9):
-        dictionary.add_symbol(str(i))
-    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    options = complete(Namespace(**given), schema)
-    model = model_class.build_model(options, task).double().eval()
-    generator = torch.Generator().manual_seed(1)
-    for name, parameter in model.named_parameters():
-        if "embed_positions" not in name:  # whose padding stays zero
-            torch.nn.init.normal_(parameter, generator=generator)
-    return model, vars(options)
-
-
-def save(path: Path, model, options: dict, updates: int | None = 7) -> Path:
-    history = [{"num_updates": updates}] if updates is not None else []
-    state = model if isinstance(model, dict) else model.state_dict()
-    torch.save(
-        {"args": None, "cfg": {"model": options}, "model": state, "optimizer_history": history},
-        path,
-    )
-    return path
-
-
-def translation(path: Path, **given) -> tuple:
-    model, options = build(ConvAttnModel, ENCODER_DECODER, **TRANSLATION, **given)
-    return model, save(path / "checkpoint.pt", model, options)
-
-
-def masked_lm(path: Path, **given) -> tuple:
-    given = {**MASKED_LM, **given}
-    model, options = build(ConvAttnMaskedLanguageModel, MASKED_LANGUAGE_MODEL, **given)
-    return model, save(path / "checkpoint.pt", model, options)
-
-
-def only_stack(checkpoint: Path):
-    (stack,) = read_contents(checkpoint).stacks
-    return stack
 
 
 def embedded_positions(module, length: int) -> torch.Tensor:
@@ -108,18 +37,6 @@ def naive_head_r2(positions: torch.Tensor, query, key, heads: int) -> list[float
 
 def head_r2(stack: dict) -> list[list[float]]:
     return [[head["overall"] for head in layer["heads"]] for layer in stack["attention"]]
-
-
-@pytest.fixture(scope="module")
-def fairseqs_transformer(data, tmp_path_factory) -> Path:
-    """fairseq's own, with learned positions in its encoder, as fairseq-train writes it."""
-    folder = tmp_path_factory.mktemp("transformer")
-    positions = ("--encoder-learned-pos", "--max-source-positions", "40")
-    train(
-        data, folder, "--arch", "transformer", *SHRUNK, *positions, "--max-target-positions", "30",
-        "--save-interval-updates", "2", "--max-update", "4",
-    )  # fmt: skip
-    return folder
 
 
 def test_positions_and_heads_of_fairseqs_transformer(fairseqs_transformer):
@@ -457,151 +374,3 @@ def test_several_checkpoints_must_be_of_one_model(tmp_path):
     _, other = masked_lm(tmp_path / "other", encoder_mixers="attention", encoder_layers=2)
     with pytest.raises(CheckpointError, match="other/checkpoint.pt and .* not of the same model"):
         analyse([first, other], 128)
-
-
-def is_picture(path: Path) -> bool:
-    image = pytest.importorskip("matplotlib.image").imread(path)
-    return min(image.shape[:2]) > 200 and image[..., :3].std() > 0.05
-
-
-def test_figures_draw_what_was_found(tmp_path):
-    figures = pytest.importorskip("fairseq_convattn.analysis.figures").figures
-    options = {"encoder_mixers": "composite,lightweight,attention", "attention_span": 2}
-    _, path = masked_lm(tmp_path, **options, no_token_positional_embeddings="false")
-    results, last = analyse([path], block=16)
-    (stack,) = last.stacks
-    result = results[0]["stacks"][stack.name]
-    drawn = {name.removeprefix("encoder-sentence_encoder-"): figure.axes
-             for name, figure in figures(results * 2, last, block=16)}  # fmt: skip
-    product = stack.positions.table @ stack.positions.table.T
-    images = [torch.tensor(axis.images[0].get_array()) for axis in drawn["positions"][:3]]
-    torch.testing.assert_close(images[0], product)
-    torch.testing.assert_close(images[1] + images[2], product)
-    assert toeplitz_r2(images[1]) == pytest.approx(1)
-    r2 = [[head["overall"] for head in layer["heads"]] for layer in result["attention"]]
-    assert drawn["heads"][0].images[0].get_array().tolist() == [pytest.approx(x) for x in r2]
-    for term in ("fixed", "query"):
-        curves = stack.terms[term][0]
-        lines = {x.get_label(): x for x in drawn[term][0].lines}
-        for head, values in enumerate(curves.values):
-            assert lines[str(head)].get_xdata().tolist() == [-2, -1, 0, 1, 2]
-            assert lines[str(head)].get_ydata().tolist() == values.tolist()
-    taps = stack.kernels["input"][0].values
-    image = drawn["kernels-input"][0].images[0]
-    assert image.get_array().tolist() == (taps * taps.size(1)).tolist()
-    assert image.get_extent() == [-3.5, 3.5, 3.5, -0.5]  # seven taps, four heads
-    mean = drawn["mean-kernels-input"][0].images[0].get_array()[0]
-    assert mean.tolist() == pytest.approx((taps.mean(dim=0) * taps.size(1)).tolist())
-    of_table = drawn["r2-by-updates"][0].lines[0]
-    assert of_table.get_ydata().tolist() == [result["positions"]["r2"]["overall"]] * 2
-
-
-def test_every_figure(tmp_path):
-    pytest.importorskip("matplotlib")
-    everything = {
-        "no_token_positional_embeddings": "false",
-        "encoder_mixers": "composite,lightweight,attention",
-        "attention_terms": "content,fixed,query,key,tisa,t5,kerple,alibi",
-        "query_key_projection": "lightweight",
-    }
-    _, path = masked_lm(tmp_path, **everything)
-    results, last = analyse([path], block=16)
-    files = write_analysis(tmp_path / "out", results, last, block=16)
-    terms = ("fixed", "tisa", "t5", "kerple", "alibi", "query", "key")
-    kernels = (f"{kind}-{x}" for kind in ("kernels", "mean-kernels") for x in ("input", "queries"))
-    for name in ("positions", "blocks", "heads", *terms, *kernels):
-        assert f"encoder-sentence_encoder-{name}.png" in files
-    assert all(is_picture(tmp_path / "out" / name) for name in files if name.endswith(".png"))
-
-
-@pytest.mark.filterwarnings("error")
-def test_figures_of_a_single_distance(tmp_path):
-    figures = pytest.importorskip("fairseq_convattn.analysis.figures").figures
-    _, path = masked_lm(
-        tmp_path, encoder_mixers="composite", attention_terms="content,fixed,query",
-        attention_span=0, beyond_span="zero",
-    )  # fmt: skip
-    results, last = analyse([path], block=16)
-    for _, figure in figures(results, last, block=16):
-        figure.savefig(tmp_path / "figure.png")
-
-
-def test_no_directory_is_replaced_or_half_written(tmp_path, monkeypatch):
-    figures = pytest.importorskip("fairseq_convattn.analysis.figures")
-    state = {"encoder.embed_positions.weight": torch.randn(5, 4)}
-    results, last = analyse([save(tmp_path / "a.pt", state, {})], block=128)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(FileExistsError, match="empty is there already"):
-        write_analysis(tmp_path / "empty", results, last, block=128)
-
-    def broken(*arguments):
-        raise RuntimeError("no")
-
-    monkeypatch.setattr(figures, "positions_figure", broken)
-    with pytest.raises(RuntimeError):
-        write_analysis(tmp_path / "out", results, last, block=128)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pt", "empty"]
-
-
-def run(monkeypatch, *arguments) -> None:
-    monkeypatch.setattr(sys, "argv", ["analysis", *map(str, arguments)])
-    command.main()
-
-
-def test_the_output_is_refused_before_anything_is_read(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    for output, message in (
-        (tmp_path, "is there already; it is not overwritten; choose another with --output"),
-        (tmp_path / "no" / "x", "no directory"),
-    ):
-        with pytest.raises(SystemExit, match=message):
-            run(monkeypatch, tmp_path / "none.pt", "--output", output)
-    with pytest.raises(SystemExit, match="error: .*none.pt: there is no such file"):
-        run(monkeypatch, tmp_path / "none.pt", "--output", tmp_path / "x")
-
-
-@pytest.mark.parametrize("block", ["0", "-1", "x"])
-def test_a_block_that_cannot_be(block, monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        run(monkeypatch, "a.pt", "--block", block)
-    assert f"--block: '{block}' is no whole number from 1 on" in capsys.readouterr().err
-
-
-def test_without_matplotlib_it_says_what_to_install(monkeypatch, capsys):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name)
-    )
-    with pytest.raises(SystemExit):
-        run(monkeypatch, "a.pt")
-    assert "pip install matplotlib" in capsys.readouterr().err
-
-
-def test_command(fairseqs_transformer, tmp_path):
-    pytest.importorskip("matplotlib")
-    names = ("checkpoint_last.pt", "checkpoint_1_2.pt")
-    checkpoints = [fairseqs_transformer / name for name in names]
-    arguments = [*map(str, checkpoints), "--block", "16"]
-    process = subprocess.run(
-        [sys.executable, "-m", "fairseq_convattn.analysis", *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(ROOT)},
-    )
-    assert process.returncode == 0, process.stderr
-    assert "tensorboardX" not in process.stderr
-    content = json.loads((tmp_path / "analysis" / "analysis.json").read_text())
-    assert content["block"] == 16
-    assert [x["updates"] for x in content["checkpoints"]] == [2, 4]
-    assert [x["checkpoint"] for x in content["checkpoints"]] == [str(x) for x in checkpoints[::-1]]
-    stack = content["checkpoints"][1]["stacks"]["encoder"]
-    assert set(stack) == {"notes", "positions", "attention", "terms", "kernels"}
-    assert len(stack["positions"]["diagonal_means"]) == 79
-    r2 = stack["positions"]["r2"]
-    assert f"| 4 | {checkpoints[0]} | encoder | {r2['overall']:.3f} |" in process.stdout
-    pictures = sorted((tmp_path / "analysis").glob("*.png"))
-    assert [path.stem for path in pictures] == [
-        "decoder-heads", "encoder-blocks", "encoder-heads", "encoder-positions", "r2-by-updates",
-    ]  # fmt: skip
-    assert all(map(is_picture, pictures))
