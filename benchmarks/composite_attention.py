@@ -22,12 +22,13 @@ from typing import NamedTuple
 
 from measuring import (
     ROUNDS,
+    add_files,
+    earlier_rows,
     in_own_process,
     keep_freed_memory,
     lengths,
     milliseconds_in_turn,
     names_among,
-    new_file,
     process_memory,
     processor,
     save,
@@ -315,18 +316,16 @@ def main() -> None:
     parser.add_argument(
         "--repetitions", type=int, default=10, help="rounds, of which the median (default: 10)"
     )
-    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
-    parser.add_argument(
-        "--plot", type=new_file, metavar="FILE", help="also draw them (needs matplotlib)"
-    )
+    add_files(parser)
     arguments = parser.parse_args()
     for option in ("batch", "heads", "head_dim", "threads"):
         if getattr(arguments, option) < 1:
             parser.error(f"--{option.replace('_', '-')} must be positive")
     if arguments.repetitions < 2:
         parser.error("--repetitions: a spread needs two or more")
-    if arguments.plot and not importlib.util.find_spec("matplotlib"):
-        parser.error("--plot needs matplotlib: pip install matplotlib")
+    if rows := earlier_rows(parser, arguments, FIELDS[:3]):
+        plot(rows, arguments.plot)
+        return
     import torch
 
     if arguments.device == "cuda" and not torch.cuda.is_available():

@@ -5,11 +5,13 @@ Computes (forward) and trains (forward and backward) dynamic and lightweight con
 the logits of their taps, softmax included, with every implementation of this package, with
 fairseq's modules, with a loop over taps as such and under torch.compile, beside causal
 scaled_dot_product_attention from given queries, keys and values; and, as floors, a copy of the
-tensor and as many multiply-adds as a product of matrices of 1,024 rows and columns.
+tensor and as many multiply-adds as a product of large matrices.
 Implementations are timed in turn, round after round, slow ones in the first three at least, with
 memory that is freed kept for the next one; memory is measured once each, in a process of its own,
 beyond inputs and outputs. At the end, from the two largest kernel sizes above 8 taps, what each
-tap adds to the time of the native kernels and what does not depend on their number. Linux only.
+tap adds to the time of the native kernels and what does not depend on their number. On a GPU many
+calls are one CUDA graph, so that what is timed are kernels. Without fairseq its modules are left
+out. Linux only.
 """
 
 import argparse
@@ -27,12 +29,13 @@ from typing import NamedTuple
 
 from measuring import (
     ROUNDS,
+    add_files,
+    earlier_rows,
     in_own_process,
     keep_freed_memory,
     lengths,
     milliseconds_in_turn,
     names_among,
-    new_file,
     positive,
     process_memory,
     processor,
@@ -41,7 +44,8 @@ from measuring import (
 
 PASSES = ("forward", "training")
 CONVOLUTIONS = ("dynamic", "lightweight")
-OURS = ("native", "banded", "reference")
+FASTEST = {"cpu": "native", "cuda": "triton"}  # of ours
+OURS = (*FASTEST.values(), "banded", "reference")
 FAIRSEQ = ("fairseq", "fairseq unfolded")
 BASELINES = (*FAIRSEQ, "loop", "compiled loop", "attention")
 FLOORS = ("copy", "product")
@@ -50,7 +54,9 @@ FIELDS = (
     *("pass", "threads", "convolution", "kernel_size", "tokens", "implementation"),
     *("milliseconds", "lower_quartile", "upper_quartile", "memory_MiB"),
 )
-MATRIX = 1024
+MATRIX = {"cpu": 1024, "cuda": 8192}  # rows and columns of the product
+GRAPH = 20  # calls
+ALL_THREADS = sorted({1, os.cpu_count()})
 FEW_TAPS = 8  # up to which the native kernels compute otherwise
 
 
@@ -65,6 +71,7 @@ class Problem(NamedTuple):
     heads: int
     dtype: str
     threads: int
+    device: str = "cpu"
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -76,10 +83,10 @@ def operation(name: str, problem: Problem) -> tuple[Callable, list]:
     """The implementation as a function of the tensors that follow."""
     import torch
 
-    dtype = getattr(torch, problem.dtype)
+    like = {"dtype": getattr(torch, problem.dtype), "device": problem.device}
     torch.manual_seed(1)
-    x = torch.randn(problem.tokens, problem.batch, problem.channels, dtype=dtype)
-    logits = torch.randn(problem.taps, dtype=dtype)
+    x = torch.randn(problem.tokens, problem.batch, problem.channels, **like)
+    logits = torch.randn(problem.taps, **like)
     if name in OURS:
         return _ours(name, problem), [x, logits]
     if name in FAIRSEQ:
@@ -92,10 +99,11 @@ def operation(name: str, problem: Problem) -> tuple[Callable, list]:
     if name == "attention":
         head_dim = problem.channels // problem.heads
         shape = problem.batch, problem.heads, problem.tokens, head_dim
-        return _attention, [torch.randn(shape, dtype=dtype) for _ in range(3)]
+        return _attention, [torch.randn(shape, **like) for _ in range(3)]
     if name == "copy":
         return torch.clone, [x]
-    return torch.mm, [torch.randn(MATRIX, MATRIX, dtype=dtype) for _ in range(2)]
+    side = MATRIX[problem.device]
+    return torch.mm, [torch.randn(side, side, **like) for _ in range(2)]
 
 
 def _ours(name: str, problem: Problem) -> Callable:
@@ -186,10 +194,16 @@ def measure_memory(which: str, name: str, problem: Problem, results) -> None:
     step(name, which, problem._replace(tokens=2, batch=1))()  # what libraries load and keep
     compute, tensors = operation(name, problem)
     once = step(name, which, problem)
-    before = process_memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
-    once()
-    peak = process_memory("VmHWM")
+    if problem.device == "cuda":
+        before = torch.cuda.memory_allocated() / 2**20
+        torch.cuda.reset_peak_memory_stats()
+        once()
+        peak = torch.cuda.max_memory_allocated() / 2**20
+    else:
+        before = process_memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")
+        once()
+        peak = process_memory("VmHWM")
     outputs = compute(*tensors).nbytes
     if which == "training":
         outputs += sum(tensor.nbytes for tensor in tensors)
@@ -201,9 +215,28 @@ def floor(name: str, milliseconds: float, which: str, problem: Problem) -> float
     if name != "product":
         return milliseconds
     passes = 1 if which == "forward" else 3
-    of_product = MATRIX**3 * passes  # training a product is two more
+    of_product = MATRIX[problem.device] ** 3 * passes  # training a product is two more
     mine = problem.tokens * problem.batch * problem.channels * problem.kernel_size * passes
     return milliseconds * mine / of_product
+
+
+def graph_of(once: Callable[[], None]) -> Callable[[], None]:
+    """``GRAPH`` calls on a GPU, without what Python and launches take."""
+    import torch
+
+    with torch.cuda.stream(torch.cuda.Stream()):
+        once()  # what is allocated or compiled once
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(GRAPH):
+            once()
+
+    def replay() -> None:
+        graph.replay()
+        torch.cuda.synchronize()
+
+    return replay
 
 
 def measure(
@@ -213,9 +246,12 @@ def measure(
     import torch
 
     torch.set_num_threads(problem.threads)
-    found = milliseconds_in_turn((step(n, which, problem) for n in names), repetitions)
+    steps, calls = (step(name, which, problem) for name in names), 1
+    if problem.device == "cuda":
+        steps, calls = map(graph_of, steps), GRAPH
+    found = milliseconds_in_turn(steps, repetitions)
     for name, times in zip(names, found, strict=True):
-        times = [floor(name, each, which, problem) for each in times]
+        times = [floor(name, each / calls, which, problem) for each in times]
         lower, median, upper = statistics.quantiles(times, n=4, method="inclusive")
         memory = None
         if name not in FLOORS:
@@ -227,7 +263,7 @@ def measure(
 
 HEADER = (
     f"{'pass':9}{'threads':>7} {'':12}{'taps':>4}{'tokens':>7}  {'implementation':17}{'ms':>10} "
-    f"{'quartiles':>18}{'MiB':>9}{'x native':>10}{'of product':>11}{'x copy':>8}"
+    f"{'quartiles':>18}{'MiB':>9}{'x ours':>10}{'of product':>11}{'x copy':>8}"
 )
 
 
@@ -238,7 +274,8 @@ def lines(rows: list[dict]) -> Iterator[str]:
         name, took = row["implementation"], row["milliseconds"]
         quartiles = f"{row['lower_quartile']:.2f}..{row['upper_quartile']:.2f}"
         memory = "" if row["memory_MiB"] is None else f"{row['memory_MiB']:.1f}"
-        times = f"{took / median['native']:.2f}" if "native" in median else ""
+        ours = next((median[name] for name in FASTEST.values() if name in median), None)
+        times = f"{took / ours:.2f}" if ours else ""
         rate = f"{median['product'] / took:.0%}" if "product" in median else ""
         copies = f"{took / median['copy']:.2f}" if "copy" in median else ""
         yield (
@@ -324,18 +361,21 @@ def _sizes(text: str) -> list[int]:
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    for option, choices, default in (
-        ("--passes", PASSES, PASSES),
-        ("--convolutions", CONVOLUTIONS, CONVOLUTIONS),
-        ("--implementations", IMPLEMENTATIONS, IMPLEMENTATIONS),
-    ):
+    for option, choices in (("--passes", PASSES), ("--convolutions", CONVOLUTIONS)):
         parser.add_argument(
             option,
             type=names_among(choices),
-            default=list(default),
+            default=list(choices),
             metavar="NAME,...",
-            help=f"default: {','.join(default)}",
+            help=f"default: {','.join(choices)}",
         )
+    parser.add_argument(
+        "--implementations",
+        type=names_among(IMPLEMENTATIONS),
+        metavar="NAME,...",
+        help=f"among {','.join(IMPLEMENTATIONS)} (default: all that the device has)",
+    )
+    parser.add_argument("--device", choices=tuple(FASTEST), default="cpu", help="default: cpu")
     parser.add_argument(
         "--kernel-sizes", type=_sizes, default=[31, 15, 7, 3], help="default: 31,15,7,3"
     )
@@ -354,14 +394,15 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--channels", type=positive, default=1024, help="default: 1,024")
     parser.add_argument("--heads", type=positive, default=16, help="default: 16")
     parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32", help="default: float32"
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        default="float32",
+        help="default: float32",
     )
-    all_threads = sorted({1, os.cpu_count()})
     parser.add_argument(
         "--threads",
         type=_sizes,
-        default=all_threads,
-        help=f"default: one and all ({','.join(map(str, all_threads))})",
+        help=f"of a CPU (default: one and all, {','.join(map(str, ALL_THREADS))})",
     )
     parser.add_argument(
         "--repetitions",
@@ -369,13 +410,7 @@ def _options() -> argparse.ArgumentParser:
         default=10,
         help="rounds, of which the median (default: 10)",
     )
-    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
-    parser.add_argument(
-        "--plot",
-        type=new_file,
-        metavar="FILE",
-        help="also draw those of the fewest threads (needs matplotlib)",
-    )
+    add_files(parser, "those of the fewest threads")
     return parser
 
 
@@ -386,8 +421,47 @@ def _problems(arguments: argparse.Namespace) -> Iterator[tuple[str, Problem]]:
         *axes, arguments.passes
     ):
         batch = max(1, arguments.all_tokens // tokens)
-        shape = arguments.channels, arguments.heads, arguments.dtype, threads
+        shape = arguments.channels, arguments.heads, arguments.dtype, threads, arguments.device
         yield which, Problem(convolution, kernel_size, tokens, batch, *shape)
+
+
+def _default_implementations(device: str) -> list[str]:
+    """All of the device, in their order."""
+    absent = {name for other, name in FASTEST.items() if other != device}
+    if not importlib.util.find_spec("fairseq"):
+        absent |= set(FAIRSEQ)
+    return [name for name in IMPLEMENTATIONS if name not in absent]
+
+
+def _complete(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Fills in what depends on the device, and refuses what it does not have."""
+    import torch
+
+    from fairseq_convattn.ops import native
+
+    if arguments.implementations is None:
+        arguments.implementations = _default_implementations(arguments.device)
+    if arguments.device == "cuda":
+        if not torch.cuda.is_available():
+            parser.error("--device cuda: PyTorch sees no GPU")
+        arguments.threads = arguments.threads or [1]
+    elif "native" in arguments.implementations and not native.is_built():
+        parser.error(f"the native kernels were not compiled: {native.BUILD}")
+    arguments.threads = arguments.threads or ALL_THREADS
+
+
+def _machine(device: str) -> str:
+    import torch
+
+    from fairseq_convattn.ops import native
+
+    if device == "cuda":
+        import triton
+
+        name = torch.cuda.get_device_name()
+        return f"{name}, CUDA {torch.version.cuda}, Triton {triton.__version__}"
+    kernels = native.instructions() if native.is_built() else "not compiled"
+    return f"{processor()}, native kernels: {kernels}"
 
 
 def main() -> None:
@@ -397,19 +471,15 @@ def main() -> None:
         parser.error(f"{arguments.heads} heads do not divide {arguments.channels} channels")
     if arguments.repetitions < 2:
         parser.error("--repetitions: a spread needs two or more")
-    if arguments.plot and not importlib.util.find_spec("matplotlib"):
-        parser.error("--plot needs matplotlib: pip install matplotlib")
+    if rows := earlier_rows(parser, arguments, FIELDS[:6]):
+        plot([row for row in rows if row["kernel_size"] in arguments.kernel_sizes], arguments.plot)
+        return
+    _complete(parser, arguments)
     import torch
 
-    from fairseq_convattn.ops import native
-
-    if "native" in arguments.implementations and not native.is_built():
-        parser.error(f"the native kernels were not compiled: {native.BUILD}")
     keep_freed_memory()
-    kernels = native.instructions() if native.is_built() else "not compiled"
     print(
-        f"{shlex.join(['python', *sys.argv])}\n{processor()}, "
-        f"native kernels: {kernels}; Python "
+        f"{shlex.join(['python', *sys.argv])}\n{_machine(arguments.device)}; Python "
         f"{platform.python_version()}, torch {torch.__version__}; {arguments.channels} channels, "
         f"{arguments.heads} heads, {arguments.dtype}, causal, {arguments.all_tokens:,} tokens in "
         f"all; median and quartiles of {arguments.repetitions} rounds, {ROUNDS}; memory beyond "

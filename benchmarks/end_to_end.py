@@ -4,12 +4,12 @@
 Runs fairseq-train on language models (6 layers, 512 / 2048 / 8, 8,000 types) and on encoders and
 decoders of IWSLT's shape, and fairseq-generate at beam 5 with outputs of one length, which models
 with random weights need to be compared: this package's models beside fairseq's transformer and
-lightconv of the same shape, on random text. Every run is a process of its own, all models in
-turn, round after round. Linux only.
+lightconv of the same shape, on random text. Language models have dropout 0.1, convolutions
+DropConnect 0.1 and attention none, translators what their presets have. Every run is a process
+of its own, all models in turn, round after round. Linux only.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
@@ -24,7 +24,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from measuring import lengths, names_among, new_file, positive, processor, program, save
+from measuring import (
+    add_files,
+    earlier_rows,
+    lengths,
+    names_among,
+    positive,
+    processor,
+    program,
+    save,
+)
 
 PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
 TASKS = ("lm", "translation", "generate")
@@ -37,14 +46,14 @@ FIELDS = (
     "tokens_per_second",
     "least",
     "most",
+    "sentences_per_second",
     "memory_MiB",
     "parameters",
 )
 TYPES = 8_000
 LM_SHAPE = (
     "--decoder-layers 6 --decoder-embed-dim 512 --decoder-ffn-embed-dim 2048 "
-    "--decoder-attention-heads 8 --share-decoder-input-output-embed --dropout 0.1 "
-    "--attention-dropout 0.1"
+    "--decoder-attention-heads 8 --share-decoder-input-output-embed --dropout 0.1"
 )
 LM_ARCHITECTURES = {
     "dynamic": "convattn_lm --decoder-mixers dynamic --weight-dropout 0.1",
@@ -52,7 +61,8 @@ LM_ARCHITECTURES = {
     "attention": "convattn_lm --decoder-mixers attention",
     "transformer": "transformer_lm",
     "lightconv": (
-        "lightconv_lm --decoder-conv-type dynamic --weight-softmax True --weight-dropout 0.1"
+        "lightconv_lm --decoder-conv-type dynamic --weight-softmax True --weight-dropout 0.1 "
+        "--input-dropout 0"
     ),
 }
 TRANSLATION_ARCHITECTURES = {
@@ -68,11 +78,12 @@ BEAM = 5
 
 
 class Run(NamedTuple):
-    """Tokens per second, MiB at the peak, and parameters."""
+    """Tokens and, decoding, sentences per second, MiB at the peak, and parameters."""
 
     speed: float
-    memory: float
-    parameters: int
+    sentences: float | None
+    memory: float | None
+    parameters: int | None
 
 
 class Commands:
@@ -150,10 +161,15 @@ class Commands:
         printed, memory = self.run(
             f"fairseq-train {data} --user-dir {PLUGIN} --arch {architecture} {more} --seed 1 "
             "--optimizer adam --lr 1e-4 --disable-validation --num-workers 0 --log-format json "
-            f"--log-interval 1 --max-update {self.arguments.updates} --cpu "
+            f"--log-interval 1 --max-update {self.arguments.updates} {self.on_device()} "
             "--required-batch-size-multiple 1"
         )
-        return Run(_trained_speed(printed), memory, _parameters(printed))
+        if self.arguments.device == "cuda":
+            memory = _gpu_memory(printed)
+        return Run(_trained_speed(printed), None, memory, _parameters(printed))
+
+    def on_device(self) -> str:
+        return "--cpu" if self.arguments.device == "cpu" else f"--{self.arguments.precision}"
 
     def train_language_model(self, model: str, tokens: int) -> Run:
         return self.train(
@@ -179,21 +195,36 @@ class Commands:
         printed, memory = self.run(
             f"fairseq-generate {self.parallel_text(SENTENCE)} --user-dir {PLUGIN} "
             f"--path {checkpoint} --beam {BEAM} "
-            f"--min-len {SENTENCE} --max-len-a 0 --max-len-b {SENTENCE} --cpu --quiet "
+            f"--min-len {SENTENCE} --max-len-a 0 --max-len-b {SENTENCE} --quiet "
+            f"{self.on_device()} "
             f"--batch-size {self.arguments.sentences_per_batch} --num-workers 0 "
             "--required-batch-size-multiple 1"
         )
-        speed = float(re.search(r"([\d.]+) tokens/s\)", printed)[1])
-        return Run(speed, memory, 0)
+        found = re.search(r"([\d.]+) sentences/s, ([\d.]+) tokens/s\)", printed)
+        sentences, speed = map(float, found.groups())
+        return Run(speed, sentences, memory if self.arguments.device == "cpu" else None, None)
+
+
+def _updates(printed: str) -> list[dict]:
+    """What fairseq-train says of each."""
+    return [
+        json.loads(line[line.index("{") :])
+        for line in printed.splitlines()
+        if "| train_inner |" in line
+    ]
+
+
+def _gpu_memory(printed: str) -> float:
+    """MiB at the peak, from the least GiB that were free."""
+    import torch
+
+    free = min(float(update["gb_free"]) for update in _updates(printed))
+    return torch.cuda.get_device_properties(0).total_memory / 2**20 - free * 1024
 
 
 def _trained_speed(printed: str) -> float:
     """The median over the updates but the first one, which allocates and compiles."""
-    speeds = [
-        float(json.loads(line[line.index("{") :])["wps"])
-        for line in printed.splitlines()
-        if "| train_inner |" in line
-    ]
+    speeds = [float(update["wps"]) for update in _updates(printed)]
     if len(speeds) < 2:
         sys.exit("error: fewer than two updates to measure: raise --updates")
     return statistics.median(speeds[1:])
@@ -229,11 +260,17 @@ def measure(commands: Commands, arguments: argparse.Namespace) -> Iterator[dict]
                     FIELDS,
                     (
                         *(task, model, tokens, statistics.median(speeds), min(speeds), max(speeds)),
-                        *(max(run.memory for run in runs), runs[0].parameters or None),
+                        *(_median(runs, "sentences"), _median(runs, "memory")),
+                        runs[0].parameters,
                     ),
                     strict=True,
                 )
             )
+
+
+def _median(runs: list[Run], field: str) -> float | None:
+    values = [getattr(run, field) for run in runs]
+    return None if None in values else statistics.median(values)
 
 
 def _label(model: str) -> str:
@@ -242,7 +279,7 @@ def _label(model: str) -> str:
 
 HEADER = (
     f"{'task':12}{'tokens':>7}  {'model':24}{'tokens/s':>10} {'least..most':>17}"
-    f"{'x transformer':>14}{'x lightconv':>12}{'MiB':>8}{'parameters':>12}"
+    f"{'x transformer':>14}{'x lightconv':>12}{'sentences/s':>13}{'MiB':>8}{'parameters':>12}"
 )
 
 
@@ -258,11 +295,15 @@ def line(row: dict, rows: list[dict]) -> str:
         for name, width in (("transformer", 14), ("lightconv", 12))
     )
     spread = f"{row['least']:,.0f}..{row['most']:,.0f}"
-    parameters = f"{row['parameters']:,}" if row["parameters"] else ""
+
+    def number(field: str, spec: str) -> str:
+        return format(row[field], spec) if row[field] is not None else ""
+
     return (
         f"{row['task']:12}{row['tokens']:7,}  {_label(row['model']):24}"
-        f"{row['tokens_per_second']:10,.1f} {spread:>17}{ratios}{row['memory_MiB']:8,.0f}"
-        f"{parameters:>12}"
+        f"{row['tokens_per_second']:10,.1f} {spread:>17}{ratios}"
+        f"{number('sentences_per_second', '.2f'):>13}{number('memory_MiB', ',.0f'):>8}"
+        f"{number('parameters', ','):>12}"
     )
 
 
@@ -336,24 +377,31 @@ def _options() -> argparse.ArgumentParser:
         parser.add_argument(
             option, type=positive, default=default, help=f"{what} (default: {default:,})"
         )
-    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     parser.add_argument(
-        "--plot", type=new_file, metavar="FILE", help="also draw them (needs matplotlib)"
+        "--precision", choices=("bf16", "fp16"), default="bf16", help="on a GPU (default: bf16)"
     )
+    add_files(parser)
     return parser
 
 
 def main() -> None:
     parser = _options()
     arguments = parser.parse_args()
-    if arguments.plot and not importlib.util.find_spec("matplotlib"):
-        parser.error("--plot needs matplotlib: pip install matplotlib")
+    if rows := earlier_rows(parser, arguments, FIELDS[:3]):
+        plot(rows, arguments.plot)
+        return
     if arguments.updates < 2:
         parser.error("--updates: the first one is not counted")
     import torch
 
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch sees no GPU")
+    machine = processor()
+    if arguments.device == "cuda":
+        machine = f"{torch.cuda.get_device_name()}, {arguments.precision}; {machine}"
     print(
-        f"{shlex.join(['python', *sys.argv])}\n{processor()}, "
+        f"{shlex.join(['python', *sys.argv])}\n{machine}, "
         f"{arguments.threads} threads; Python {platform.python_version()}, torch "
         f"{torch.__version__}\n\n{HEADER}",
         flush=True,

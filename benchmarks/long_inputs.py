@@ -8,7 +8,6 @@ gradients included. Linux only.
 """
 
 import argparse
-import importlib.util
 import os
 import platform
 import re
@@ -19,10 +18,11 @@ from argparse import Namespace
 from pathlib import Path
 
 from measuring import (
+    add_files,
+    earlier_rows,
     in_own_process,
     lengths,
     names_among,
-    new_file,
     process_memory,
     processor,
     save,
@@ -196,13 +196,11 @@ def main() -> None:
     parser.add_argument(
         "--memory", type=float, default=24, metavar="GIB", help="address space (default: 24)"
     )
-    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
-    parser.add_argument(
-        "--plot", type=new_file, metavar="FILE", help="also draw them (needs matplotlib)"
-    )
+    add_files(parser)
     arguments = parser.parse_args()
-    if arguments.plot and not importlib.util.find_spec("matplotlib"):
-        parser.error("--plot needs matplotlib: pip install matplotlib")
+    if rows := earlier_rows(parser, arguments, FIELDS[:3]):
+        plot(rows, arguments.plot)
+        return
     import torch
 
     print(

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import ctypes
+import importlib.util
 import logging
 import multiprocessing
 import os
@@ -123,6 +124,56 @@ def new_file(text: str) -> Path:
         why = "is there already" if path.exists() else "has no folder"
         raise argparse.ArgumentTypeError(f"{path} {why}")
     return path
+
+
+def _csv_files(text: str) -> list[Path]:
+    files = [Path(name) for name in text.split(",")]
+    for file in files:
+        if not file.is_file():
+            raise argparse.ArgumentTypeError(f"there is no file {file}")
+    return files
+
+
+def add_files(parser: argparse.ArgumentParser, drawn: str = "them") -> None:
+    """Options of what is written."""
+    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
+    parser.add_argument(
+        "--plot", type=new_file, metavar="FILE", help=f"also draw {drawn} (needs matplotlib)"
+    )
+    parser.add_argument(
+        "--from",
+        dest="earlier",
+        type=_csv_files,
+        metavar="CSV,...",
+        help="measure nothing: --plot draws the figures of earlier runs, later files' where two "
+        "have the same",
+    )
+
+
+def earlier_rows(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace, key: Sequence[str]
+) -> list[dict]:
+    """Those that --from names, if any; ``key`` are the fields that say what was measured."""
+    if arguments.plot and not importlib.util.find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    if arguments.earlier and not arguments.plot:
+        parser.error("--from is for drawing: give --plot too")
+    found = {}
+    for path in arguments.earlier or []:
+        with open(path, newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                row = {field: _value(text) for field, text in row.items()}
+                found[tuple(row.get(field) for field in key)] = row
+    return list(found.values())
+
+
+def _value(text: str) -> str | int | float | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None
 
 
 def save(

@@ -1,3 +1,4 @@
+import argparse
 import csv
 import importlib.util
 import subprocess
@@ -28,7 +29,7 @@ def benchmark(monkeypatch):
 @pytest.mark.parametrize("convolution", ["dynamic", "lightweight"])
 def test_all_implementations_compute_the_same(benchmark, convolution):
     problem = benchmark.Problem(convolution, 4, 9, 2, 6, 3, "float32", 1)
-    same = (*benchmark.OURS, *benchmark.FAIRSEQ, "loop")
+    same = ("native", "banded", "reference", *benchmark.FAIRSEQ, "loop")
     results = []
     for name in same:
         compute, tensors = benchmark.operation(name, problem)
@@ -44,7 +45,7 @@ def test_all_implementations_compute_the_same(benchmark, convolution):
 
 def test_the_products_time_is_that_of_as_many_operations(benchmark):
     problem = benchmark.Problem("dynamic", 32, 256, 4, 1024, 16, "float32", 1)
-    share = 256 * 4 * 1024 * 32 / benchmark.MATRIX**3
+    share = 256 * 4 * 1024 * 32 / benchmark.MATRIX["cpu"] ** 3
     assert benchmark.floor("product", 10.0, "forward", problem) == pytest.approx(10 * share)
     assert benchmark.floor("product", 10.0, "training", problem) == pytest.approx(10 * share)
     assert benchmark.floor("copy", 10.0, "training", problem) == 10.0
@@ -94,12 +95,38 @@ def test_table_and_figures(tmp_path):
     assert len(rows) == 2 * 3  # lengths, implementations
     assert {row["implementation"] for row in rows} == set(names.split(","))
     assert all(float(row["milliseconds"]) > 0 for row in rows)
+    again = [sys.executable, str(SCRIPT), "--from", str(figures), "--plot", str(tmp_path / "2.png")]
+    subprocess.run(again, check=True, timeout=60)
+    assert (tmp_path / "2.png").read_bytes() == plot.read_bytes()
+
+
+def test_later_figures_win(benchmark, tmp_path):
+    measuring = sys.modules["measuring"]
+    rows = [{"a": 1, "b": "x", "ms": 2.5}, {"a": 2, "b": "x", "ms": None}]
+    for name, ms in (("1.csv", 2.5), ("2.csv", 7.0)):
+        measuring.save([rows[0] | {"ms": ms}, rows[1]], ("a", "b", "ms"), tmp_path / name)
+    parser = argparse.ArgumentParser()
+    measuring.add_files(parser)
+    files = ",".join(str(tmp_path / name) for name in ("1.csv", "2.csv"))
+    arguments = parser.parse_args(["--from", files, "--plot", str(tmp_path / "p.png")])
+    assert measuring.earlier_rows(parser, arguments, ("a", "b")) == [rows[0] | {"ms": 7.0}, rows[1]]
+    with pytest.raises(SystemExit):
+        measuring.earlier_rows(parser, parser.parse_args(["--from", files]), ("a", "b"))
+
+
+@pytest.mark.parametrize("device, ours", [("cpu", "native"), ("cuda", "triton")])
+def test_what_is_measured_without_fairseq(device, ours, benchmark, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    names = benchmark._default_implementations(device)
+    others = "banded reference loop compiled-loop attention copy product"
+    assert names == [ours, *(name.replace("-", " ") for name in others.split())]
 
 
 def test_bad_options_are_refused_before_any_measurement(tmp_path):
     for flags, message in (
         (("--kernel-sizes", "0"), "0 is not positive"),
         (("--implementations", "cuda"), "is none of native"),
+        (("--from", "no.csv"), "there is no file no.csv"),
         (("--heads", "3"), "3 heads do not divide 1024 channels"),
         (("--csv", str(tmp_path / "no" / "file.csv")), "has no folder"),
     ):

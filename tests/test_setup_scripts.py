@@ -170,6 +170,26 @@ def test_missing_python_headers(checkout):
     assert_refused(result, "cannot install fairseq", "python3-dev")
 
 
+def test_without_a_compiler_the_package_is_built_without_kernels(tmp_path):
+    folders = ("--build-lib", tmp_path / "lib", "--build-temp", tmp_path / "temp")
+    run = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", *map(str, folders)],
+        cwd=ROOT, env=os.environ | {"CC": shutil.which("false")}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert not list(tmp_path.rglob("_kernels*"))
+
+
+@pytest.mark.skipif(not shutil.which("aarch64-linux-gnu-gcc"), reason="needs aarch64-linux-gnu-gcc")
+@pytest.mark.parametrize("source", [name for name in KERNELS if name.endswith(".c")])
+def test_kernels_compile_for_aarch64(source, tmp_path):
+    subprocess.run(
+        ["aarch64-linux-gnu-gcc", "-DCONVATTN_SOURCES=0", "-O3", "-S", "-Wall", "-Werror", source,
+         "-o", str(tmp_path / "kernels.s")],
+        cwd=ROOT, check=True,
+    )  # fmt: skip
+
+
 def test_import_without_fairseq():
     """A warning says what to install, and the operations work."""
     snippet = (
