@@ -180,7 +180,7 @@ check_pairs() {
   local first second
   first=$(wc -l <"$1") second=$(wc -l <"$2")
   [ "$first" -eq "$second" ] ||
-    die "$(basename "$1") has $first lines and $(basename "$2") $second"
+    die "$(basename "$1") has $first lines and $(basename "$2") $second, which should be as many; get the release's files again, one of them is not whole"
 }
 
 # note_sum FILE: $work/sha256sums says what a file was for which nobody publishes a checksum
@@ -216,8 +216,15 @@ differs() {
   die "$* (for a part of the release there is --sample)"
 }
 
-# check_text FILE LINES [TOKENS]: tokens are words and one end of sentence a line
+# check_text FILE LINES [TOKENS]: as check_lines, and nothing is cut off the last line
 check_text() {
+  check_lines "$@"
+  [ -z "$(tail -c 1 "$1")" ] ||
+    differs "$(basename "$1") ends within its last line; get the release's file again"
+}
+
+# check_lines FILE LINES [TOKENS]: tokens are words and one end of sentence a line
+check_lines() {
   local name lines words counts
   name=$(basename "$1")
   counts=$(lines_and_words "$1")

@@ -43,15 +43,16 @@ tokenise() { # LANGUAGE
 }
 
 write_text() {
-  local language name pairs
+  local language name pairs raw
   for language in de en; do
     locate "train.tags.de-en.$language" "$archive" "$address"
+    raw=$part/train.tags.de-en.$language
     grep -v -e '<url>' -e '<talkid>' -e '<keywords>' "$located" |
-      sed -e 's/<\/\?title>//g' -e 's/<\/\?description>//g' >"$part/raw"
-    check_text "$part/raw" "$raw_lines"
+      sed -e 's/<\/\?title>//g' -e 's/<\/\?description>//g' >"$raw"
+    check_text "$raw" "$raw_lines"
     echo "tokenising train.$language"
-    tokenise "$language" <"$part/raw" >"$part/all.$language"
-    rm "$part/raw"
+    tokenise "$language" <"$raw" >"$part/all.$language"
+    rm "$raw"
     for name in "${tests[@]}"; do
       locate "IWSLT14.$name.de-en.$language.xml" "$archive" "$address"
       segments "$located" >>"$part/test.raw.$language"

@@ -57,6 +57,7 @@ write_text() {
       fi
       case "$file" in *.gz) gzip -dc "$file" ;; *) cat "$file" ;; esac >"$part/$split.$language"
       check_text "$part/$split.$language" "${lines[$split]}"
+      note_sum "$part/$split.$language" # the download's, of a compressed copy too
     done
   done
 }

@@ -1,7 +1,6 @@
 """Two workers on one machine."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import PLUGIN, ROOT, SHRUNK
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
+from free_port import free_port
 
 
 def train_together(data, save_dir, updates) -> str:

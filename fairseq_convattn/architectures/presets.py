@@ -39,7 +39,7 @@ ENCODER_DECODER_SHAPES = {
     "wmt_en_de_big": {**_BIG, **_dropouts(0.3, 0.1)},
     "wmt_en_fr_big": {**_BIG, **_dropouts(0.1, 0.1)},
     "wmt_zh_en_big": {**_BIG, **_dropouts(0.2, 0.2)},
-    # the paper gives no dropouts for this one; these are lightconv's defaults
+    # the paper gives no dropouts for this one; these are ours
     "cnn_dm": {**_BASE, **_dropouts(0.1, 0.1), **_NO_GLU},
 }
 

@@ -69,7 +69,11 @@ class LanguageModel(Recipe):
         found = re.search(r"Loss \(base 2\): ([\d.]+), Perplexity: ([\d.]+)", text)
         tokens = re.search(r"Evaluated ([\d,]+) tokens", text)
         if not found or not tokens:
-            raise RecipeError(f"{_output(settings)} has no perplexity")
+            done = settings.output / "stages" / "score.json"
+            raise RecipeError(
+                f"{_output(settings)}, the log of fairseq-eval-lm, has no perplexity; to do the "
+                f"stage score again remove {done}"
+            )
         signature = f"fairseq-eval-lm|tokens:{tokens[1].replace(',', '')}|" + "|".join(
             f"{name.removeprefix('--')}:{value}"
             for name, value in self._evaluation(settings).items()

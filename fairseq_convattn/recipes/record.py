@@ -138,9 +138,9 @@ def results(
 
 
 def score_lines(recipe: Recipe, settings: Settings, scores: list[Score]) -> list[str]:
-    """The scores, each beside what the paper has."""
+    """The scores, each beside what the paper has; those that it has come last, to be seen first."""
     lines = []
-    for score in scores:
+    for score in sorted(scores, key=lambda score: bool(score.published)):
         interval = "" if score.confidence is None else " [{:.2f}, {:.2f}]".format(*score.confidence)
         lines.append(f"{score.name}: {score.value:.2f}{interval} ({settings.mixer})")
         lines.append(f"  {_published(recipe, settings, score)}")

@@ -171,7 +171,9 @@ def exclusive(output: Path):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RecipeError(f"another run is writing to {output}") from None
+            raise RecipeError(
+                f"another run is writing to {output}; wait for it or choose another with --output"
+            ) from None
         os.set_inheritable(lock.fileno(), True)  # by commands, which may outlive this process
         yield
 

@@ -2,13 +2,14 @@
 
 import gzip
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, generate, train
-from release_scripts import assert_refused
+from release_scripts import assert_refused, sentences, sha256
 
 pytest.importorskip("subword_nmt")
 
@@ -31,7 +32,7 @@ def test_prepares_trains_and_translates(shared, tmp_path):
     folder = tmp_path / "multi30k"
     run = prepare("--source", shared / "data" / "multi30k", "--output", folder)
     assert run.returncode == 0, run.stderr
-    assert {path.name for path in folder.iterdir()} == {"bin", "bpe", "text"}
+    assert {path.name for path in folder.iterdir()} == {"bin", "bpe", "text", "sha256sums"}
     assert "is there already" in prepare("--output", folder).stdout
     text = (folder / "text" / "test_2016_flickr.en").read_text(encoding="utf-8").splitlines()
     assert len(text) == 1000
@@ -71,3 +72,31 @@ def test_a_download_of_another_size_is_discarded(scripts, mirror, tmp_path):
     assert_refused(run, "train.en has 2 lines, not 29000")
     assert f"downloading {mirror.address}/train.lc.norm.tok.en" in run.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
+
+
+def test_downloads_are_whole_and_their_checksums_are_noted(scripts, mirror, tmp_path):
+    mirror.folder.mkdir()
+    rng, lines = random.Random(1), {"train": 40, "val": 5}
+    lines |= {"test_2016_flickr": 4, "test_2017_flickr": 3}
+    for split, count in lines.items():
+        for language in ("en", "de"):
+            text = sentences(rng, count)
+            (mirror.folder / f"{split}.lc.norm.tok.{language}").write_text(text, encoding="utf-8")
+    scripts.for_release("multi30k", **lines)
+    arguments = ("multi30k", "--mirror", mirror.address, "--output", tmp_path / "out")
+    last = mirror.folder / "test_2017_flickr.lc.norm.tok.de"
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-2])
+    run = scripts.prepare(*arguments)
+    assert_refused(run, "test_2017_flickr.de ends within its last line; get the release's file")
+    assert not (tmp_path / "out.preparing").exists()
+    last.write_bytes(whole)
+    run = scripts.prepare(*arguments)
+    assert run.returncode == 0, run.stdout + run.stderr
+    noted = dict(
+        reversed(line.split("  "))
+        for line in (tmp_path / "out" / "sha256sums").read_text().splitlines()
+    )
+    assert noted == {
+        path.name.replace(".lc.norm.tok", ""): sha256(path) for path in mirror.folder.iterdir()
+    }

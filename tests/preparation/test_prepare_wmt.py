@@ -117,7 +117,7 @@ def test_iwslt14_whose_archive_has_no_checksum_is_known_by_its_lines(scripts, mi
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(folder, "de-en")
     arguments = ("iwslt14", "--mirror", mirror.address, "--output", tmp_path / "out")
-    assert_refused(scripts.prepare(*arguments), "raw has 301 lines, not 174443")
+    assert_refused(scripts.prepare(*arguments), "train.tags.de-en.de has 301 lines, not 174443")
     whole = archive.read_bytes()
     archive.write_bytes(whole[: len(whole) // 2])
     assert_refused(scripts.prepare(*arguments), "de-en.tgz cannot be unpacked")
@@ -152,6 +152,17 @@ def test_statmts_archives_have_checksums(scripts, tmp_path, name, archive):
     (source / archive).write_bytes(b"not the release")
     arguments = (name, "--source", source, "--output", tmp_path / "out")
     assert_refused(scripts.prepare(*arguments), f"{archive} does not have the release's SHA-256")
+
+
+def test_sides_of_different_lengths_are_refused(scripts, tmp_path):
+    for module in catalogue.recipe("wmt17_zh_en").needs["prepare"]:
+        pytest.importorskip(module)
+    source = release("wmt17_zh_en", tmp_path / "source")
+    cut = source / "neu2017" / "NEU_en.txt"
+    cut.write_text("".join(cut.read_text().splitlines(keepends=True)[:-1]))
+    arguments = ("wmt17_zh_en", "--source", source, "--output", tmp_path / "out", "--sample")
+    run = scripts.prepare(*arguments)
+    assert_refused(run, "NEU_cn.txt has 300 lines and NEU_en.txt 299", "files again")
 
 
 def test_chinese_needs_what_nobody_offers_for_download(scripts, tmp_path):

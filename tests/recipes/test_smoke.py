@@ -53,6 +53,12 @@ def smoke(capsys, *arguments: object) -> str:
     return capsys.readouterr().out
 
 
+def require_modules(recipe: str) -> None:
+    """Skip the test where one that the recipe needs is not installed."""
+    for module in {*chain.from_iterable(catalogue.recipe(recipe).needs.values())}:
+        pytest.importorskip(module)
+
+
 def test_all_mixers_and_all_kinds_are_in_what_is_always_run():
     always = [*QUICK, IN_TWO_PARTS, *CI]
     assert {mixer for _, mixer in always} == set(ARCHITECTURE_NAMES)
@@ -62,8 +68,7 @@ def test_all_mixers_and_all_kinds_are_in_what_is_always_run():
 
 @pytest.mark.parametrize(("recipe", "mixer"), GRID)
 def test_from_the_release_to_the_score(capsys, tmp_path, recipe, mixer):
-    for module in {*chain.from_iterable(catalogue.recipe(recipe).needs.values())}:
-        pytest.importorskip(module)
+    require_modules(recipe)
     output = tmp_path / "run"
     start = time.monotonic()
     printed = smoke(capsys, recipe, "--mixer", mixer, "--output", output)
@@ -77,6 +82,9 @@ def test_from_the_release_to_the_score(capsys, tmp_path, recipe, mixer):
         assert score["signature"] and f"{score['name']}: {score['score']:.2f}" in printed
     published = "published: no figure known|published, .*: (lightweight|dynamic|attention) "
     assert re.search(published, printed)
+    in_order = sorted(results["scores"], key=lambda score: printed.index(f"\n{score['name']}: "))
+    known = [bool(score["published"]) for score in in_order]
+    assert known == sorted(known)
     assert printed.endswith("its scores mean nothing)\n")
     assert "Model" not in printed
     page = tmp_path / "report.html"
@@ -103,37 +111,74 @@ def test_what_is_done_is_not_done_again_and_nothing_is_overwritten(capsys, tmp_p
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.pt")} == before
     with pytest.raises(SystemExit, match="the stage train in .* other options .--seed 1, not 2"):
         main(["--smoke", *map(str, arguments), "--seed", "2"])
+    (tmp_path / "run" / "scores.test.txt").write_text("no room\n")
+    with pytest.raises(SystemExit, match="scores.test.txt, the log of .* remove .*/score.json$"):
+        smoke(capsys, *arguments)
 
 
 @pytest.mark.slow
 @pytest.mark.ci
-def test_training_that_was_interrupted_continues(tmp_path):
+def test_a_run_that_was_interrupted_continues(tmp_path):
+    """In training, and between the translations of two test sets."""
+    require_modules("multi30k")
     output = tmp_path / "run"
-    command = [sys.executable, "-m", "fairseq_convattn.recipes", "wmt16_en_de", "--smoke"]
+    command = [sys.executable, "-m", "fairseq_convattn.recipes", "multi30k", "--smoke"]
     command += ["--output", str(output), "--", "--max-update", "60", "--max-epoch", "30"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE) as process:
-        while process.poll() is None and not (output / "checkpoints" / "checkpoint3.pt").exists():
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert {path.name for path in (output / "stages").iterdir()} == {"prepare.json", "train.begun"}
-    run = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
+    where = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+
+    def interrupted_by(file: Path) -> set[str]:
+        """What there is of stages when the run has been ended because of a file."""
+        with subprocess.Popen(command, **where, stderr=subprocess.PIPE) as process:
+            while process.poll() is None and not file.exists():
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+        assert process.returncode == 128 + signal.SIGTERM
+        return {path.name for path in (output / "stages").iterdir()}
+
+    def translations(subset: str) -> list[str]:
+        text = (output / f"generated.{subset}.txt").read_text(encoding="utf-8")
+        return [line for line in text.splitlines() if line.startswith("H-")]
+
+    stages = interrupted_by(output / "checkpoints" / "checkpoint3.pt")
+    assert stages == {"prepare.json", "train.begun"}
+    stages = interrupted_by(output / "generated.test1.txt.partial")
+    assert stages == {"prepare.json", "train.json", "average.json", "generate.begun"}
     log = (output / "logs" / "train.log").read_text(encoding="utf-8")
     assert re.search(r"Loaded checkpoint \S+checkpoint_last.pt \(epoch \d+ @ [1-9]", log)
     state = torch.load(output / "checkpoints" / "checkpoint_last.pt")
     assert state["optimizer_history"][-1]["num_updates"] == 60
+    assert not (output / "generated.test1.txt").exists()
+    undisturbed = translations("test")
+    done = {path: path.stat().st_mtime_ns for path in output.rglob("*.pt")}
+    run = subprocess.run(command, **where, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "prepare: done already\ntrain: done already\naverage: done already\n" in run.stdout
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*.pt")} == done
+    assert translations("test") == undisturbed and len(translations("test1")) == 20
+    assert "attention 33.36" in run.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_a_local_copy_of_the_corpus(shared, capsys, tmp_path):
-    source = shared / "data" / "multi30k"
-    smoke(capsys, "multi30k", "prepare", "--source", source, "--output", tmp_path / "run")
-    text = (tmp_path / "run" / "data" / "text" / "train.de").read_text(encoding="utf-8")
+    require_modules("multi30k")
+    source, output = shared / "data" / "multi30k", tmp_path / "run"
+    arguments = ("multi30k", "--mixer", "dynamic", "--source", source, "--output", output)
+    printed = smoke(capsys, *arguments)
+    text = (output / "data" / "text" / "train.de").read_text(encoding="utf-8")
     with gzip.open(source / "tok" / "train.de.gz", "rt", encoding="utf-8") as file:
         assert text.splitlines() == [file.readline().rstrip("\n") for _ in range(300)]
+    results = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    assert [score["name"] for score in results["scores"]] == [
+        f"{test} BLEU{kind}"
+        for test in ("test_2016_flickr", "test_2017_flickr")
+        for kind in ("", ", detokenised")
+    ]
+    assert {"train.en", "train.de", "val.en", "val.de"} <= results["data"].keys()
+    *_, score, published, signature, note = printed.splitlines()
+    assert re.fullmatch(r"test_2017_flickr BLEU: \d+\.\d\d \[.*\] \(dynamic\)", score)
+    assert published == "  published, Wu et al. 2021: attention 33.36"
+    assert signature == f"  {results['scores'][2]['signature']}" and "a smoke test" in note
 
 
 def test_a_source_that_lacks_a_file_is_refused(tmp_path):

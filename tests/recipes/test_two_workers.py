@@ -1,7 +1,6 @@
 """Data parallelism changes nothing: the same parameters, whoever saw the batches."""
 
 import multiprocessing
-import socket
 
 import pytest
 import torch
@@ -10,16 +9,11 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
 from fairseq_cli import train as train_command
+from free_port import free_port
 
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 
 DETERMINISTIC = ("--dropout", "0", "--attention-dropout", "0", "--weight-dropout", "0")
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 def train(data, save_dir, architecture: str, *extra: str) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import native
 from ..implementation import is_transformed
+from ..native import is_built
 from .past import Past
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -48,11 +49,6 @@ class _Problem(ctypes.Structure):
 _library = native.library
 
 
-def is_built() -> bool:
-    """Whether the kernels were compiled."""
-    return _library is not None
-
-
 def unfit(x: Tensor, taps: Tensor) -> str:
     """Why the kernels cannot take such inputs; empty when they can."""
     if x.device.type != "cpu" or taps.device.type != "cpu":
@@ -61,7 +57,7 @@ def unfit(x: Tensor, taps: Tensor) -> str:
         return f"takes float32 and bfloat16, not {x.dtype} and {taps.dtype}"
     if torch.jit.is_tracing() or is_transformed():
         return "knows neither torch.jit.trace nor torch.func and forward-mode differentiation"
-    return "" if _library else native.NOT_BUILT
+    return "" if is_built() else native.NOT_BUILT
 
 
 def convolve(

@@ -24,7 +24,7 @@ OF_TASK = {
 RECIPE = MaskedLanguageModel(
     title="BERT-small, pre-training and GLUE",
     paper="Chang et al. 2021",
-    origin="the paper's set-up and mlpc-ucsd/BERT_Convolutions",
+    origin="the paper's set-up and mlpc-ucsd/BERT_Convolutions, fine-tuning too",
     reading="32 sequences a device are the public code's, four devices are ours; the text is yours "
     "(--source), for the paper's is not published in one form; RTE, STS-B and MRPC are fine-tuned "
     "from the pre-trained model, where the public code begins with that of MNLI",

@@ -6,9 +6,10 @@ from . import _wu_2019
 RECIPE = Summarization(
     title="CNN/DailyMail",
     paper=_wu_2019.PAPER,
-    origin="shape, cuts and figures of the paper, which has no public recipe for this task",
-    reading="the articles are not anonymised as the paper's are; schedule and batch are those of "
-    "English-German; summaries have 55 to 140 pieces, beam 5",
+    origin="shape and cuts of the paper, which has no public recipe for this task",
+    reading="the articles are not anonymised as the paper's are; dropout is 0.1, of attention "
+    "weights, kernels and inputs too; schedule and batch are those of wmt16_en_de; summaries have "
+    "55 to 140 pieces, beam 5",
     corpus="cnn_dm",
     prepare_script=("prepare_cnn_dm.sh",),
     release={

@@ -3,6 +3,8 @@
 from ..devices import Batch
 from ..sequence_to_sequence import PREPARED_HERE, TestSet, Translation, detokenised, tokenised
 
+PUBLIC = "the README of LividWo/Revisit-MMT"
+
 
 def multi30k(target: str, published: dict[str, dict[str, float]], **others) -> Translation:
     """The recipe of the same source and training for a target language."""
@@ -10,7 +12,6 @@ def multi30k(target: str, published: dict[str, dict[str, float]], **others) -> T
     splits["test_2017_flickr"] = "test"
     return Translation(
         paper="Wu et al. 2021",
-        origin="LividWo/Revisit-MMT",
         corpus="multi30k" if target == "de" else f"multi30k_en_{target}",
         release={
             f"tok/{name}.{language}": f"{split}.{side}"
@@ -60,6 +61,7 @@ RECIPE = multi30k(
     "de",
     {"test_2016_flickr": {"attention": 41.02}, "test_2017_flickr": {"attention": 33.36}},
     title="Multi30k English-German",
+    origin=PUBLIC,
     prepare_script=("prepare_multi30k.sh",),
     reading="mixers other than attention, which alone is published",
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ..devices import Batch
 from ..sequence_to_sequence import Translation
-from .multi30k import multi30k
+from .multi30k import PUBLIC, multi30k
 
 _EPOCHS = 6
 
@@ -36,7 +36,10 @@ RECIPE = multi30k_short(
     "de",
     updates_per_epoch=460,
     title="Multi30k English-German, short",
+    origin=f"{PUBLIC}, but for our reading",
     prepare_script=("prepare_multi30k.sh",),
-    reading="6 epochs of 1,024 tokens an update (published: at most 8,000 updates of 8,192), "
-    "learning rate falling linearly to 0, less dropout",
+    reading="the size of a CPU, to compare mixers: 6 epochs of 1,024 tokens an update, 4 % of the "
+    "tokens of 8,000 updates of 8,192, at which the published training ends at the latest; "
+    "learning rate 0.002 falling linearly to 0 after 400 updates, dropout 0.2, mean of the last "
+    "three epochs",
 )

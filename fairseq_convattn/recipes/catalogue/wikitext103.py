@@ -8,8 +8,8 @@ RECIPE = LanguageModel(
     paper="Baevski and Auli 2019",
     origin=_baevski_2019.PUBLIC,
     reading="eight GPUs, which the published command does not say; its one cosine cycle of 270,000 "
-    "updates, in which t-mult and lr-shrink do nothing, for the paper's several; the paper has "
-    "attention alone",
+    "updates, in which t-mult and lr-shrink do nothing, for the paper's several; mixers other than "
+    "attention, and with them the kernels of convolutions, which are those of gbw",
     corpus="wikitext103",
     prepare_script=("prepare_wikitext103.sh",),
     release={

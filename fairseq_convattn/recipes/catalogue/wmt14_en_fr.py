@@ -16,7 +16,8 @@ RECIPE = Translation(
     paper=_wu_2019.PAPER,
     origin=_wu_2019.PUBLIC,
     reading="80,000 updates, for the public recipe's cosine of 70,000 follows a warm-up of 10,000 "
-    "(it stops at 30,000), and one dictionary, for it shares all embeddings",
+    "(it stops at 30,000); one dictionary, for it shares all embeddings (the preparation beside it "
+    "makes two); tokenised by sacremoses, a port of Moses",
     corpus="wmt14_en_fr",
     prepare_script=("prepare_wmt14_en_fr.sh",),
     release={

@@ -19,10 +19,10 @@ CORPORA = (
 RECIPE = Translation(
     title="WMT17 Chinese-English, big",
     paper=_wu_2019.PAPER,
-    origin="shape, dropouts and figures of the paper, which has no public recipe for this task",
-    reading="schedule, batch, beam and length penalty are those of English-German; corpora, "
-    "cleaning and BPE follow Hassan et al. 2018, whom the paper names; scored by sacreBLEU on "
-    "detokenised text",
+    origin="shape and dropouts of the paper, which has no public recipe for this task",
+    reading="schedule, batch, beam and length penalty are those of wmt16_en_de; corpora, cleaning "
+    "and BPE follow Hassan et al. 2018, whom the paper names and who publish no recipe; words are "
+    "split by jieba and sacremoses; scored by sacreBLEU on detokenised text",
     corpus="wmt17_zh_en",
     prepare_script=("prepare_wmt17_zh_en.sh",),
     source="with the archives of CWMT",
