@@ -145,7 +145,9 @@ def _fairseqs(problem: Problem, unfold: bool) -> Callable:
 
         def compute(x, logits):
             module.weight = logits.unsqueeze(1)
-            return module(x, unfold=unfold)
+            y = module(x, unfold=unfold)
+            del module.weight  # what it holds of the graph would outlive a capture
+            return y
 
     return compute
 
@@ -195,6 +197,7 @@ def measure_memory(which: str, name: str, problem: Problem, results) -> None:
     compute, tensors = operation(name, problem)
     once = step(name, which, problem)
     if problem.device == "cuda":
+        once()  # what is compiled
         before = torch.cuda.memory_allocated() / 2**20
         torch.cuda.reset_peak_memory_stats()
         once()
@@ -224,7 +227,9 @@ def graph_of(once: Callable[[], None]) -> Callable[[], None]:
     """``GRAPH`` calls on a GPU, without what Python and launches take."""
     import torch
 
-    with torch.cuda.stream(torch.cuda.Stream()):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
         once()  # what is allocated or compiled once
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -272,7 +277,8 @@ def lines(rows: list[dict]) -> Iterator[str]:
     median = {row["implementation"]: row["milliseconds"] for row in rows}
     for row in rows:
         name, took = row["implementation"], row["milliseconds"]
-        quartiles = f"{row['lower_quartile']:.2f}..{row['upper_quartile']:.2f}"
+        digits = 2 if took >= 1 else 4
+        quartiles = f"{row['lower_quartile']:.{digits}f}..{row['upper_quartile']:.{digits}f}"
         memory = "" if row["memory_MiB"] is None else f"{row['memory_MiB']:.1f}"
         ours = next((median[name] for name in FASTEST.values() if name in median), None)
         times = f"{took / ours:.2f}" if ours else ""
@@ -280,8 +286,8 @@ def lines(rows: list[dict]) -> Iterator[str]:
         copies = f"{took / median['copy']:.2f}" if "copy" in median else ""
         yield (
             f"{row['pass']:9}{row['threads']:7} {row['convolution']:12}{row['kernel_size']:4}"
-            f"{row['tokens']:7,}  {name:17}{took:10.2f} {quartiles:>18}{memory:>9}{times:>10}"
-            f"{rate:>11}{copies:>8}"
+            f"{row['tokens']:7,}  {name:17}{took:10.{digits}f} {quartiles:>18}{memory:>9}"
+            f"{times:>10}{rate:>11}{copies:>8}"
         )
 
 
@@ -425,11 +431,15 @@ def _problems(arguments: argparse.Namespace) -> Iterator[tuple[str, Problem]]:
         yield which, Problem(convolution, kernel_size, tokens, batch, *shape)
 
 
-def _default_implementations(device: str) -> list[str]:
-    """All of the device, in their order."""
+def _available(device: str, dtype: str) -> list[str]:
+    """The implementations, in their order, that can compute there."""
     absent = {name for other, name in FASTEST.items() if other != device}
+    if device == "cpu" and dtype == "float16":
+        absent.add("native")
     if not importlib.util.find_spec("fairseq"):
         absent |= set(FAIRSEQ)
+    if not importlib.util.find_spec("triton"):
+        absent.add("triton")
     return [name for name in IMPLEMENTATIONS if name not in absent]
 
 
@@ -439,8 +449,11 @@ def _complete(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 
     from fairseq_convattn.ops import native
 
-    if arguments.implementations is None:
-        arguments.implementations = _default_implementations(arguments.device)
+    available = _available(arguments.device, arguments.dtype)
+    arguments.implementations = arguments.implementations or available
+    for name in arguments.implementations:
+        if name not in available:
+            parser.error(f"--implementations: {name} cannot compute {arguments.dtype} here")
     if arguments.device == "cuda":
         if not torch.cuda.is_available():
             parser.error("--device cuda: PyTorch sees no GPU")
@@ -472,7 +485,10 @@ def main() -> None:
     if arguments.repetitions < 2:
         parser.error("--repetitions: a spread needs two or more")
     if rows := earlier_rows(parser, arguments, FIELDS[:6]):
-        plot([row for row in rows if row["kernel_size"] in arguments.kernel_sizes], arguments.plot)
+        rows = [row for row in rows if row["kernel_size"] in arguments.kernel_sizes]
+        if not rows:
+            parser.error("--from: there are no figures of these --kernel-sizes")
+        plot(rows, arguments.plot)
         return
     _complete(parser, arguments)
     import torch

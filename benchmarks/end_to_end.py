@@ -169,7 +169,9 @@ class Commands:
         return Run(_trained_speed(printed), None, memory, _parameters(printed))
 
     def on_device(self) -> str:
-        return "--cpu" if self.arguments.device == "cpu" else f"--{self.arguments.precision}"
+        if self.arguments.device == "cpu":
+            return "--cpu"
+        return f"--{self.arguments.precision} --distributed-world-size 1"
 
     def train_language_model(self, model: str, tokens: int) -> Run:
         return self.train(
@@ -196,7 +198,7 @@ class Commands:
             f"fairseq-generate {self.parallel_text(SENTENCE)} --user-dir {PLUGIN} "
             f"--path {checkpoint} --beam {BEAM} "
             f"--min-len {SENTENCE} --max-len-a 0 --max-len-b {SENTENCE} --quiet "
-            f"{self.on_device()} "
+            f"{'--cpu' if self.arguments.device == 'cpu' else '--fp16'} "
             f"--batch-size {self.arguments.sentences_per_batch} --num-workers 0 "
             "--required-batch-size-multiple 1"
         )
@@ -215,7 +217,7 @@ def _updates(printed: str) -> list[dict]:
 
 
 def _gpu_memory(printed: str) -> float:
-    """MiB at the peak, from the least GiB that were free."""
+    """MiB at the peak, to 51 either way: fairseq says how many tenths of a GiB were free."""
     import torch
 
     free = min(float(update["gb_free"]) for update in _updates(printed))
@@ -379,7 +381,10 @@ def _options() -> argparse.ArgumentParser:
         )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     parser.add_argument(
-        "--precision", choices=("bf16", "fp16"), default="bf16", help="on a GPU (default: bf16)"
+        "--precision",
+        choices=("bf16", "fp16"),
+        default="bf16",
+        help="of training on a GPU (default: bf16); fairseq-generate knows fp16 alone",
     )
     add_files(parser)
     return parser

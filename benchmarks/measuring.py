@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # measured is this checkout
 logging.basicConfig(level=logging.WARNING, force=True)  # fairseq sets it to DEBUG
 
 SECONDS = 0.02  # that one measurement takes at least
@@ -164,6 +165,8 @@ def earlier_rows(
             for row in csv.DictReader(file):
                 row = {field: _value(text) for field, text in row.items()}
                 found[tuple(row.get(field) for field in key)] = row
+    if arguments.earlier and not found:
+        parser.error("--from: there are no figures")
     return list(found.values())
 
 

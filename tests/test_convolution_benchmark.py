@@ -114,12 +114,15 @@ def test_later_figures_win(benchmark, tmp_path):
         measuring.earlier_rows(parser, parser.parse_args(["--from", files]), ("a", "b"))
 
 
-@pytest.mark.parametrize("device, ours", [("cpu", "native"), ("cuda", "triton")])
-def test_what_is_measured_without_fairseq(device, ours, benchmark, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    names = benchmark._default_implementations(device)
-    others = "banded reference loop compiled-loop attention copy product"
-    assert names == [ours, *(name.replace("-", " ") for name in others.split())]
+@pytest.mark.parametrize(
+    "device, dtype, ours",
+    [("cpu", "float32", ["native"]), ("cpu", "float16", []), ("cuda", "float16", ["triton"])],
+)
+def test_what_is_measured_without_fairseq(device, dtype, ours, benchmark, monkeypatch):
+    found = {"triton": object()}
+    monkeypatch.setattr(importlib.util, "find_spec", found.get)
+    others = ("banded", "reference", "loop", "compiled loop", "attention", "copy", "product")
+    assert benchmark._available(device, dtype) == [*ours, *others]
 
 
 def test_bad_options_are_refused_before_any_measurement(tmp_path):
@@ -127,6 +130,7 @@ def test_bad_options_are_refused_before_any_measurement(tmp_path):
         (("--kernel-sizes", "0"), "0 is not positive"),
         (("--implementations", "cuda"), "is none of native"),
         (("--from", "no.csv"), "there is no file no.csv"),
+        (("--implementations", "triton"), "triton cannot compute float32 here"),
         (("--heads", "3"), "3 heads do not divide 1024 channels"),
         (("--csv", str(tmp_path / "no" / "file.csv")), "has no folder"),
     ):

@@ -1,5 +1,6 @@
 """A model's architectures in fairseq's registries."""
 
+import importlib.util
 import logging
 from argparse import Namespace
 from collections.abc import Callable
@@ -77,6 +78,7 @@ def _architecture(model: str, preset: dict, schema: Schema, check: Callable[[Nam
             # a checkpoint keeps its model's whole description, whatever defaults become
             _fill(cfg, vars(complete(cfg, schema, preset)))
         if isinstance(cfg, Namespace):
+            _train_bfloat16_without_tpu(cfg)
             try:
                 _check_task(model, cfg)
                 options = complete(cfg, schema)
@@ -88,6 +90,12 @@ def _architecture(model: str, preset: dict, schema: Schema, check: Callable[[Nam
             warn_of_dropped_sentences(getattr(cfg, "task", None), multiple)
 
     return apply
+
+
+def _train_bfloat16_without_tpu(args: Namespace) -> None:
+    """fairseq takes ``--bf16`` for a TPU, which it cannot use without this library."""
+    if getattr(args, "bf16", False) and importlib.util.find_spec("torch_xla") is None:
+        args.tpu = False
 
 
 def _given(args: Namespace, schema: Schema) -> set[str]:

@@ -1,8 +1,10 @@
 """From command line and presets to the mixer of every layer; errors in one line."""
 
+import importlib.util
 from argparse import Namespace
 
 import pytest
+from conftest import SHRUNK, train
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from options_of_models import configuration, count, parse
@@ -230,3 +232,15 @@ def test_parameters_of_the_summarization_models(arch, millions):
     """With 30,000 types in three tables; the paper gives 87, 86 and 90 M."""
     preset = Namespace(**ENCODER_DECODER_PRESETS[arch])
     assert count(skeleton(preset, 30_000, 30_000)) == millions
+
+
+def test_bfloat16_trains_where_there_is_no_tpu(data, tmp_path, monkeypatch):
+    def tpu(*flags) -> bool:
+        return convert_namespace_to_omegaconf(parse("dynamic_conv_tiny", *flags)).common.tpu
+
+    assert not tpu("--bf16") and tpu("--tpu")
+    train(data, tmp_path, "--arch", "dynamic_conv_tiny", *SHRUNK, "--bf16", "--max-update", "1")
+    assert (tmp_path / "checkpoint_last.pt").exists()
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "torch_xla" or find(name))
+    assert tpu("--bf16")

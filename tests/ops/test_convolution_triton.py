@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_convattn.mixers import MixerConfig, build_mixer
 from fairseq_convattn.ops import dynamic_conv, use_implementation
 
 GPU = torch.cuda.is_available()
@@ -119,6 +118,7 @@ SHAPES = [
     *((1, 1, 1), (1, 7, 3), (2, 4, 16), (5, 3, 64), (5, 7, 80), (63, 4, 1), (64, 7, 3)),
     *((65, 3, 16), (257, 1, 3), (17, 15, 3), (1, 31, 16), (2, 33, 3), (16, 31, 16), (5, 64, 1)),
     *((63, 31, 3), (64, 33, 16), (65, 31, 80), (33, 64, 16), (65, 7, 16), (257, 31, 16)),
+    *((1000, 3, 16), pytest.param(1000, 31, 3, marks=pytest.mark.slow)),
 ]
 
 
@@ -359,6 +359,9 @@ def test_operators_refuse_what_does_not_go_together():
 
 @pytest.mark.parametrize("mixer", ["dynamic", "lightweight"])
 def test_a_layer_trains_and_decodes_with_them(mixer):
+    pytest.importorskip("fairseq", reason="needs fairseq")
+    from fairseq_convattn.mixers import MixerConfig, build_mixer
+
     torch.manual_seed(1)
     config = MixerConfig(mixer, 16, 2, True, kernel_size=5, weight_dropout=0.3)
     module, x = build_mixer(config).to(DEVICE), torch.randn(7, 2, 16, device=DEVICE)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_convattn.mixers import MixerConfig, build_mixer
 from fairseq_convattn.ops import dynamic_conv, lightweight_conv, use_implementation
 from fairseq_convattn.ops import native as library
 from fairseq_convattn.ops.convolution import native
@@ -21,6 +20,11 @@ pytestmark = pytest.mark.skipif(
 CONVOLUTIONS = {"lightweight": lightweight_conv, "dynamic": dynamic_conv}
 TOLERANCES = {torch.float32: (1e-5, 1e-5), torch.bfloat16: (2e-2, 2e-2)}
 BATCH, HEADS = 2, 2
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "sliced": lambda x: torch.cat([x, x], dim=-1)[..., 1 : x.size(-1) + 1],
+}
 
 
 def inputs(name, time, kernel_size, head_dim, dtype=torch.float32, batch=BATCH, heads=HEADS):
@@ -40,8 +44,9 @@ def with_gradients(name, x, taps, bias, grad, **options):
     return y.detach(), *torch.autograd.grad(y, tensors, grad.to(y.dtype))
 
 
-def compare(name, x, taps, bias, **options):
+def compare(name, x, taps, bias, layout="contiguous", **options):
     grad = torch.randn(x.shape).to(x.dtype)
+    x, taps, grad = (LAYOUTS[layout](t) for t in (x, taps, grad))
     actual = with_gradients(name, x, taps, bias, grad, impl="native", **options)
     wide = (t.double() for t in (x, taps, bias, grad))
     expected = with_gradients(name, *wide, impl="reference", **options)
@@ -51,13 +56,18 @@ def compare(name, x, taps, bias, **options):
         torch.testing.assert_close(a.double() / scale, e / scale, rtol=rtol, atol=atol)
 
 
+@pytest.mark.parametrize("layouts", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("kernel_size", [1, 3, 4, 7, 31, 33])
-def test_is_the_reference(kernel_size, dtype, name, causal):
-    for time, head_dim in itertools.product((1, 2, 5, 63, 64, 65, 257, 1000), (1, 3, 16, 64, 80)):
-        compare(name, *inputs(name, time, kernel_size, head_dim, dtype), causal=causal)
+def test_is_the_reference(kernel_size, dtype, name, causal, layouts):
+    shapes = itertools.product((1, 2, 5, 63, 64, 65, 257, 1000), (1, 3, 16, 64, 80))
+    turns = itertools.islice(itertools.cycle(LAYOUTS), kernel_size + causal + len(name), None)
+    for time, head_dim in shapes:
+        given = inputs(name, time, kernel_size, head_dim, dtype)
+        for layout in itertools.islice(turns, layouts):
+            compare(name, *given, layout, causal=causal)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -128,9 +138,10 @@ def test_every_instruction_set(name, instructions):
         use_instructions(None)
 
 
+@pytest.mark.parametrize("kernel_size", [7, 31])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_inputs_of_any_stride(name):
-    x, taps, bias = inputs(name, 65, 7, 16)
+def test_inputs_of_any_stride(name, kernel_size):
+    x, taps, bias = inputs(name, 65, kernel_size, 16)
     transposed = x.transpose(0, 1).contiguous().transpose(0, 1)
     sliced = torch.cat([x, x], dim=2)[:, :, : x.size(2)]
     backwards = torch.stack([x, x], dim=-1)[..., 0]
@@ -156,13 +167,16 @@ def test_taps_keep_their_precision(name):
     torch.testing.assert_close(y, expected)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kernel_size", [7, 31])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_every_output_is_written(name, monkeypatch):
-    x, taps, bias = inputs(name, 65, 7, 20)
+def test_every_output_is_written(name, kernel_size, causal, monkeypatch):
     torch.use_deterministic_algorithms(True)  # fills new memory with NaN
     try:
         monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-        compare(name, x, taps, bias, causal=False)
+        assert torch.empty(3).isnan().all()
+        for time, head_dim in itertools.product((3, 65), (16, 20)):
+            compare(name, *inputs(name, time, kernel_size, head_dim), causal=causal)
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -185,25 +199,39 @@ def test_continues_from_a_tail(name):
     torch.testing.assert_close(torch.cat(pieces), whole)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize("kernel_size", [7, 31])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_what_is_not_finite_stays_in_its_reach(name):
-    x, taps, _ = inputs(name, 100, 5, 16, batch=3)
-    x[40, 1, 3] = float("nan")
-    y = CONVOLUTIONS[name](x, taps, causal=True, impl="native")
-    reached = torch.zeros_like(y, dtype=torch.bool)
-    reached[40:45, 1, 3] = True
-    assert torch.equal(y.isnan(), reached)
+def test_what_is_not_finite_stays_in_its_reach(name, kernel_size, softmax, causal):
+    x, taps, bias = inputs(name, 103, kernel_size, 16, batch=3)
+    grad, left = torch.randn_like(x), kernel_size - 1 if causal else kernel_size // 2
+    y_reached, x_reached = torch.zeros(2, *x.shape, dtype=torch.bool)
+    taps_reached = torch.zeros(103, 3, HEADS, dtype=torch.bool)
+    for t in (42, 90):
+        x[t, 1, 3] = grad[t, 1, 20] = float("nan")
+        reads_t = slice(t + left + 1 - kernel_size, t + left + 1)
+        y_reached[reads_t, 1, 3] = taps_reached[reads_t, 1, 0] = taps_reached[t, 1, 1] = True
+        x_reached[t - left : t - left + kernel_size, 1, 20] = True
+    options = {"causal": causal, "softmax": softmax, "impl": "native"}
+    y, x_grad, taps_grad, _ = with_gradients(name, x, taps, bias, grad, **options)
+    assert torch.equal(y.isnan(), y_reached) and torch.equal(x_grad.isnan(), x_reached)
+    if name == "dynamic":
+        assert torch.equal(taps_grad.isnan().any(-1), taps_reached)
 
 
+@pytest.mark.parametrize("options", [{}, {"softmax": True, "dropout_p": 0.3}], ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("kernel_size", [7, 31])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_threads_do_not_change_a_bit(name):
-    x, taps, bias = inputs(name, 300, 7, 80)
+def test_threads_do_not_change_a_bit(name, kernel_size, dtype, options):
+    x, taps, bias = inputs(name, 700, kernel_size, 80, dtype, batch=8)
     grad, before, results = torch.randn_like(x), torch.get_num_threads(), []
     try:
         for threads in (1, 2, 2, 3):
             torch.set_num_threads(threads)
-            options = {"causal": True, "impl": "native"}
-            results.append(with_gradients(name, x, taps, bias, grad, **options))
+            how = {"causal": True, "impl": "native", **options}
+            results.append(with_gradients(name, x, taps, bias, grad, **how))
     finally:
         torch.set_num_threads(before)
     for other in results[1:]:
@@ -247,6 +275,10 @@ def test_autocast_and_activation_checkpointing():
 
     with torch.autocast("cpu", torch.bfloat16):
         assert function(x).dtype == torch.bfloat16
+    with torch.autocast("cpu", torch.float16):
+        with pytest.raises(ValueError, match="takes float32 and bfloat16"):
+            function(x)
+        assert dynamic_conv(linear(x), taps, causal=True).dtype == torch.float16
     expected = torch.autograd.grad(function(x).sum(), [x, taps])
     again = checkpoint(function, x, use_reentrant=False)
     for e, a in zip(expected, torch.autograd.grad(again.sum(), [x, taps]), strict=True):
@@ -349,6 +381,9 @@ def test_a_library_of_other_sources_is_not_used(monkeypatch):
 
 @pytest.mark.parametrize("mixer", ["dynamic", "lightweight"])
 def test_a_layer_trains_alike_with_every_implementation(mixer):
+    pytest.importorskip("fairseq", reason="needs fairseq")
+    from fairseq_convattn.mixers import MixerConfig, build_mixer
+
     torch.manual_seed(1)
     module = build_mixer(MixerConfig(mixer, 16, 2, True, kernel_size=9, weight_dropout=0.3))
     x, results = torch.randn(30, 3, 16), []

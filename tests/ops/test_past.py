@@ -103,6 +103,21 @@ def test_gradients_reach_the_past(impl):
         torch.testing.assert_close(actual, expected)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("convolution", [lightweight_conv, dynamic_conv])
+@pytest.mark.skipif(
+    not is_built(), reason="the kernels were not compiled: no C compiler at installation"
+)
+def test_operator_keeps_pytorchs_rules(convolution, dtype):
+    x = torch.randn(5, 3, CHANNELS, dtype=dtype)
+    past = Past.none(3, x).append(x, 2).reorder(torch.tensor([2, 0, 0, 1]))
+    arguments = (past.rows, past.index, taps_for(convolution, 2, 4, 3), 2, -1)
+    for softmax in (False, True):
+        operator = torch.ops.convattn.convolve_past.default
+        torch.library.opcheck(operator, (*arguments, softmax))
+
+
 def test_other_sentences_are_refused():
     past = Past.none(3, torch.empty(0, 3, CHANNELS))
     with pytest.raises(ValueError, match="agree in batch"):

@@ -128,8 +128,10 @@ def test_a_run_that_was_interrupted_continues(tmp_path):
 
     def interrupted_by(file: Path) -> set[str]:
         """What there is of stages when the run has been ended because of a file."""
-        with subprocess.Popen(command, **where, stderr=subprocess.PIPE) as process:
-            while process.poll() is None and not file.exists():
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(command, **where, **silent) as process:
+            deadline = time.monotonic() + 300
+            while process.poll() is None and not file.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             process.send_signal(signal.SIGTERM)
         assert process.returncode == 128 + signal.SIGTERM

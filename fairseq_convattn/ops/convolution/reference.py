@@ -28,13 +28,14 @@ def convolve(
         softmax, kept, keep: see :func:`tap_weights`.
 
     Returns:
-        ``[time, batch, channels]`` in the dtype of ``x``; the sum runs in float32 at least.
+        ``[time, batch, channels]`` in the dtype of ``x``; sums, those of gradients too, run in
+        float32 at least.
     """
     heads, kernel_size = taps.shape[-2:]
     right = time + kernel_size - 1 - left - x.size(0)
-    padded = F.pad(x, (0, 0, 0, 0, left, right)).unflatten(2, (heads, -1))
     accumulator = torch.promote_types(x.dtype, torch.float32)
-    windows = (padded[k : k + time].to(accumulator) for k in range(kernel_size))
+    padded = F.pad(x.to(accumulator), (0, 0, 0, 0, left, right)).unflatten(2, (heads, -1))
+    windows = (padded[k : k + time] for k in range(kernel_size))
     w = tap_weights(taps, softmax, kept, keep).to(accumulator).unsqueeze(-1).unbind(-2)
     y = sum(tap * window for tap, window in zip(w, windows, strict=True))
     return y.to(x.dtype).flatten(2)
