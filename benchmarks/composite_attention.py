@@ -27,10 +27,10 @@ from measuring import (
     in_own_process,
     keep_freed_memory,
     lengths,
+    machine,
     milliseconds_in_turn,
     names_among,
     process_memory,
-    processor,
     save,
 )
 
@@ -268,18 +268,6 @@ def plot(rows: list[dict], file: Path) -> None:
     figure.savefig(file)
 
 
-def _machine(problem: Problem) -> str:
-    import torch
-
-    if problem.device == "cuda":
-        import triton
-
-        return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, Triton " + (
-            triton.__version__
-        )
-    return f"{processor()}, {problem.threads} threads"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -336,8 +324,11 @@ def main() -> None:
     keep_freed_memory()
     fields = {name: value for name, value in vars(arguments).items() if name in Problem._fields}
     problems = [Problem(**{**fields, "tokens": tokens}) for tokens in arguments.tokens]
+    device = machine(arguments.device)
+    if arguments.device == "cpu":
+        device += f", {arguments.threads} threads"
     print(
-        f"{shlex.join(['python', *sys.argv])}\n{_machine(problems[0])}; Python "
+        f"{shlex.join(['python', *sys.argv])}\n{device}; Python "
         f"{platform.python_version()}, torch {torch.__version__}; batch {arguments.batch}, "
         f"{arguments.heads} heads of {arguments.head_dim}, {arguments.dtype}, "
         f"{'causal' if arguments.causal else 'padded'}, span {SPAN}; median and quartiles of "

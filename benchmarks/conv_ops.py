@@ -28,17 +28,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from measuring import (
+    GRAPH,
     ROUNDS,
     add_files,
     earlier_rows,
+    graph_of,
     in_own_process,
     keep_freed_memory,
     lengths,
+    machine,
     milliseconds_in_turn,
     names_among,
     positive,
     process_memory,
-    processor,
     save,
 )
 
@@ -55,7 +57,6 @@ FIELDS = (
     *("milliseconds", "lower_quartile", "upper_quartile", "memory_MiB"),
 )
 MATRIX = {"cpu": 1024, "cuda": 8192}  # rows and columns of the product
-GRAPH = 20  # calls
 ALL_THREADS = sorted({1, os.cpu_count()})
 FEW_TAPS = 8  # up to which the native kernels compute otherwise
 
@@ -221,27 +222,6 @@ def floor(name: str, milliseconds: float, which: str, problem: Problem) -> float
     of_product = MATRIX[problem.device] ** 3 * passes  # training a product is two more
     mine = problem.tokens * problem.batch * problem.channels * problem.kernel_size * passes
     return milliseconds * mine / of_product
-
-
-def graph_of(once: Callable[[], None]) -> Callable[[], None]:
-    """``GRAPH`` calls on a GPU, without what Python and launches take."""
-    import torch
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        once()  # what is allocated or compiled once
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(GRAPH):
-            once()
-
-    def replay() -> None:
-        graph.replay()
-        torch.cuda.synchronize()
-
-    return replay
 
 
 def measure(
@@ -464,17 +444,12 @@ def _complete(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 
 
 def _machine(device: str) -> str:
-    import torch
-
     from fairseq_convattn.ops import native
 
     if device == "cuda":
-        import triton
-
-        name = torch.cuda.get_device_name()
-        return f"{name}, CUDA {torch.version.cuda}, Triton {triton.__version__}"
+        return machine(device)
     kernels = native.instructions() if native.is_built() else "not compiled"
-    return f"{processor()}, native kernels: {kernels}"
+    return f"{machine(device)}, native kernels: {kernels}"
 
 
 def main() -> None:

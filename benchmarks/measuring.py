@@ -21,6 +21,7 @@ logging.basicConfig(level=logging.WARNING, force=True)  # fairseq sets it to DEB
 SECONDS = 0.02  # that one measurement takes at least
 LONG = 2.0  # seconds that all rounds of a slow step take, unless FEW take longer
 FEW = 3
+GRAPH = 20  # calls
 
 
 def keep_freed_memory() -> None:
@@ -54,6 +55,27 @@ def milliseconds_in_turn(
     return found
 
 
+def graph_of(once: Callable[[], None]) -> Callable[[], None]:
+    """``GRAPH`` calls on a GPU, without what Python and launches take."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        once()  # what is allocated or compiled once
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(GRAPH):
+            once()
+
+    def replay() -> None:
+        graph.replay()
+        torch.cuda.synchronize()
+
+    return replay
+
+
 ROUNDS = f"of slow implementations as many as take {LONG:.0f} seconds, or {FEW}"
 
 
@@ -74,6 +96,17 @@ def processor() -> str:
     """The CPU's name."""
     found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     return found[1] if found else platform.machine()
+
+
+def machine(device: str) -> str:
+    """The CPU, or the GPU with the versions that matter there."""
+    if device != "cuda":
+        return processor()
+    import torch
+    import triton
+
+    name = torch.cuda.get_device_name()
+    return f"{name}, CUDA {torch.version.cuda}, Triton {triton.__version__}"
 
 
 def process_memory(field: str) -> float:
