@@ -250,6 +250,8 @@ def _difference(before: Sequence[str], after: Sequence[str]) -> str:
     for old, new in zip(before, after, strict=False):
         old_words, new_words = old.split(), new.split()
         for i, (a, b) in enumerate(zip(old_words, new_words, strict=False)):
+            if a != b and a.startswith("--"):
+                return f"with {' '.join(old_words[i:])}, not {' '.join(new_words[i:])}"
             if a != b:
                 return f"{' '.join(old_words[max(i - 1, 0) : i + 1])}, not {b}"
         if len(old_words) != len(new_words):

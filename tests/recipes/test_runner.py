@@ -193,3 +193,12 @@ def test_records_say_what_was_run_and_where(tmp_path):
     assert record["environment"]["versions"]["torch"]
     assert record["seconds"] >= 0 and record["begun"] <= record["finished"]
     assert os.path.isfile(tmp_path / record["log"])
+
+
+def test_other_options_are_named(tmp_path):
+    def train(*options: str) -> list[Stage]:
+        return [Stage("train", [Command(["true", "--log-interval", "1", *options])])]
+
+    run(tmp_path, train("--dropuot", "0.1"), ["train"])
+    with pytest.raises(RecipeError, match=r"\(with --dropuot 0.1, not --dropout 0.1\)"):
+        run(tmp_path, train("--dropout", "0.1"), ["train"])
