@@ -329,7 +329,11 @@ def plot(rows: list[dict], file: Path) -> None:
                 ]
                 style = "-o" if name in OURS else ":" if name in FLOORS else "--s"
                 axis.plot(
-                    *zip(*points, strict=True), style, label=name, color=colours[name], markersize=4
+                    *zip(*sorted(points), strict=True),
+                    style,
+                    label=name,
+                    color=colours[name],
+                    markersize=4,
                 )
             title = f"{which}: {panel[0]}, {panel[1]} taps, {fewest} thread{'s' * (fewest > 1)}"
             axis.set(title=title, xlabel="tokens", ylabel="ms", xscale="log", yscale="log")

@@ -336,7 +336,9 @@ def plot(rows: list[dict], file: Path) -> None:
                     if row["model"] == model
                 ]
                 style = "--s" if model in FAIRSEQS else "-o"
-                axis.plot(*zip(*points, strict=True), style, label=_label(model), markersize=4)
+                axis.plot(
+                    *zip(*sorted(points), strict=True), style, label=_label(model), markersize=4
+                )
             axis.set(xscale="log", **CURVES[task])
             ticks = sorted({row["tokens"] for row in mine})
             axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
