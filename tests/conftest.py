@@ -17,6 +17,7 @@ import pytest
 import torch
 
 if importlib.util.find_spec("fairseq"):  # tests/ops run without it
+    import yaml
     from fairseq import checkpoint_utils, options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.logging import metrics
@@ -214,6 +215,16 @@ def command(name: str, *arguments, **kwargs) -> subprocess.CompletedProcess:
         env=environment,
         **kwargs,
     )
+
+
+def hydra_train(config: dict, folder: Path) -> None:
+    """fairseq-hydra-train as typed; checkpoints go to ``folder / "hydra"``."""
+    (folder / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
+    run = command(
+        *("fairseq-hydra-train", "--config-dir", folder, "--config-name", "experiment"),
+        *(f"hydra.run.dir={folder}", f"checkpoint.save_dir={folder / 'hydra'}"),
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 SHRUNK = (

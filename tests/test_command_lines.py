@@ -4,8 +4,7 @@ import re
 
 import pytest
 import torch
-import yaml
-from conftest import PLUGIN, SHRUNK, command, generate, interactive, train, validate
+from conftest import PLUGIN, SHRUNK, command, generate, hydra_train, interactive, train, validate
 from fairseq import checkpoint_utils
 
 MIXERS = {
@@ -257,17 +256,7 @@ def test_hydra(data, tmp_path):
         "optimization": {"max_update": 2, "lr": [0.003]},
         "checkpoint": {"save_dir": str(tmp_path / "hydra")},
     }
-    (tmp_path / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
-    run = command(
-        "fairseq-hydra-train",
-        "--config-dir",
-        tmp_path,
-        "--config-name",
-        "experiment",
-        f"hydra.run.dir={tmp_path}",
-        f"checkpoint.save_dir={tmp_path / 'hydra'}",
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    hydra_train(config, tmp_path)
     flags = ("--encoder-glu", "false", "--decoder-kernel-sizes", "3,5", "--max-update", "2")
     train(data, tmp_path / "plain", *MIXERS["dynamic"], *SHRUNK, *flags)
     hydra, plain = (tmp_path / name / "checkpoint_last.pt" for name in ("hydra", "plain"))

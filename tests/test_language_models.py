@@ -5,8 +5,17 @@ import re
 
 import pytest
 import torch
-import yaml
-from conftest import PLUGIN, SHRUNK_LM, command, eval_lm, generate, interactive, train, validate
+from conftest import (
+    PLUGIN,
+    SHRUNK_LM,
+    command,
+    eval_lm,
+    generate,
+    hydra_train,
+    interactive,
+    train,
+    validate,
+)
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
@@ -236,12 +245,7 @@ def test_hydra(monolingual, tmp_path):
         "optimization": {"max_update": 2, "lr": [0.003]},
         "distributed_training": {"ddp_backend": "legacy_ddp"},
     }
-    (tmp_path / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
-    run = command(
-        *("fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "experiment"),
-        *(f"hydra.run.dir={tmp_path}", f"checkpoint.save_dir={tmp_path / 'hydra'}"),
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    hydra_train(config, tmp_path)
     train(
         *(monolingual, tmp_path / "plain", *TASK, "--tokens-per-sample", "64"),
         *(*MIXERS["dynamic"], *SHRUNK_LM, "--decoder-kernel-sizes", "3,5", "--adaptive-input"),

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-import yaml
-from conftest import PLUGIN, command, train, validate
+from conftest import PLUGIN, hydra_train, train, validate
 from fairseq import checkpoint_utils, options
 from fairseq_cli import preprocess as preprocess_command
 
@@ -175,12 +174,7 @@ def test_hydra(texts, tmp_path):
         # whole epochs: Python's end may abort when a thread of fairseq's still reads
         "optimization": {"max_epoch": 1, "lr": [0.003]},
     }
-    (tmp_path / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
-    run = command(
-        *("fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "experiment"),
-        *(f"hydra.run.dir={tmp_path}", f"checkpoint.save_dir={tmp_path / 'hydra'}"),
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    hydra_train(config, tmp_path)
     train(
         *(texts / "bin", tmp_path / "plain", *TASK, "--arch", "dynamic_conv_bert_tiny", *SHRUNK),
         *("--encoder-kernel-sizes", "3,5", "--encoder-input-dim", "8", "--max-update", "0"),

@@ -4,9 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def test_mixers_stay_on_their_device_and_do_not_wait_for_it():
     tests = Path(__file__).with_name("other_devices.py")  # the device is there for good
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", tests)
     run = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-4000:]
+    if "passed" not in run.stdout:
+        pytest.skip("this PyTorch knows no devices written in Python")
