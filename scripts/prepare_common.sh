@@ -67,6 +67,9 @@ require_tools() { # TOOL...
     die "curl is not installed; a local copy works with --source DIR"
 }
 
+# plain FILE: its content, unpacked if it is FILE.gz
+plain() { case "$1" in *.gz) gzip -dc "$1" ;; *) cat "$1" ;; esac || die "$1 cannot be read"; }
+
 # in_source NAME...: the path of the first of them that --source has
 in_source() {
   local name folder

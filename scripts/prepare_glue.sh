@@ -133,8 +133,6 @@ require_task() { # TASK, in --source
 [ -z "$source_dir" ] || for task in "${tasks[@]}"; do require_task "$task"; done
 begin
 
-plain() { case "$1" in *.gz) gzip -dc "$1" ;; *) cat "$1" ;; esac || die "$1 cannot be read"; }
-
 # msr_subset DEV IDS: of MSR's training set on standard input those whose two ids are among IDS
 # (DEV 1) or not (DEV 0)
 msr_subset() {

@@ -55,7 +55,7 @@ write_text() {
         obtain "$split.lc.norm.tok.$language" "$address"
         file=$obtained
       fi
-      case "$file" in *.gz) gzip -dc "$file" ;; *) cat "$file" ;; esac >"$part/$split.$language"
+      plain "$file" >"$part/$split.$language"
       check_text "$part/$split.$language" "${lines[$split]}"
       note_sum "$part/$split.$language" # the download's, of a compressed copy too
     done

@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,8 +16,9 @@ from ..checkpoint_files import CheckpointError, restore_last
 from . import catalogue
 from .checkpoint import evaluated, require_dictionaries, updates_done
 from .command import Stage
-from .devices import Devices, choose_devices, require_devices
+from .devices import Batch, Devices, choose_devices, require_devices
 from .errors import RecipeError
+from .further_options import require_known
 from .recipe import STAGES, Recipe
 from .record import results, score_lines, sha256, write_json
 from .runner import Runner, exclusive
@@ -36,6 +38,8 @@ _SET_BY_THE_RECIPE = {
         "an update is the paper's on any number of --gpus",
     ),
 }
+# any of them replaces that of the devices
+_PRECISIONS = {"--fp16", "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16", "--amp"}
 _DIGITS = 8  # of a checkpoint's SHA-256, which tell apart the many that are called model.pt
 
 
@@ -68,7 +72,8 @@ def command_line() -> argparse.ArgumentParser:
     add("--source", type=Path, metavar="DIR", help="a local copy of the corpus")
     add("--data", type=Path, metavar="DIR", help="prepared data (default: data/CORPUS)")
     add("--output", type=Path, metavar="DIR", help="of the run (default: runs/RECIPE-MIXER-seedN)")
-    add("--gpus", type=_positive, metavar="N", help="of each machine (default: all that are here)")
+    most = "the most here that share an update evenly"
+    add("--gpus", type=_positive, metavar="N", help=f"of each machine (default: {most})")
     add("--nodes", type=_positive, default=1, metavar="N", help="machines (default: 1)")
     add("--fsdp", action="store_true", help="shard the model over the GPUs; needs fairscale")
     add("--smoke", action="store_true", help="a few updates of a shrunk model on a few lines")
@@ -104,6 +109,8 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     settings = resolve(options, recipe, extra)
     stages = recipe.stages(settings)
     chosen = _chosen(options.stages, stages)
+    if extra:
+        require_known(_stage("train", stages).commands[0])
     if options.dry_run:
         print("\n".join(_dry_run(recipe, settings, stages, chosen)))
         return
@@ -139,6 +146,9 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
         published_format, mixer = evaluated(options.checkpoint, recipe.task)
         digest = "" if options.output else sha256(options.checkpoint)[:_DIGITS]
         name = f"{options.recipe}-{options.checkpoint.stem}-{digest}"
+    devices = _devices(options, recipe.batch)
+    if not _PRECISIONS.isdisjoint(extra):
+        devices = replace(devices, precision=None)
     output = options.output or Path("runs", *(("smoke",) if options.smoke else ()), name)
     data = options.data or (output / "data" if options.smoke else Path("data", recipe.corpus))
     return Settings(
@@ -146,7 +156,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
         seed=options.seed,
         output=output,
         data=data,
-        devices=_devices(options),
+        devices=devices,
         source=options.source,
         smoke=options.smoke,
         checkpoint=options.checkpoint,
@@ -155,15 +165,15 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
     )
 
 
-def _devices(options: argparse.Namespace) -> Devices:
+def _devices(options: argparse.Namespace, batch: Batch) -> Devices:
     """Those that were asked for; a single one for a smoke test and where nothing is trained."""
     if options.smoke and (options.gpus or options.nodes > 1 or options.fsdp):
         raise RecipeError("--smoke runs on one device: it goes with no --gpus, --nodes and --fsdp")
     trains = not options.stages or not {"all", "train"}.isdisjoint(options.stages)
     if trains and not options.smoke and not options.checkpoint:
-        return choose_devices(options.gpus, options.nodes, options.fsdp)
+        return choose_devices(options.gpus, options.nodes, options.fsdp, batch)
     one = 1 if options.gpus or torch.cuda.device_count() > 1 else None
-    return choose_devices(one, nodes=1, fsdp=False)
+    return choose_devices(one, nodes=1, fsdp=False, batch=batch)
 
 
 def _chosen(given: Sequence[str], stages: Sequence[Stage]) -> list[str]:
@@ -172,6 +182,11 @@ def _chosen(given: Sequence[str], stages: Sequence[Stage]) -> list[str]:
         if name not in (*names, "all"):
             raise RecipeError(f"--checkpoint needs no stage {name}: there are {', '.join(names)}")
     return names if not given or "all" in given else [name for name in names if name in given]
+
+
+def _stage(name: str, stages: Sequence[Stage]) -> Stage:
+    (found,) = (stage for stage in stages if stage.name == name)
+    return found
 
 
 def _dry_run(
@@ -183,6 +198,7 @@ def _dry_run(
     lines += [f"# our reading: {recipe.reading}"] if recipe.reading else []
     if "train" in chosen:
         lines.append(f"# {settings.devices.explain(recipe.used_batch(settings))}")
+        lines += [f"# {note}" for note in settings.devices.notes()]
     lines += [f"mkdir -p {shlex.quote(str(settings.output))}"]
     for stage in stages:
         if stage.name not in chosen:
@@ -210,8 +226,10 @@ def _run(
     command: str, recipe: Recipe, settings: Settings, stages: Sequence[Stage], chosen: Sequence[str]
 ) -> None:
     runner = Runner(settings.output, stages)
-    if settings.devices.nodes > 1 and "train" in chosen:
+    if "train" in chosen and settings.devices.nodes > 1:
         chosen = _elsewhere(settings, runner, chosen)
+    elif "train" in chosen and not list(settings.checkpoints.glob("*.pt*")):
+        runner.start_over("train")
     runner.check(chosen)
     if "train" in chosen:
         print(settings.devices.explain(recipe.used_batch(settings)), flush=True)
@@ -238,7 +256,7 @@ def _run(
 def _elsewhere(settings: Settings, runner: Runner, chosen: Sequence[str]) -> list[str]:
     """What is left to run here when several machines train: all, once they have; until then
     what comes before, and the lines that start them."""
-    (train,) = (stage for stage in runner.stages if stage.name == "train")
+    train = _stage("train", runner.stages)
     if runner.is_done(train):
         return list(chosen)
     runner.check(chosen)

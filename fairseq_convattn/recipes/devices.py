@@ -37,6 +37,10 @@ class Batch:
     def option(self) -> str:
         return {"tokens": "--max-tokens", "sentences": "--batch-size"}[self.unit]
 
+    def divides(self, workers: int) -> bool:
+        """Whether ``workers`` devices can share an update evenly."""
+        return self.workers * self.update_freq % workers == 0
+
     def update_freq_for(self, workers: int) -> int:
         """The ``--update-freq`` with which ``workers`` devices see as much in an update.
 
@@ -44,8 +48,8 @@ class Batch:
             RecipeError: there is none.
         """
         steps = self.workers * self.update_freq
-        if steps % workers:
-            fitting = ", ".join(str(n) for n in range(1, steps + 1) if steps % n == 0)
+        if not self.divides(workers):
+            fitting = ", ".join(str(n) for n in range(1, steps + 1) if self.divides(n))
             raise RecipeError(
                 f"{workers} devices of {self.size:,} {self.unit} cannot share an update of "
                 f"{self.per_update:,} {self.unit} evenly; --gpus times --nodes may be {fitting}"
@@ -85,6 +89,12 @@ class Devices:
         """The arguments of a command that runs on a single device."""
         return [] if self.gpus else ["--cpu"]
 
+    def notes(self) -> list[str]:
+        """What is to be known of these devices where they are not those of this machine."""
+        if self.precision != "--fp16" or self.fsdp or torch.cuda.device_count():
+            return []
+        return ["--fp16: this machine has no GPU; where those do bfloat16, a run has --bf16"]
+
     def explain(self, batch: Batch) -> str:
         """The arithmetic of an update, for people."""
         here = f"{self.workers} GPU{'s' if self.workers > 1 else ''}" if self.gpus else "the CPU"
@@ -110,18 +120,21 @@ class Devices:
         ]
 
 
-def choose_devices(gpus: int | None, nodes: int, fsdp: bool, visible: int | None = None) -> Devices:
-    """The devices that were asked for; by default all GPUs of this machine, or its CPU.
+def choose_devices(
+    gpus: int | None, nodes: int, fsdp: bool, batch: Batch, visible: int | None = None
+) -> Devices:
+    """The devices that were asked for.
 
     Args:
-        gpus: on each machine.
+        gpus: on each machine; None: as many of this one's as share an update evenly, or its CPU.
         visible: GPUs of this machine; None: what torch sees.
 
     Raises:
         RecipeError: they cannot be used so.
     """
     visible = torch.cuda.device_count() if visible is None else visible
-    gpus = visible if gpus is None else gpus
+    if gpus is None:
+        gpus = next((n for n in range(visible, 0, -1) if batch.divides(n * nodes)), visible)
     if gpus == 0 and nodes > 1:
         raise RecipeError("--nodes is for machines with GPUs: add --gpus N")
     if gpus == 0 and fsdp:

@@ -90,6 +90,11 @@ class Runner:
         self._path(stage, "begun").parent.mkdir(exist_ok=True)
         write_json(self._identity(stage), self._path(stage, "begun"))
 
+    def start_over(self, name: str) -> None:
+        """Take a stage that was begun and has made nothing as one that was not."""
+        (stage,) = (stage for stage in self.stages if stage.name == name)
+        self._path(stage, "begun").unlink(missing_ok=True)
+
     def finish(
         self, stage: Stage, begun: str, seconds: float | None, memory: int | None = None
     ) -> None:

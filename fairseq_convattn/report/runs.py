@@ -114,7 +114,10 @@ def read_run(folder: Path) -> Run:
     found = {path.stem: _json(path) for path in sorted(folder.glob("stages/*.json"))}
     records = dict(sorted(found.items(), key=lambda item: item[1].get("begun") or ""))
     if not results.is_file() and not (folder / "stages").is_dir():
-        raise ReportError(f"{folder} is no run of a recipe: it has neither results.json nor stages")
+        inside = f"; runs in it are {folder}/*" if list(folder.glob("*/results.json")) else ""
+        raise ReportError(
+            f"{folder} is no run of a recipe: it has neither results.json nor stages{inside}"
+        )
     content = _json(results) if results.is_file() else {}
     return Run(
         folder=folder,

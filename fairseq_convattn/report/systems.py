@@ -68,7 +68,8 @@ class Section:
 
     Attributes:
         baseline: what the others are compared with; None if no system is one.
-        comparisons: how they do, by test set and system; empty if nothing is there to compare.
+        comparisons: how they do, by test set and system; empty if nothing is there to compare, and
+            for smoke tests, whose scores mean nothing.
     """
 
     title: str
@@ -106,7 +107,7 @@ def read_sections(folders: Sequence[Path]) -> list[Section]:
 
 def _section(title: str, smoke: bool, found: Sequence[System]) -> Section:
     baseline = _baseline(found)
-    comparisons = _comparisons(baseline, found) if baseline else {}
+    comparisons = _comparisons(baseline, found) if baseline and not smoke else {}
     return Section(title, smoke, found, baseline, comparisons)
 
 

@@ -60,6 +60,10 @@ def test_says_what_is_missing(tmp_path):
     run = prepare("--source", tmp_path, "--output", tmp_path / "out")
     assert run.returncode == 1 and "train.en has 2 lines, not 29000" in run.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"train.en.gz"}
+    content = (tmp_path / "train.en.gz").read_bytes()
+    (tmp_path / "train.en.gz").write_bytes(content[:-4])
+    run = prepare("--source", tmp_path, "--output", tmp_path / "out")
+    assert run.returncode == 1 and f"error: {tmp_path}/train.en.gz cannot be read" in run.stderr
     run = prepare("--source", tmp_path, "--output", tmp_path)
     assert run.returncode == 1 and "choose another folder" in run.stderr
 

@@ -14,7 +14,7 @@ from fairseq_convattn.checkpoint_files import restore_last, write_checkpoint
 from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import command_line, main, resolve
 from fairseq_convattn.recipes.checkpoint import evaluated, updates_done
-from fairseq_convattn.recipes.runner import Runner
+from fairseq_convattn.recipes.runner import Runner, exclusive
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +142,25 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, c
     (output / "stages" / "train.json").unlink()
     main(arguments)
     assert "has not ended; start it" in capsys.readouterr().out
+
+
+def test_other_options_are_refused_once_there_is_a_checkpoint(tmp_path):
+    """Of a training that stopped before, nothing has to be removed."""
+    output, recipe = tmp_path / "run", catalogue.recipe("multi30k")
+    arguments = ["multi30k", "train", "--output", str(output), "--data", str(tmp_path / "data")]
+    stages = recipe.stages(resolve(command_line().parse_intermixed_args(arguments), recipe, []))
+    with exclusive(output):
+        runner = Runner(output, stages)
+        runner.finish(stages[0], begun="", seconds=None)
+        runner.begin(stages[1])
+    other = [*arguments, "--", "--dropout", "0.9"]
+    with pytest.raises(SystemExit, match="data/bin is gone"):  # only training would need it
+        main(other)
+    runner.begin(stages[1])
+    (output / "checkpoints").mkdir()
+    (output / "checkpoints" / "checkpoint1.pt").touch()
+    with pytest.raises(SystemExit, match="was run with other options .without --dropout 0.9"):
+        main(other)
 
 
 @pytest.mark.parametrize("left", ["nothing", "half", "whole"])

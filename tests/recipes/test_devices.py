@@ -18,17 +18,34 @@ def test_every_number_of_devices_sees_the_papers_tokens_or_is_refused(workers):
 
 
 def test_the_default_is_what_the_machine_has():
-    assert choose_devices(None, 1, False, visible=0).one() == ["--cpu"]
-    assert choose_devices(None, 1, False, visible=0).precision is None
+    assert choose_devices(None, 1, False, WMT, visible=0).one() == ["--cpu"]
+    assert choose_devices(None, 1, False, WMT, visible=0).precision is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "nodes", "visible", "taken"),
+    [(2, 1, 8, 2), (128, 1, 6, 4), (128, 4, 8, 8), (6, 2, 4, 3), (1, 1, 4, 1)],
+)
+def test_by_default_as_many_train_as_share_an_update(steps, nodes, visible, taken):
+    batch = Batch(4096, workers=1, update_freq=steps)
+    devices = choose_devices(None, nodes, False, batch, visible)
+    assert devices.gpus == taken
+    assert devices.workers * batch.update_freq_for(devices.workers) == steps
+
+
+def test_machines_of_which_no_number_of_gpus_fits_are_refused():
+    batch = Batch(4096, workers=1, update_freq=2)
+    with pytest.raises(RecipeError, match="--gpus times --nodes may be 1, 2$"):
+        choose_devices(None, 3, False, batch, visible=4).training(batch)
 
 
 @pytest.mark.parametrize(("supported", "precision"), [(True, "--bf16"), (False, "--fp16")])
 def test_precision_is_what_the_gpus_compute_in(monkeypatch, supported, precision):
     monkeypatch.setattr(devices.torch.cuda, "is_bf16_supported", lambda **_: supported)
-    here = choose_devices(None, 1, False, visible=4)
+    here = choose_devices(None, 1, False, WMT, visible=4)
     assert (here.gpus, here.precision) == (4, precision)
-    assert choose_devices(2, 1, True, visible=4).precision == "--fp16"  # fairseq's sharding
-    assert choose_devices(8, 2, False, visible=0).precision == "--fp16"  # of another machine
+    assert choose_devices(2, 1, True, WMT, visible=4).precision == "--fp16"  # fairseq's sharding
+    assert choose_devices(8, 2, False, WMT, visible=0).precision == "--fp16"  # of another machine
 
 
 def test_sentences_are_a_batch_too():

@@ -19,8 +19,9 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture(autouse=True)
-def at_the_root(monkeypatch):
+def at_the_root_of_a_machine_without_gpus(monkeypatch):
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
 
 
 def dry_run(capsys, name: str, *arguments: object) -> list[str]:
@@ -101,6 +102,30 @@ def test_what_follows_two_hyphens_goes_to_fairseq_train_and_wins(capsys):
     assert lines[-1].count("--dropout ") == lines[-1].count("--ddp-backend ") == 2
 
 
+@pytest.mark.parametrize("given", ["--fp16", "--memory-efficient-bf16"])
+def test_a_precision_after_two_hyphens_is_the_only_one(capsys, given):
+    lines = dry_run(capsys, "multi30k", "train", "--gpus", "2", "--", given)
+    assert lines[-1].endswith(f"--ddp-backend legacy_ddp {given}")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("--dropuot 0.1", "after --: unrecognized arguments: --dropuot 0.1"),
+        ("--dropout much", "after --: argument --dropout: invalid float value: 'much'"),
+        ("--lr-scheduler no", "after --: argument --lr-scheduler: invalid choice: 'no'"),
+        ("--encoder-mixers no", "--encoder-mixers: unknown mixer 'no', choose from "),
+        ("--fp16 --bf16", "after --: Cannot combine --fp16"),
+    ],
+)
+def test_what_fairseq_train_does_not_know_is_refused_before_any_work(tmp_path, given, error):
+    output = tmp_path / "run"
+    for options in ((), ("--dry-run",)):
+        with pytest.raises(SystemExit, match=f"^error: {error}"):
+            main(["multi30k", "--output", str(output), *options, "--", *given.split()])
+    assert not output.exists()
+
+
 def test_what_a_local_copy_lacks_of_glue_is_downloaded(capsys, tmp_path):
     for given in ([], ["--source", tmp_path]):
         lines = dry_run(capsys, "bert_small", "prepare", *given)
@@ -141,8 +166,7 @@ def test_what_a_run_is_made_of_cannot_be_given_after_two_hyphens(option):
         main(["multi30k", "--dry-run", "--", given])
 
 
-def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys, monkeypatch):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
     for given, on_cpu in ((["--gpus", "8"], False), ([], True)):
         lines = dry_run(capsys, "multi30k", "generate", *given)
         generate = [line for line in lines if line.startswith("fairseq-generate")]
@@ -167,8 +191,7 @@ def test_sharding(capsys):
         ("multi30k --checkpoint /no/file.pt", "/no/file.pt: there is no such file"),
     ],
 )
-def test_what_cannot_work_is_one_line_before_any_work(monkeypatch, arguments, error):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+def test_what_cannot_work_is_one_line_before_any_work(arguments, error):
     with pytest.raises(SystemExit, match=f"^error: .*{re.escape(error)}"):
         name, *options = arguments.split()
         main([name, "--dry-run", *options])
