@@ -371,6 +371,19 @@ def test_without_the_library_it_works_and_says_so_once():
     assert err.count("were not compiled") == 1
 
 
+def test_without_the_library_it_compiles_and_says_so_once():
+    hide = "import importlib.machinery as m; m.EXTENSION_SUFFIXES[:] = ['.none']\n"
+    compiled = """
+from fairseq_convattn.ops import lightweight_conv
+convolve = torch.compile(lightweight_conv, fullgraph=True, backend="eager", dynamic=False)
+for length in (3, 5):
+    print(convolve(torch.ones(length, 2, 8), torch.ones(2, 3), causal=True).sum().item())
+"""
+    code, out, err = run(f"import torch, numpy\nimport torch._dynamo\n{hide}{compiled}")
+    assert (code, out) == (0, "96.0\n192.0\n"), err
+    assert err.count("were not compiled") == 1
+
+
 def test_a_library_of_other_sources_is_not_used(monkeypatch):
     assert library._load() is not None
     monkeypatch.setattr(library, "checksum", lambda folder: 1)

@@ -171,7 +171,7 @@ def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., 
         return IMPLEMENTATIONS[name]
     if not unfit and taps.size(-1) <= NATIVE_KERNEL_SIZE:
         return native.convolve
-    if x.device.type == "cpu" and not is_built() and not torch.compiler.is_compiling():
+    if x.device.type == "cpu" and not is_built():
         warn_that_not_built()
     return banded.convolve if taps.size(-1) >= BANDED_KERNEL_SIZE else reference.convolve
 

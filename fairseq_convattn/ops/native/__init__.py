@@ -63,11 +63,19 @@ library = _load()
 run_in_parallel = _entry_of_openmp()
 
 
-@functools.cache
 def warn_that_not_built() -> None:
-    """Say it once."""
+    """Say it once, of what is compiled when it is traced."""
+    _warn_once()
+
+
+# of torch.compiler.assume_constant_result, which would import the whole compiler
+warn_that_not_built._dynamo_marked_constant = True
+
+
+@functools.cache
+def _warn_once() -> None:
     warnings.warn(
         "fairseq_convattn's kernels were not compiled for this version: its convolutions and "
         f"attention work, several times slower. To compile them: {BUILD}",
-        stacklevel=2,
+        stacklevel=3,
     )
