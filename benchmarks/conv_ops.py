@@ -7,11 +7,11 @@ fairseq's modules, with a loop over taps as such and under torch.compile, beside
 scaled_dot_product_attention from given queries, keys and values; and, as floors, a copy of the
 tensor and as many multiply-adds as a product of large matrices.
 Implementations are timed in turn, round after round, slow ones in the first three at least, with
-memory that is freed kept for the next one; memory is measured once each, in a process of its own,
-beyond inputs and outputs. At the end, from the two largest kernel sizes above 8 taps, what each
-tap adds to the time of the native kernels and what does not depend on their number. On a GPU many
-calls are one CUDA graph, so that what is timed are kernels. Without fairseq its modules are left
-out. Linux only.
+memory that is freed kept for the next one; memory is measured once each with the fewest threads,
+in a process of its own, beyond inputs and outputs. At the end, from the two largest kernel sizes
+above 8 taps, what each tap adds to the time of the native kernels and what does not depend on
+their number. On a GPU many calls are one CUDA graph, so that what is timed are kernels. Without
+fairseq its modules are left out. Linux only.
 """
 
 import argparse
@@ -53,9 +53,10 @@ BASELINES = (*FAIRSEQ, "loop", "compiled loop", "attention")
 FLOORS = ("copy", "product")
 IMPLEMENTATIONS = (*OURS, *BASELINES, *FLOORS)
 FIELDS = (
-    *("pass", "threads", "convolution", "kernel_size", "tokens", "implementation"),
-    *("milliseconds", "lower_quartile", "upper_quartile", "memory_MiB"),
+    *("device", "dtype", "pass", "threads", "convolution", "kernel_size", "tokens"),
+    *("implementation", "milliseconds", "lower_quartile", "upper_quartile", "memory_MiB"),
 )
+MEASURED = FIELDS.index("milliseconds")  # the fields before it say what was
 MATRIX = {"cpu": 1024, "cuda": 8192}  # rows and columns of the product
 ALL_THREADS = sorted({1, os.cpu_count()})
 FEW_TAPS = 8  # up to which the native kernels compute otherwise
@@ -225,7 +226,7 @@ def floor(name: str, milliseconds: float, which: str, problem: Problem) -> float
 
 
 def measure(
-    which: str, problem: Problem, names: list[str], repetitions: int
+    which: str, problem: Problem, names: list[str], repetitions: int, with_memory: bool
 ) -> Iterator[dict[str, str | int | float]]:
     """Rows of ``FIELDS``."""
     import torch
@@ -239,11 +240,12 @@ def measure(
         times = [floor(name, each / calls, which, problem) for each in times]
         lower, median, upper = statistics.quantiles(times, n=4, method="inclusive")
         memory = None
-        if name not in FLOORS:
+        if with_memory and name not in FLOORS:
             memory = in_own_process(measure_memory, which, name, problem)
+        where = (problem.device, problem.dtype, which, problem.threads)
         shape = (problem.convolution, problem.kernel_size, problem.tokens)
         figures = (name, median, lower, upper, memory)
-        yield dict(zip(FIELDS, (which, problem.threads, *shape, *figures), strict=True))
+        yield dict(zip(FIELDS, (*where, *shape, *figures), strict=True))
 
 
 HEADER = (
@@ -327,7 +329,7 @@ def plot(rows: list[dict], file: Path) -> None:
                 points = [
                     (r["tokens"], r["milliseconds"]) for r in mine if r["implementation"] == name
                 ]
-                style = "-o" if name in OURS else ":" if name in FLOORS else "--s"
+                style = "-o" if name in OURS else ":." if name in FLOORS else "--s"
                 axis.plot(
                     *zip(*sorted(points), strict=True),
                     style,
@@ -463,7 +465,9 @@ def main() -> None:
         parser.error(f"{arguments.heads} heads do not divide {arguments.channels} channels")
     if arguments.repetitions < 2:
         parser.error("--repetitions: a spread needs two or more")
-    if rows := earlier_rows(parser, arguments, FIELDS[:6]):
+    if rows := earlier_rows(parser, arguments, FIELDS[:MEASURED]):
+        if len({(row.get("device"), row.get("dtype")) for row in rows}) > 1:
+            parser.error("--from: the files are of several devices or dtypes")
         rows = [row for row in rows if row["kernel_size"] in arguments.kernel_sizes]
         if not rows:
             parser.error("--from: there are no figures of these --kernel-sizes")
@@ -485,7 +489,9 @@ def main() -> None:
     problems = list(_problems(arguments))
     start = time.monotonic()
     for done, (which, problem) in enumerate(problems, start=1):
-        mine = list(measure(which, problem, arguments.implementations, arguments.repetitions))
+        with_memory = problem.threads == min(arguments.threads)
+        names, repetitions = arguments.implementations, arguments.repetitions
+        mine = list(measure(which, problem, names, repetitions, with_memory))
         print(*lines(mine), sep="\n", flush=True)
         rows += mine
         save(rows, FIELDS, arguments.csv)

@@ -82,22 +82,30 @@ def test_table_and_figures(tmp_path):
     figures, plot = tmp_path / "figures.csv", tmp_path / "figures.png"
     names = "native,copy,product"
     options = "--passes training --convolutions dynamic --kernel-sizes 3 --tokens 4,8 "
-    options += "--all-tokens 16 --channels 8 --heads 2 --repetitions 2 --threads 1"
+    options += "--all-tokens 16 --channels 8 --heads 2 --repetitions 2 --threads 1,2"
     run = subprocess.run(
         [sys.executable, str(SCRIPT), "--implementations", names, *options.split(),
          "--csv", str(figures), "--plot", str(plot)],
         capture_output=True, text=True, cwd=ROOT, check=True,
     )  # fmt: skip
     assert "native kernels:" in run.stdout and plot.stat().st_size
-    assert run.stderr.endswith("1 of 2, about 0 min left\n2 of 2, about 0 min left\n")
+    assert run.stderr.endswith("3 of 4, about 0 min left\n4 of 4, about 0 min left\n")
     with open(figures, newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 2 * 3  # lengths, implementations
+    assert len(rows) == 2 * 2 * 3  # threads, lengths, implementations
+    with_memory = [row for row in rows if row["memory_MiB"]]
+    assert {(row["implementation"], row["threads"]) for row in with_memory} == {("native", "1")}
     assert {row["implementation"] for row in rows} == set(names.split(","))
     assert all(float(row["milliseconds"]) > 0 for row in rows)
     again = [sys.executable, str(SCRIPT), "--from", str(figures), "--plot", str(tmp_path / "2.png")]
     subprocess.run(again, check=True, timeout=60)
     assert (tmp_path / "2.png").read_bytes() == plot.read_bytes()
+    other = tmp_path / "other.csv"
+    other.write_text(figures.read_text().replace("float32", "bfloat16"))
+    again = [sys.executable, str(SCRIPT), "--from", f"{figures},{other}", *again[4:]]
+    again[-1] = str(tmp_path / "3.png")
+    refused = subprocess.run(again, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2 and "several devices or dtypes" in refused.stderr
 
 
 def test_later_figures_win(benchmark, tmp_path):
