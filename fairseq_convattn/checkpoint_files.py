@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
+from torch import Tensor
 
 _SAVED = re.compile(r"checkpoint(?:_\d+_)?\d+\.pt")
 
@@ -30,6 +32,25 @@ def read_checkpoint(path: str | Path, also_allow: Sequence[type | tuple[type, st
         CheckpointError: the file is not there, is no checkpoint, or refers to anything
             that is not allowed.
     """
+    state = _load(path, also_allow)
+    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
+        raise CheckpointError(f"{path}: not a fairseq checkpoint, it has no 'model'")
+    return state
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """Load tensors by name, without running anything that the file brings.
+
+    Raises:
+        CheckpointError: the file is not there, or holds anything else.
+    """
+    state = _load(path)
+    if not isinstance(state, dict) or not all(isinstance(x, Tensor) for x in state.values()):
+        raise CheckpointError(f"{path}: does not hold tensors by name")
+    return state
+
+
+def _load(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> Any:
     if not Path(path).is_file():
         raise CheckpointError(f"{path}: there is no such file")
     # The context would on leaving forbid again what was allowed before it.
@@ -37,12 +58,9 @@ def read_checkpoint(path: str | Path, also_allow: Sequence[type | tuple[type, st
     more = [entry for entry in also_allow if entry not in allowed]
     try:
         with torch.serialization.safe_globals(more):
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can fail in any way
         raise CheckpointError(f"{path}: {_reason(error)}") from error
-    if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
-        raise CheckpointError(f"{path}: not a fairseq checkpoint, it has no 'model'")
-    return state
 
 
 def require_new(path: str | Path) -> None:

@@ -251,15 +251,17 @@ def _renamed(key: str) -> str:
     return layer[1] + (whole or f"{_RENAMED_KEYS.get(name, name)}.{parameter}")
 
 
-def _configuration(options: dict[str, Any], args: Namespace, kind: _Kind) -> dict:
-    """A fairseq configuration of plain values."""
-    criterion = "adaptive_loss" if args.adaptive_softmax_cutoff else "cross_entropy"
+def plain_configuration(task: str, model: str, criterion: str) -> dict[str, Any]:
+    """fairseq's configuration of plain values, with its defaults."""
     with warnings.catch_warnings():  # of hydra, about fairseq
         warnings.simplefilter("ignore")
-        cfg = convert_namespace_to_omegaconf(
-            Namespace(task=kind.task, arch=kind.model, criterion=criterion)
-        )
-    cfg = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+        cfg = convert_namespace_to_omegaconf(Namespace(task=task, arch=model, criterion=criterion))
+    return OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+
+
+def _configuration(options: dict[str, Any], args: Namespace, kind: _Kind) -> dict:
+    criterion = "adaptive_loss" if args.adaptive_softmax_cutoff else "cross_entropy"
+    cfg = plain_configuration(kind.task, kind.model, criterion)
     cfg["task"].update(_task(options, kind))
     for name in ("max_source_positions", "max_target_positions"):
         if hasattr(args, name):

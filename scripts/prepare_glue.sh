@@ -7,8 +7,8 @@ source "$scripts/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_glue.sh --sentencepiece MODEL --dictionary DICT [--tasks TASK,...]
-         [--source DIR [--download-rest] | --mirror URL] [--output DIR] [--sample]
+usage: bash scripts/prepare_glue.sh --sentencepiece MODEL --dictionary DICT [--albert]
+         [--tasks TASK,...] [--source DIR [--download-rest] | --mirror URL] [--output DIR] [--sample]
 
 Downloads the TSV files of GLUE (Wang et al. 2019), splits their sentences with the SentencePiece
 model of a pre-trained model and binarises them with its dictionary. DIR/bin has one folder for each
@@ -17,6 +17,8 @@ divided by 5. Test sets are left out, for their labels are secret.
 
   --sentencepiece MODEL  the .model file that split the text of the pre-training
   --dictionary DICT      dict.txt of the data folder of the pre-training
+  --albert               prepare the text as ALBERT's was: lower case, no accents, plain quotes,
+                         commas after numbers apart
   --tasks TASK,...       some of CoLA,SST-2,MRPC,STS-B,QQP,MNLI,QNLI,RTE,WNLI (default: all)
   --source DIR   a local copy instead of the download, in DIR or DIR/glue: TASK/train.tsv and
                  TASK/dev.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv), plain or .gz; or
@@ -30,11 +32,12 @@ END
 }
 
 all=CoLA,SST-2,MRPC,STS-B,QQP,MNLI,QNLI,RTE,WNLI
-pieces="" dictionary="" chosen=$all target=data/glue others=()
+pieces="" dictionary="" albert="" chosen=$all target=data/glue others=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --sentencepiece) pieces=${2:?--sentencepiece needs a file}; shift 2 ;;
     --dictionary) dictionary=${2:?--dictionary needs a file}; shift 2 ;;
+    --albert) albert=--albert; shift ;;
     --tasks) chosen=${2:?--tasks needs names}; shift 2 ;;
     --download-rest) download_rest=yes; shift ;;
     --output) target=${2:?--output needs a folder}; others+=("$1" "$2"); shift 2 ;;
@@ -80,6 +83,7 @@ settings() {
   printf '%s\n' "${tasks[@]}" | LC_ALL=C sort -u
   sha256sum <"$pieces"
   sha256sum <"$dictionary"
+  printf '%s' "$albert"
 }
 
 for folder in "${target%/}" "${target%/}.preparing"; do
@@ -194,7 +198,7 @@ write_tsv() {
 write_bin() {
   python "$scripts/glue.py" binarise --tsv "$work/tsv" --output "$part" \
     --tasks "$(IFS=,; echo "${tasks[*]}")" --sentencepiece "$pieces" \
-    --dictionary "$dictionary" ${sample:+--sample} ||
+    --dictionary "$dictionary" $albert ${sample:+--sample} ||
     { rm -rf "$work/tsv"; exit 1; } # which may be at fault
 }
 

@@ -339,6 +339,7 @@ def test_a_stored_configuration_describes_its_whole_model():
         ("--encoder-attention-heads 5", "--encoder-attention-heads: 5 heads do not divide"),
         ("--encoder-input-dim 0", "--encoder-input-dim: 0 is less than 1"),
         ("--max-positions 0", "--max-positions: 0 is less than 1"),
+        ("--segments -1", "--segments: -1 is less than 0"),
         ("--share-encoder-layers 2", "--share-encoder-layers: '2' is neither true nor false"),
         ("--layernorm-embedding maybe", "--layernorm-embedding: 'maybe' is neither true nor"),
         (

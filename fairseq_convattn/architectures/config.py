@@ -94,6 +94,7 @@ _MLM_BASE = {
     "activation_fn": "gelu",
     "layernorm_embedding": "true",
     "share_encoder_layers": "false",
+    "segments": 0,
     "pooler_activation_fn": "tanh",
     "pooler_dropout": 0.0,
 }
@@ -171,6 +172,12 @@ def _masked_language_model_fields() -> list[tuple]:
             "share_encoder_layers",
             "one set of weights for all layers, but for the tables of relative "
             "positions, which --share-tables-across-layers shares (default: false)",
+        ),
+        unset(
+            "segments",
+            int,
+            "embeddings of segments, BERT's and ALBERT's two: a token's is the number of </s> "
+            "before it, or the last one's (default: 0, none)",
         ),
         unset(
             "max_positions",

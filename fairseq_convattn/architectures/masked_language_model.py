@@ -54,7 +54,13 @@ class ConvAttnMaskedLanguageModel(RobertaModel):
 
     def upgrade_state_dict_named(self, state_dict, name):
         """fairseq's, which finds the size of a classification head in a weight that spectral
-        normalisation has renamed."""
+        normalisation has renamed; new heads begin with the checkpoint's pooler, if it has one."""
+        prefix = f"{name}." if name else ""
+        pooler = {
+            part: state_dict.pop(f"{prefix}pooler.{part}")
+            for part in ("weight", "bias")
+            if f"{prefix}pooler.{part}" in state_dict
+        }
         sizes = {
             key.removesuffix("_orig"): weight
             for key, weight in state_dict.items()
@@ -64,6 +70,9 @@ class ConvAttnMaskedLanguageModel(RobertaModel):
         super().upgrade_state_dict_named(state_dict, name)
         for key in sizes:
             state_dict.pop(key, None)
+        for head in self.classification_heads:
+            for part, value in pooler.items():
+                state_dict[f"{prefix}classification_heads.{head}.dense.{part}"] = value
 
     @classmethod
     def from_pretrained(
@@ -119,14 +128,24 @@ class SentenceEncoder(ConvAttnEncoder):
         super().__init__(cfg, dictionary, embed_tokens, args.encoder_mixers)
         inputs, width = embed_tokens.embedding_dim, args.encoder_embed_dim
         self.project_embedding = nn.Linear(inputs, width) if inputs != width else None
+        self.embed_segments = nn.Embedding(args.segments, inputs) if args.segments else None
         if self.layer_norm is not None:  # fairseq's has the embeddings' width
             self.layer_norm = LayerNorm(width)
         if args.share_encoder_layers and len(self.layers) > 1:
             _share_weights(self.layers)
 
     def forward_embedding(self, src_tokens, token_embedding: Tensor | None = None):
+        if self.embed_segments is not None:
+            if token_embedding is None:
+                token_embedding = self.embed_tokens(src_tokens)
+            token_embedding = token_embedding + self.embed_segments(self._segments(src_tokens))
         x, embed = super().forward_embedding(src_tokens, token_embedding)
         return x if self.project_embedding is None else self.project_embedding(x), embed
+
+    def _segments(self, src_tokens: Tensor) -> Tensor:
+        """The number of each token's segment [batch, time]."""
+        ends = src_tokens.eq(self.dictionary.eos()).long()
+        return (ends.cumsum(1) - ends).clamp(max=self.embed_segments.num_embeddings - 1)
 
 
 class FactorizedHead(RobertaLMHead):
@@ -163,6 +182,8 @@ def masked_language_model_options(args: Namespace) -> Namespace:
     for name in ("encoder_input_dim", "max_positions"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             refuse(name, f"{getattr(args, name)} is less than 1")
+    if args.segments < 0:
+        refuse("segments", f"{args.segments} is less than 0")
     if options.share_encoder_layers:
         _check_sharing(options.encoder_mixers)
     return options

@@ -1,6 +1,8 @@
 """Examples as fairseq's ``sentence_prediction`` reads them: TASK/input0, input1 and label."""
 
+import re
 import shutil
+import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -12,18 +14,24 @@ from .reading import Examples, read_examples
 from .tasks import HIGHEST_SCORE, TASKS, GlueError, GlueTask
 
 _FEWEST_COMMON = 0.9
+_SPACE = "\u2581"  # SentencePiece's
 _SIZE_FILLER = "madeupword"  # fairseq-preprocess's
 
 
 class Pieces:
     """Sentences as numbers of a pre-trained model.
 
+    Args:
+        albert: whether sentences are prepared as ALBERT's (Lan et al. 2020) are, whose
+            SentencePiece model has no capitals.
+
     Raises:
         GlueError: a file cannot be read, or one does not belong to the other.
     """
 
-    def __init__(self, sentencepiece_model: Path, dictionary: Path):
+    def __init__(self, sentencepiece_model: Path, dictionary: Path, albert: bool = False):
         self.dictionary_file = dictionary
+        self.albert = albert
         for path in (sentencepiece_model, dictionary):
             if not path.is_file():
                 raise GlueError(f"{path}: there is no such file")
@@ -52,10 +60,29 @@ class Pieces:
 
     def encode(self, sentences: list[str]) -> Iterable:
         """Their numbers, each ``[pieces + 1]`` with the end of sentence."""
+        if self.albert:
+            sentences = [_uncased(sentence) for sentence in sentences]
         for pieces in self.processor.encode(sentences, out_type=str):
+            if self.albert:
+                pieces = [part for piece in pieces for part in self._without_comma(piece)]
             yield self.dictionary.encode_line(
                 " ".join(pieces), add_if_not_exist=False, append_eos=True
             )
+
+    def _without_comma(self, piece: str) -> list[str]:
+        """The pieces of one that is a number and a comma, as 9, is: the comma's by itself."""
+        if not re.fullmatch(r".*\d,", piece):
+            return [piece]
+        number = self.processor.encode(piece[:-1].replace(_SPACE, ""), out_type=str)
+        if not piece.startswith(_SPACE) and number[0].startswith(_SPACE):
+            number = [*filter(None, [number[0][1:]]), *number[1:]]
+        return [*number, ","]
+
+
+def _uncased(text: str) -> str:
+    """Lower case, without accents, and with ASCII's quotes for TeX's."""
+    text = unicodedata.normalize("NFKD", text.replace("``", '"').replace("''", '"'))
+    return "".join(char for char in text if not unicodedata.combining(char)).lower()
 
 
 def binarise(

@@ -73,8 +73,11 @@ def _position(state: dict) -> tuple[int, int]:
     return iterator["epoch"] - finished, state["optimizer_history"][-1]["num_updates"]
 
 
-def example_lengths(task: GlueTask, data: Path, subset: str) -> list[int]:
+def example_lengths(task: GlueTask, data: Path, subset: str, separators: int) -> list[int]:
     """Tokens of the model's inputs, with ``<s>`` and separators, before anything is cut.
+
+    Args:
+        separators: between the sentences of a pair, 1 or 2.
 
     Raises:
         GlueError: the data are not there.
@@ -85,6 +88,7 @@ def example_lengths(task: GlueTask, data: Path, subset: str) -> list[int]:
         sentences = load_indexed_dataset(str(prefix), None)
         if sentences is None:
             raise GlueError(f"there is no {prefix}.idx; scripts/prepare_glue.sh writes it")
-        sizes = sentences.sizes + 1  # <s> before the first sentence, </s> before the second
-        lengths = sizes if lengths is None else lengths + sizes
+        # every sentence has a </s> after it; <s> is before the first
+        before = 1 if lengths is None else separators - 1
+        lengths = sentences.sizes + before + (0 if lengths is None else lengths)
     return lengths.tolist()

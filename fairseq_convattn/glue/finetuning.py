@@ -62,7 +62,8 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
     pretrained = read_pretrained(run.model)
     data = run.data / run.task
     task = TASKS[run.task]
-    lengths = {subset: example_lengths(task, data, subset) for subset in task.files}
+    separators = 1 if pretrained.segments else 2
+    lengths = {subset: example_lengths(task, data, subset, separators) for subset in task.files}
     _check(run, pretrained, data)
     run.output.mkdir(parents=True, exist_ok=True)
     with open(run.output / "lock", "w") as lock:
@@ -217,7 +218,8 @@ def _command(run: Run, pretrained: Pretrained, examples: int, seed: int, folder:
         *("--task", "sentence_prediction", "--criterion", "sentence_prediction"),
         *("--num-classes", str(len(task.classes) or 1)),
         *(() if task.classes else ("--regression-target",)),
-        *("--init-token", "0", "--separator-token", "2"),
+        *("--init-token", "0"),
+        *(() if pretrained.segments else ("--separator-token", "2")),
         *("--max-positions", str(positions), "--shorten-method", "truncate"),
         *("--arch", pretrained.architecture, *pretrained.options),
         *("--finetune-from-model", str(run.model), "--find-unused-parameters"),

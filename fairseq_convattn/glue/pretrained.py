@@ -23,6 +23,8 @@ class Pretrained(NamedTuple):
         max_positions: the longest input of the pre-training.
         learned_positions: whether there is an embedding for each of them and for no more.
         types: size of the dictionary, with ``<mask>``.
+        segments: whether it tells the sentences of a pair apart by embeddings, as BERT does; one
+            separator is between them then, two as in RoBERTa otherwise.
     """
 
     architecture: str
@@ -30,6 +32,7 @@ class Pretrained(NamedTuple):
     max_positions: int
     learned_positions: bool
     types: int
+    segments: bool
 
 
 def read_pretrained(path: Path) -> Pretrained:
@@ -61,6 +64,7 @@ def read_pretrained(path: Path) -> Pretrained:
         stored["max_positions"],
         any(name.endswith("embed_positions.weight") for name in weights),
         next(len(w) for name, w in weights.items() if name.endswith("embed_tokens.weight")),
+        bool(stored.get("segments")),
     )
 
 

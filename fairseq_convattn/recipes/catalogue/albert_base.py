@@ -9,8 +9,9 @@ RECIPE = replace(
     title="ALBERT-base with TISA, fine-tuning on GLUE",
     paper="Wennberg and Henter 2021",
     origin="the paper's TISA; it fine-tunes and has no public recipe",
-    reading="pre-training is that of bert_small, for ALBERT's own checkpoint is of another "
-    "library (--checkpoint FILE fine-tunes a model that is there); fine-tuning is BERT's",
+    reading="the paper's model, ALBERT's own, is converted by scripts/convert_albert.py and "
+    "fine-tuned with --checkpoint; without, pre-training is that of bert_small; fine-tuning is "
+    "BERT's",
     shape="albert_base",
     mixer="tisa",
     seeds=(1, 2, 3),

@@ -1,0 +1,230 @@
+"""ALBERT (Lan et al. 2020) as Hugging Face's transformers stores it, as one of our models.
+
+The published weights are where Wennberg and Henter (2021) begin: their attention gets
+translation-invariant terms, and is fine-tuned.
+"""
+
+import json
+import os
+import re
+import shutil
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import sentencepiece
+import torch
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from .architectures.config import MASKED_LANGUAGE_MODEL, complete
+from .architectures.masked_language_model import ConvAttnMaskedLanguageModel
+from .architectures.presets import ARCHITECTURE_NAMES, MASKED_LM_PRESETS
+from .checkpoint_files import CheckpointError, read_weights, require_new
+from .legacy_checkpoint import plain_configuration
+
+MIXERS = ("attention", "composite", "tisa")
+"""Those that have attention's projections."""
+
+_MODEL = "convattn_mlm"
+_ACTIVATIONS = {"gelu_new": "gelu_accurate", "gelu": "gelu", "relu": "relu"}
+_SPECIAL = {"<s>": "[CLS]", "<pad>": "<pad>", "</s>": "[SEP]", "<unk>": "<unk>", "<mask>": "[MASK]"}
+
+_ENCODER = "encoder.sentence_encoder"
+_BY_PIECE = {  # ours: transformers'
+    f"{_ENCODER}.embed_tokens.weight": "albert.embeddings.word_embeddings.weight",
+    "encoder.lm_head.weight": "albert.embeddings.word_embeddings.weight",
+    "encoder.lm_head.bias": "predictions.bias",
+}
+_NAMES = {
+    f"{_ENCODER}.embed_positions": "albert.embeddings.position_embeddings",
+    f"{_ENCODER}.layernorm_embedding": "albert.embeddings.LayerNorm",
+    f"{_ENCODER}.embed_segments": "albert.embeddings.token_type_embeddings",
+    f"{_ENCODER}.project_embedding": "albert.encoder.embedding_hidden_mapping_in",
+    "encoder.lm_head.dense": "predictions.dense",
+    "encoder.lm_head.layer_norm": "predictions.LayerNorm",
+    "pooler": "albert.pooler",
+}
+_LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
+_LAYER_NAMES = {
+    "self_attn.q_proj": "attention.query",
+    "self_attn.k_proj": "attention.key",
+    "self_attn.v_proj": "attention.value",
+    "self_attn.out_proj": "attention.dense",
+    "self_attn_layer_norm": "attention.LayerNorm",
+    "fc1": "ffn",
+    "fc2": "ffn_output",
+    "final_layer_norm": "full_layer_layer_norm",
+}
+_NEW = re.compile(rf"{_ENCODER}\.(version|layers\.\d+\.self_attn\.terms\..+)")
+
+
+def convert_albert(folder: Path, output: Path, mixer: str, keep_positions: bool) -> None:
+    """Write ``checkpoint.pt``, ``dict.txt`` and ``sentencepiece.bpe.model`` into a new folder.
+
+    With ``attention`` the outputs are ALBERT's, but that fairseq's layer norms add 1e-5 to
+    variances and ALBERT's 1e-12; other mixers' terms for positions begin as in any new model.
+
+    Args:
+        folder: has ``config.json``, ``spiece.model`` and ``pytorch_model.bin`` or
+            ``model.safetensors``.
+        mixer: one of ``MIXERS``.
+        keep_positions: whether ALBERT's embeddings of positions stay; with ``attention`` they do.
+
+    Raises:
+        CheckpointError: ``folder`` has no such model.
+        FileExistsError: ``output`` is there already.
+        FileNotFoundError: its directory is not there.
+    """
+    require_new(output)
+    config = _configuration(folder)
+    weights = _weights(folder)
+    pieces = _pieces(folder)
+    dictionary = _dictionary(pieces)
+    args = _options(config, mixer, keep_positions or mixer == "attention")
+    state = _state(weights, pieces, dictionary, args)
+    cfg = plain_configuration("masked_lm", _MODEL, "masked_lm")
+    cfg["task"]["tokens_per_sample"] = args.max_positions
+    cfg["model"] = {**vars(args), "_name": _MODEL}
+    checkpoint = {
+        "args": None,
+        "cfg": cfg,
+        "model": state,
+        "optimizer_history": [
+            {
+                "criterion_name": "masked_lm",
+                "optimizer_name": "",
+                "lr_scheduler_state": {},
+                "num_updates": 0,
+            }
+        ],
+        "extra_state": {"train_iterator": {"epoch": 1}},
+    }
+    with TemporaryDirectory(dir=output.parent, prefix=".writing-") as directory:
+        complete_folder = Path(directory, "complete")
+        complete_folder.mkdir()
+        torch.save(checkpoint, complete_folder / "checkpoint.pt")
+        _save_dictionary(dictionary, complete_folder / "dict.txt")
+        shutil.copyfile(folder / "spiece.model", complete_folder / "sentencepiece.bpe.model")
+        require_new(output)
+        os.rename(complete_folder, output)
+
+
+def _configuration(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder}: no config.json that can be read ({error})") from None
+    if not isinstance(config, dict) or config.get("model_type") != "albert":
+        raise CheckpointError(f"{folder}/config.json is not of an ALBERT model")
+    for name in ("num_hidden_groups", "inner_group_num"):
+        if config.get(name, 1) != 1:
+            raise CheckpointError(f"{folder}: {name} is {config[name]}; all layers must share one")
+    if config["embedding_size"] == config["hidden_size"]:
+        raise CheckpointError(f"{folder}: embeddings as wide as the model have no map between them")
+    if config.get("hidden_act") not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise CheckpointError(f"{folder}: hidden_act {config.get('hidden_act')} is none of {known}")
+    return config
+
+
+def _weights(folder: Path) -> Mapping[str, Tensor]:
+    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    if not safe.is_file():
+        return read_weights(pickled)
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        raise CheckpointError(f"{safe} needs safetensors: pip install safetensors") from None
+    return load_file(safe)
+
+
+def _pieces(folder: Path) -> list[str]:
+    """The pieces in the order of the embedding's rows."""
+    path = folder / "spiece.model"
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    except (RuntimeError, OSError):
+        raise CheckpointError(f"{path} is no SentencePiece model") from None
+    found = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+    if missing := set(_SPECIAL.values()) - set(found):
+        raise CheckpointError(f"{path} has no {', '.join(sorted(missing))}: it is not ALBERT's")
+    return found
+
+
+def _dictionary(pieces: list[str]) -> Dictionary:
+    dictionary = Dictionary()
+    for piece in pieces:
+        if piece not in _SPECIAL.values():
+            dictionary.add_symbol(piece)
+    dictionary.add_symbol("<mask>")  # last, as fairseq's tasks add it
+    return dictionary
+
+
+def _save_dictionary(dictionary: Dictionary, path: Path) -> None:
+    own = dictionary.symbols[dictionary.nspecial : -1]
+    path.write_text("".join(f"{symbol} 1\n" for symbol in own), encoding="utf-8")
+
+
+def _options(config: dict[str, Any], mixer: str, positions: bool) -> Namespace:
+    shape = {
+        "encoder_embed_dim": config["hidden_size"],
+        "encoder_input_dim": config["embedding_size"],
+        "encoder_ffn_embed_dim": config["intermediate_size"],
+        "encoder_attention_heads": config["num_attention_heads"],
+        "encoder_layers": config["num_hidden_layers"],
+        "activation_fn": _ACTIVATIONS[config["hidden_act"]],
+        "dropout": config["hidden_dropout_prob"],
+        "attention_dropout": config["attention_probs_dropout_prob"],
+        "pooler_dropout": config.get("classifier_dropout_prob", 0.0),
+        "max_positions": config["max_position_embeddings"],
+        "segments": config["type_vocab_size"],
+        "no_token_positional_embeddings": "false" if positions else "true",
+    }
+    preset = MASKED_LM_PRESETS[ARCHITECTURE_NAMES[mixer].format("albert_base")]
+    return complete(Namespace(**shape), MASKED_LANGUAGE_MODEL, preset)
+
+
+def _state(
+    weights: Mapping[str, Tensor], pieces: list[str], dictionary: Dictionary, args: Namespace
+) -> dict[str, Tensor]:
+    """The state dict of our model, with ALBERT's pooler; new parameters are those of seed 1."""
+    task = Namespace(source_dictionary=dictionary, max_positions=lambda: args.max_positions)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        state = ConvAttnMaskedLanguageModel.build_model(args, task).state_dict()
+    rows = [pieces.index(_SPECIAL.get(symbol, symbol)) for symbol in dictionary.symbols]
+    width = args.encoder_embed_dim
+    shapes = {key: value.shape for key, value in state.items() if not _NEW.fullmatch(key)}
+    shapes |= {"pooler.weight": torch.Size([width, width]), "pooler.bias": torch.Size([width])}
+    for key, shape in shapes.items():
+        state[key] = _converted(key, weights, rows)
+        if state[key].shape != shape:
+            raise CheckpointError(f"{_theirs(key)} is {list(state[key].shape)}, not {list(shape)}")
+    return state
+
+
+def _converted(key: str, weights: Mapping[str, Tensor], rows: list[int]) -> Tensor:
+    name = _theirs(key)
+    if name not in weights:
+        raise CheckpointError(f"the weights have no {name}")
+    value = weights[name].float()
+    if key in _BY_PIECE:
+        if len(value) != len(rows):
+            raise CheckpointError(f"{name} has {len(value):,} rows for {len(rows):,} pieces")
+        return value[rows]
+    if key == f"{_ENCODER}.embed_positions.weight":
+        return torch.cat([torch.zeros(2, value.size(1)), value])  # fairseq's first is number 2
+    return value
+
+
+def _theirs(key: str) -> str:
+    """transformers' name of one of our parameters."""
+    if key in _BY_PIECE:
+        return _BY_PIECE[key]
+    module, _, parameter = key.rpartition(".")
+    layer = re.fullmatch(rf"{_ENCODER}\.layers\.\d+\.(.+)", module)
+    name = f"{_LAYER}.{_LAYER_NAMES[layer[1]]}" if layer else _NAMES[module]
+    return f"{name}.{parameter}"

@@ -1,0 +1,220 @@
+"""scripts/convert_albert.py: ALBERT of Hugging Face's transformers, here and fine-tuned."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import sentencepiece
+import torch
+from albert_miniature import CONFIG, SPECIAL, albert, write_albert
+from conftest import ROOT
+from fairseq import checkpoint_utils
+from fairseq.data.data_utils import load_indexed_dataset
+from glue_miniature import miniature_sentences
+
+from fairseq_convattn.albert_checkpoint import convert_albert
+from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel
+from fairseq_convattn.checkpoint_files import CheckpointError
+from fairseq_convattn.glue.binarising import Pieces, binarise
+from fairseq_convattn.glue.evaluation import example_lengths
+from fairseq_convattn.glue.finetuning import Run, finetune
+from fairseq_convattn.glue.tasks import TASKS
+
+FAIRSEQS_EPS = 1e-5
+PAIR = ("the cat sat on a mat", "on a mat said anna")
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory, miniature):
+    folder = tmp_path_factory.mktemp("published") / "albert"
+    return folder, write_albert(folder, miniature_sentences(miniature[1]))
+
+
+def converted(published, tmp_path, mixer: str, keep_positions: bool = False):
+    """RoBERTa's hub interface to the model, evaluating."""
+    convert_albert(published[0], tmp_path / "new", mixer, keep_positions)
+    where = str(tmp_path / "new")
+    return ConvAttnMaskedLanguageModel.from_pretrained(where, "checkpoint.pt", where).eval()
+
+
+def theirs(folder) -> tuple[list[int], list[int], list[str]]:
+    """ALBERT's numbers of PAIR, their segments, and all its pieces."""
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
+    first, second = model.encode(list(PAIR))
+    cls, sep = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
+    numbers = [cls, *first, sep, *second, sep]
+    segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    return numbers, segments, [model.id_to_piece(i) for i in range(len(model))]
+
+
+def ours(hub) -> torch.Tensor:
+    """Our numbers of PAIR [1, tokens]."""
+    return hub.encode(*PAIR, no_separator=True)[None]
+
+
+@torch.no_grad()
+def test_with_attention_it_is_albert(published, tmp_path):
+    hub = converted(published, tmp_path, "attention")
+    numbers, segments, pieces = theirs(published[0])
+    features, logits = albert(published[1], numbers, segments, FAIRSEQS_EPS)
+    tokens = ours(hub)
+    padded = torch.nn.functional.pad(tokens, (0, 5), value=hub.task.source_dictionary.pad())
+    batch = torch.cat([padded, padded.flip(1)])
+    for given in (tokens, batch):
+        found, _ = hub.model(given, features_only=True)
+        torch.testing.assert_close(found[0, : len(numbers)], features)
+    found, _ = hub.model(tokens)
+    names = {"<s>": "[CLS]", "</s>": "[SEP]", "<mask>": "[MASK]"}
+    symbols = hub.task.source_dictionary.symbols
+    order = [pieces.index(names.get(symbol, symbol)) for symbol in symbols]
+    assert sorted(order) == list(range(CONFIG["vocab_size"]))
+    torch.testing.assert_close(found[0], logits[:, order])
+    exact, _ = albert(published[1], numbers, segments, CONFIG["layer_norm_eps"])
+    assert (exact - features).abs().max() < 1e-3
+
+
+@torch.no_grad()
+def test_it_is_what_transformers_computes(published, tmp_path):
+    try:
+        from transformers import AlbertConfig, AlbertForMaskedLM
+    except (ImportError, OSError) as error:
+        pytest.skip(f"transformers cannot be imported: {error}")
+    hub = converted(published, tmp_path, "attention")
+    numbers, segments, _ = theirs(published[0])
+    model = AlbertForMaskedLM(AlbertConfig(**{**CONFIG, "layer_norm_eps": FAIRSEQS_EPS})).eval()
+    model.load_state_dict(published[1], strict=False)
+    inputs = torch.tensor([numbers])
+    expected = model.albert(inputs, token_type_ids=torch.tensor([segments])).last_hidden_state
+    torch.testing.assert_close(hub.model(ours(hub), features_only=True)[0], expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixer", ["tisa", "composite"])
+def test_terms_for_positions_are_new(published, tmp_path, mixer):
+    """The rest is ALBERT's: without them, and with its positions, it computes the same."""
+    hub = converted(published, tmp_path, mixer, keep_positions=True)
+    encoder = hub.model.encoder.sentence_encoder
+    numbers, segments, _ = theirs(published[0])
+    features, _ = albert(published[1], numbers, segments, FAIRSEQS_EPS)
+    assert (hub.model(ours(hub), features_only=True)[0][0] - features).abs().max() > 1e-3
+    for layer in encoder.layers:
+        for table in layer.self_attn.terms.parameters():
+            table.zero_()
+    torch.testing.assert_close(hub.model(ours(hub), features_only=True)[0][0], features)
+
+
+def test_tisa_has_no_other_positions_and_the_same_parameters_again(published, tmp_path):
+    states = []
+    for again in ("a", "b"):
+        (tmp_path / again).mkdir()
+        torch.manual_seed(len(states))
+        hub = converted(published, tmp_path / again, "tisa")
+        assert hub.model.encoder.sentence_encoder.embed_positions is None
+        states.append(hub.model.state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_classification_begins_with_the_pooler(published, tmp_path):
+    """As a checkpoint to fine-tune from, whatever the number of classes."""
+    hub = converted(published, tmp_path, "tisa")
+    hub.model.register_classification_head("head", num_classes=3)
+    state = torch.load(tmp_path / "new" / "checkpoint.pt", weights_only=True)["model"]
+    hub.model.load_state_dict(state, strict=True)
+    head = hub.model.classification_heads["head"]
+    for part in ("weight", "bias"):
+        assert torch.equal(getattr(head.dense, part), published[1][f"albert.pooler.{part}"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"model_type": "bert"}, "config.json is not of an ALBERT model"),
+        ({"num_hidden_groups": 2}, "num_hidden_groups is 2; all layers must share one"),
+        ({"hidden_act": "silu"}, "hidden_act silu is none of gelu_new, gelu, relu"),
+        ({"embedding_size": 16}, "embeddings as wide as the model have no map"),
+        ({"intermediate_size": 25}, r"ffn.weight is \[24, 16\], not \[25, 16\]"),
+    ],
+)
+def test_other_models_are_refused(published, tmp_path, changed, error):
+    folder = shutil.copytree(published[0], tmp_path / "old")
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **changed}))
+    with pytest.raises(CheckpointError, match=error):
+        convert_albert(folder, tmp_path / "new", "tisa", keep_positions=False)
+    assert {path.name for path in tmp_path.iterdir()} == {"old"}
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [
+        ("config.json", "no config.json that can be read"),
+        ("spiece.model", "spiece.model is no SentencePiece model"),
+        ("pytorch_model.bin", "pytorch_model.bin: there is no such file"),
+    ],
+)
+def test_missing_files_are_named(published, tmp_path, file, error):
+    folder = shutil.copytree(published[0], tmp_path / "old")
+    (folder / file).unlink()
+    with pytest.raises(CheckpointError, match=error):
+        convert_albert(folder, tmp_path / "new", "tisa", keep_positions=False)
+
+
+def test_weights_that_are_missing_are_named(published, tmp_path):
+    folder = shutil.copytree(published[0], tmp_path / "old")
+    weights = {k: v for k, v in published[1].items() if not k.startswith("predictions.")}
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="the weights have no predictions"):
+        convert_albert(folder, tmp_path / "new", "tisa", keep_positions=False)
+    torch.save({"model": None}, folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="does not hold tensors by name"):
+        convert_albert(folder, tmp_path / "new", "tisa", keep_positions=False)
+
+
+def test_text_is_prepared_as_alberts(published, tmp_path):
+    convert_albert(published[0], tmp_path / "new", "tisa", keep_positions=False)
+    files = (tmp_path / "new" / "sentencepiece.bpe.model", tmp_path / "new" / "dict.txt")
+    cased, albert_pieces = Pieces(*files), Pieces(*files, albert=True)
+
+    def text(pieces: Pieces, sentence: str) -> str:
+        (numbers,) = pieces.encode([sentence])
+        return pieces.dictionary.string(numbers)
+
+    assert text(albert_pieces, "The Cát ``SAT''") == text(cased, 'the cat "sat"')
+    assert "cat" not in text(cased, "The CAT") and "9," in text(cased, "9,").split()
+    assert [piece for piece in text(albert_pieces, "a 9, mat").split() if "9" in piece] == ["9"]
+    assert text(albert_pieces, "9,9") == "\u2581 9 , 9"
+
+
+def test_the_command_writes_a_new_folder(published, tmp_path):
+    new = tmp_path / "new"
+    command = [sys.executable, str(ROOT / "scripts" / "convert_albert.py")]
+    command += [str(published[0]), str(new), "--mixer", "attention"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, f"wrote {new}\n"), run.stderr
+    names = {"checkpoint.pt", "dict.txt", "sentencepiece.bpe.model"}
+    assert {path.name for path in new.iterdir()} == names
+    with pytest.raises(FileExistsError, match="is there already; it is not overwritten"):
+        convert_albert(published[0], new, "tisa", keep_positions=False)
+
+
+def test_it_is_fine_tuned_with_one_separator(published, miniature, tmp_path):
+    convert_albert(published[0], tmp_path / "new", "tisa", keep_positions=False)
+    files = (tmp_path / "new" / "sentencepiece.bpe.model", tmp_path / "new" / "dict.txt")
+    pieces = Pieces(*files, albert=True)
+    data = tmp_path / "bin"
+    binarise(["RTE"], miniature[0], data, pieces, lambda _: None, lambda _: None)
+    model, output = tmp_path / "new" / "checkpoint.pt", tmp_path / "out"
+    extra = ("--cpu", "--num-workers", "0")
+    finetune(Run("RTE", model, data, output, 0.01, 4, 1, None, extra), [1])
+    (seed,) = json.loads((output / "results.json").read_text(encoding="utf-8"))["seeds"]
+    assert "--separator-token" not in seed["command"] and "accuracy" in seed["scores"]
+    (trained,), _, task = checkpoint_utils.load_model_ensemble_and_task([seed["checkpoint"]])
+    assert trained.encoder.sentence_encoder.embed_segments.weight.shape == (2, 8)
+    examples = task.load_dataset("valid")
+    halves = [load_indexed_dataset(str(data / "RTE" / f"input{i}" / "valid"), None) for i in (0, 1)]
+    lengths = example_lengths(TASKS["RTE"], data / "RTE", "valid", separators=1)
+    for number, (first, second) in enumerate(zip(*halves, strict=True)):
+        expected = torch.cat([torch.tensor([task.source_dictionary.bos()]), first, second])
+        found = examples[number]["net_input.src_tokens"]
+        assert torch.equal(found, expected.long()) and len(found) == lengths[number]
