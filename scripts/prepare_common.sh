@@ -202,7 +202,7 @@ download() {
   mkdir -p "$(dirname "$2")"
   echo "downloading $1"
   "${command[@]}" || { [ $? -eq 33 ] && rm "$2" && "${command[@]}"; } ||
-    die "cannot download $1; is there a network? Run again to continue; a local copy works with --source DIR"
+    die "cannot download $1; is there a network? Then run again; a local copy works with --source DIR"
 }
 
 kind_of_sum() { [ ${#1} -eq 32 ] && echo MD5 || echo SHA-256; } # SUM

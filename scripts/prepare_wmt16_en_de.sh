@@ -45,7 +45,7 @@ write_files() {
       name=${names[$split]}.$language
       locate "$name" "$archive" "$address" "$sum"
       cp "$located" "$part/$name"
-      check_lines "$part/$name" "${lines[$split]}"
+      check_text "$part/$name" "${lines[$split]}"
     done
   done
 }

@@ -1,8 +1,10 @@
 """The architectures in tables, for README and ``python -m fairseq_convattn``."""
 
+import dataclasses
 from argparse import Namespace
 
-from .config import LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL, complete
+from .config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL, complete
+from .layer_mixers import COMPOSITE_MIXERS
 from .presets import (
     ARCHITECTURE_NAMES,
     ENCODER_DECODER_PRESETS,
@@ -17,6 +19,33 @@ from .skeleton import language_model_skeleton, masked_language_model_skeleton, s
 VOCABULARY = 32_768
 WORDS = {"lm_tiny": VOCABULARY, "lm_wiki103": 267_744, "lm_gbw": 793_471}
 PIECES = 30_000  # of ALBERT's and of Chang et al.'s SentencePiece models
+
+
+def preset_options(arch: str) -> str:
+    """What ``--arch`` sets, as options of fairseq-train."""
+    preset, schema = next(
+        (presets[arch], schema)
+        for presets, schema in (
+            (ENCODER_DECODER_PRESETS, ENCODER_DECODER),
+            (LANGUAGE_MODEL_PRESETS, LANGUAGE_MODEL),
+            (MASKED_LM_PRESETS, MASKED_LANGUAGE_MODEL),
+        )
+        if arch in presets
+    )
+    of_convolutions = ["weight_dropout", "input_dropout"]
+    of_convolutions += [f"{side}_{x}" for x in ("glu", "kernel_sizes") for side in schema.stacks]
+    mixer = preset[f"{schema.stacks[0]}_mixers"]
+    unread = [] if mixer in ("lightweight", "dynamic") else of_convolutions
+    unread = unread if mixer in COMPOSITE_MIXERS else [*unread, "share_tables_across_layers"]
+    names = [x for x in dict.fromkeys((*preset, *of_convolutions)) if x not in unread]
+    known = {field.name for field in dataclasses.fields(schema.config)}
+    args = vars(complete(Namespace(**preset), schema))
+    chosen = {name: args[name] for name in names if name in known}
+    return " ".join(f"--{name.replace('_', '-')} {_text(x)}" for name, x in chosen.items())
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def parameters(arch: str, types: int = VOCABULARY) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from ..architectures.overview import preset_options
 from ..architectures.presets import ARCHITECTURE_NAMES
 from ..checkpoint_files import CheckpointError, restore_last
 from . import catalogue
@@ -31,8 +32,14 @@ _SET_BY_THE_RECIPE = {
     "--seed": "give it before --",
     "--save-dir": "--output chooses it",
     **dict.fromkeys(
-        ("--distributed-world-size", "--distributed-port", "--cpu"), "--gpus and --nodes choose it"
+        (
+            *("--distributed-world-size", "--distributed-port", "--distributed-rank"),
+            *("--distributed-init-method", "--distributed-no-spawn", "--device-id", "--cpu"),
+            *("--distributed-num-procs", "--nprocs-per-node"),
+        ),
+        "--gpus and --nodes choose it",
     ),
+    "--restore-file": "a run continues its own training; give --finetune-from-model",
     **dict.fromkeys(
         ("--max-tokens", "--batch-size", "--max-sentences", "--update-freq"),
         "an update is the paper's on any number of --gpus",
@@ -44,7 +51,7 @@ _DIGITS = 8  # of a checkpoint's SHA-256, which tell apart the many that are cal
 
 
 def command_line() -> argparse.ArgumentParser:
-    titles = "\n".join(f"  {name:19} {catalogue.recipe(name).title}" for name in catalogue.names())
+    titles = "\n".join(f"  {name:20} {catalogue.recipe(name).title}" for name in catalogue.names())
     parser = argparse.ArgumentParser(
         prog="python -m fairseq_convattn.recipes",
         usage="%(prog)s RECIPE [STAGE ...] [options] [-- fairseq-train's options]",
@@ -193,18 +200,23 @@ def _dry_run(
     recipe: Recipe, settings: Settings, stages: Sequence[Stage], chosen: Sequence[str]
 ) -> list[str]:
     """The commands, as a script."""
-    lines = [f"# {recipe.title} ({recipe.paper}), {settings.mixer}, seed {settings.seed}"]
+    seed = "" if settings.checkpoint else f", seed {settings.seed}"
+    lines = [f"# {recipe.title} ({recipe.paper}), {settings.mixer}{seed}"]
     lines += [f"# hyper-parameters: {recipe.origin}"]
     lines += [f"# our reading: {recipe.reading}"] if recipe.reading else []
     if "train" in chosen:
+        architecture = recipe.architecture(settings)
+        lines.append(f"# --arch {architecture} is {preset_options(architecture)}")
         lines.append(f"# {settings.devices.explain(recipe.used_batch(settings))}")
         lines += [f"# {note}" for note in settings.devices.notes()]
-    lines += [f"mkdir -p {shlex.quote(str(settings.output))}"]
+    several = "train" in chosen and settings.devices.nodes > 1
+    folder = _train_log(settings).parent if several else settings.output
+    lines += [f"mkdir -p {shlex.quote(str(folder))}"]
     for stage in stages:
         if stage.name not in chosen:
             continue
         lines += ["", f"# {stage.name}" + (f": {stage.note}" if stage.note else "")]
-        if stage.name == "train" and settings.devices.nodes > 1:
+        if stage.name == "train" and several:
             *torchrun, srun = _launch_lines(settings, stage)
             lines += [*torchrun, f"# {srun}"]  # as a script, the commands train once
         else:
@@ -262,20 +274,28 @@ def _elsewhere(settings: Settings, runner: Runner, chosen: Sequence[str]) -> lis
     runner.check(chosen)
     done, end = updates_done(settings.checkpoints), _end_of_training(settings)
     if done and end.exists():
-        runner.finish(train, begun="", seconds=None)
+        runner.finish_elsewhere(train, _launch_lines(settings, train))
         end.unlink()
         return list(chosen)
     runner.begin(train)
+    _train_log(settings).parent.mkdir(exist_ok=True)
     print(
         f"training is at update {done:,} and has not ended; start it with one of these, with "
         f"{ROOT} and the data on every machine, and repeat this command when it is done\n\n"
-        + "\n".join(_launch_lines(settings, train))
+        + "\n".join(
+            [*(f"# {x}" for x in settings.devices.notes()), *_launch_lines(settings, train)]
+        )
     )
     return [stage for stage in chosen if stage == "prepare"]
 
 
 def _launch_lines(settings: Settings, train: Stage) -> list[str]:
-    return settings.devices.launch_lines(train.lines()[0], _end_of_training(settings))
+    log, end = _train_log(settings), _end_of_training(settings)
+    return settings.devices.launch_lines(train.lines()[0], log, end)
+
+
+def _train_log(settings: Settings) -> Path:
+    return settings.output / "logs" / "train.log"
 
 
 def _end_of_training(settings: Settings) -> Path:

@@ -91,9 +91,11 @@ class Devices:
 
     def notes(self) -> list[str]:
         """What is to be known of these devices where they are not those of this machine."""
+        if not self.gpus:
+            return ["--gpus N has the commands for GPUs"]
         if self.precision != "--fp16" or self.fsdp or torch.cuda.device_count():
             return []
-        return ["--fp16: this machine has no GPU; where those do bfloat16, a run has --bf16"]
+        return ["--fp16, for this machine has no GPU to ask: -- --bf16 where they compute in it"]
 
     def explain(self, batch: Batch) -> str:
         """The arithmetic of an update, for people."""
@@ -104,19 +106,21 @@ class Devices:
             f"(the recipe's {batch.workers} x {batch.size:,} x {batch.update_freq})"
         )
 
-    def launch_lines(self, command: str, end: Path) -> list[str]:
-        """How to start a training command on several machines; ``end`` is a file that is to be
-        there when it has ended by itself."""
+    def launch_lines(self, command: str, log: Path, end: Path) -> list[str]:
+        """How to start a training command on several machines; ``log`` gets what it prints, and
+        ``end`` is a file that is to be there when it has ended by itself."""
+        logged = f"2>&1 | tee -a {shlex.quote(str(log))}"
         ended = f"touch {shlex.quote(str(end))}"
         return [
             "# torchrun, on every machine with its own number from 0 on in NODE_RANK and the name "
             "of the first one in MASTER_ADDR:",
-            f"torchrun --nnodes {self.nodes} --nproc-per-node {self.gpus} "
+            f"set -o pipefail; torchrun --nnodes {self.nodes} --nproc-per-node {self.gpus} "
             f'--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port {PORT} '
-            f'--no-python {command} && {{ [ "$NODE_RANK" != 0 ] || {ended}; }}',
+            f'--no-python {command} {logged} && {{ [ "$NODE_RANK" != 0 ] || {ended}; }}',
             "# or SLURM, from the machine that submits:",
-            f"srun --nodes {self.nodes} --ntasks-per-node {self.gpus} "
-            f"--gpus-per-node {self.gpus} {command} --distributed-port {PORT} && {ended}",
+            f"set -o pipefail; srun --nodes {self.nodes} --ntasks-per-node {self.gpus} "
+            f"--gpus-per-node {self.gpus} {command} --distributed-port {PORT} "
+            f"{logged} && {ended}",
         ]
 
 

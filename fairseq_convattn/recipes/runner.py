@@ -95,20 +95,28 @@ class Runner:
         (stage,) = (stage for stage in self.stages if stage.name == name)
         self._path(stage, "begun").unlink(missing_ok=True)
 
-    def finish(
-        self, stage: Stage, begun: str, seconds: float | None, memory: int | None = None
-    ) -> None:
+    def finish(self, stage: Stage, begun: str, seconds: float, memory: int | None = None) -> None:
         """Write that a stage is done; ``memory`` is the most that a process had, in bytes."""
+        measured = {"begun": begun, "seconds": seconds, "memory": memory}
+        self._finish(stage, {**measured, "environment": environment()})
+
+    def finish_elsewhere(self, stage: Stage, launched: Sequence[str]) -> None:
+        """Write that other machines have done a stage, of which nothing else is known.
+
+        Args:
+            launched: the lines of which one has started it there.
+        """
+        unknown = dict.fromkeys(("begun", "seconds", "memory", "environment"))
+        self._finish(stage, {**unknown, "launched": list(launched)})
+
+    def _finish(self, stage: Stage, measured: dict[str, Any]) -> None:
         content = {
             "stage": stage.name,
             "commands": stage.lines(),
             **self._identity(stage),
-            "begun": begun,
             "finished": now(),
-            "seconds": seconds,
-            "memory": memory,
             "log": f"logs/{stage.name}.log",
-            "environment": environment(),
+            **measured,
         }
         self._path(stage, "json").parent.mkdir(exist_ok=True)
         write_json(content, self._path(stage, "json"))

@@ -91,12 +91,9 @@ class Run:
     @property
     def machine(self) -> str | None:
         """What it was trained on, or evaluated."""
-        for stage in ("train", "generate", "score"):
-            environment = self.stages.get(stage, {}).get("environment")
-            if environment:
-                break
-        else:
-            environment = self.content.get("environment", {})
+        done = [name for name in ("train", "generate", "score") if name in self.stages]
+        where = self.stages[done[0]] if done else self.content
+        environment = where.get("environment") or {}  # other machines leave none
         gpus = environment.get("gpus") or []
         return f"{len(gpus)} x {gpus[0]}" if gpus else environment.get("processor")
 

@@ -40,6 +40,6 @@ RECIPE = multi30k_short(
     prepare_script=("prepare_multi30k.sh",),
     reading="the size of a CPU, to compare mixers: 6 epochs of 1,024 tokens an update, 4 % of the "
     "tokens of 8,000 updates of 8,192, at which the published training ends at the latest; "
-    "learning rate 0.002 falling linearly to 0 after 400 updates, dropout 0.2, mean of the last "
-    "three epochs",
+    "learning rate 0.002 falling linearly to 0 after 400 updates, no clipping, dropout 0.2, of "
+    "attention weights and kernels 0.1, mean of the last three epochs",
 )
