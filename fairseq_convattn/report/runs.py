@@ -109,7 +109,7 @@ def read_run(folder: Path) -> Run:
         raise ReportError(f"{folder} is no folder")
     results = folder / "results.json"
     found = {path.stem: _json(path) for path in sorted(folder.glob("stages/*.json"))}
-    records = dict(sorted(found.items(), key=lambda item: item[1].get("begun") or ""))
+    records = dict(sorted(found.items(), key=lambda item: item[1].get("finished") or ""))
     if not results.is_file() and not (folder / "stages").is_dir():
         inside = f"; runs in it are {folder}/*" if list(folder.glob("*/results.json")) else ""
         raise ReportError(
