@@ -30,6 +30,11 @@ MIXERS = ("attention", "composite", "tisa")
 
 _MODEL = "convattn_mlm"
 _ACTIVATIONS = {"gelu_new": "gelu_accurate", "gelu": "gelu", "relu": "relu"}
+_SIZES = (
+    *("hidden_size", "embedding_size", "intermediate_size", "num_attention_heads"),
+    *("num_hidden_layers", "max_position_embeddings", "type_vocab_size"),
+)
+_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
 _SPECIAL = {"<s>": "[CLS]", "<pad>": "<pad>", "</s>": "[SEP]", "<unk>": "<unk>", "<mask>": "[MASK]"}
 
 _ENCODER = "encoder.sentence_encoder"
@@ -66,6 +71,7 @@ def convert_albert(folder: Path, output: Path, mixer: str, keep_positions: bool)
 
     With ``attention`` the outputs are ALBERT's, but that fairseq's layer norms add 1e-5 to
     variances and ALBERT's 1e-12; other mixers' terms for positions begin as in any new model.
+    In fine-tuning fairseq drops the classifier's inputs once more, before the pooler.
 
     Args:
         folder: has ``config.json``, ``spiece.model`` and ``pytorch_model.bin`` or
@@ -87,7 +93,7 @@ def convert_albert(folder: Path, output: Path, mixer: str, keep_positions: bool)
     state = _state(weights, pieces, dictionary, args)
     cfg = plain_configuration("masked_lm", _MODEL, "masked_lm")
     cfg["task"]["tokens_per_sample"] = args.max_positions
-    cfg["model"] = {**vars(args), "_name": _MODEL}
+    cfg["model"] = {**vars(args), "_name": _MODEL, "arch": _architecture(mixer)}
     checkpoint = {
         "args": None,
         "cfg": cfg,
@@ -119,12 +125,23 @@ def _configuration(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder}: no config.json that can be read ({error})") from None
     if not isinstance(config, dict) or config.get("model_type") != "albert":
         raise CheckpointError(f"{folder}/config.json is not of an ALBERT model")
+    for name in _SIZES:
+        if type(config.get(name)) is not int or config[name] < 1:
+            raise CheckpointError(f"{folder}: {name} is {config.get(name)}, not a size")
+    for name in _DROPOUTS:
+        if not isinstance(config.setdefault(name, 0.0), (int, float)):
+            raise CheckpointError(f"{folder}: {name} is {config[name]}, not a probability")
     for name in ("num_hidden_groups", "inner_group_num"):
         if config.get(name, 1) != 1:
             raise CheckpointError(f"{folder}: {name} is {config[name]}; all layers must share one")
+    if config.get("position_embedding_type", "absolute") != "absolute":
+        raise CheckpointError(f"{folder}: its positions are {config['position_embedding_type']}")
+    if config["hidden_size"] % config["num_attention_heads"]:
+        heads = config["num_attention_heads"]
+        raise CheckpointError(f"{folder}: {heads} heads do not divide {config['hidden_size']}")
     if config["embedding_size"] == config["hidden_size"]:
         raise CheckpointError(f"{folder}: embeddings as wide as the model have no map between them")
-    if config.get("hidden_act") not in _ACTIVATIONS:
+    if str(config.get("hidden_act")) not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
         raise CheckpointError(f"{folder}: hidden_act {config.get('hidden_act')} is none of {known}")
     return config
@@ -132,13 +149,17 @@ def _configuration(folder: Path) -> dict[str, Any]:
 
 def _weights(folder: Path) -> Mapping[str, Tensor]:
     safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
-    if not safe.is_file():
+    if pickled.is_file() or not safe.is_file():
         return read_weights(pickled)
     try:
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ImportError:
         raise CheckpointError(f"{safe} needs safetensors: pip install safetensors") from None
-    return load_file(safe)
+    try:
+        return load_file(safe)
+    except SafetensorError as error:
+        raise CheckpointError(f"{safe}: {error}") from None
 
 
 def _pieces(folder: Path) -> list[str]:
@@ -178,19 +199,24 @@ def _options(config: dict[str, Any], mixer: str, positions: bool) -> Namespace:
         "activation_fn": _ACTIVATIONS[config["hidden_act"]],
         "dropout": config["hidden_dropout_prob"],
         "attention_dropout": config["attention_probs_dropout_prob"],
-        "pooler_dropout": config.get("classifier_dropout_prob", 0.0),
+        "pooler_dropout": config["classifier_dropout_prob"],
         "max_positions": config["max_position_embeddings"],
         "segments": config["type_vocab_size"],
         "no_token_positional_embeddings": "false" if positions else "true",
     }
-    preset = MASKED_LM_PRESETS[ARCHITECTURE_NAMES[mixer].format("albert_base")]
+    preset = MASKED_LM_PRESETS[_architecture(mixer)]
     return complete(Namespace(**shape), MASKED_LANGUAGE_MODEL, preset)
+
+
+def _architecture(mixer: str) -> str:
+    return ARCHITECTURE_NAMES[mixer].format("albert_base")
 
 
 def _state(
     weights: Mapping[str, Tensor], pieces: list[str], dictionary: Dictionary, args: Namespace
 ) -> dict[str, Tensor]:
-    """The state dict of our model, with ALBERT's pooler; new parameters are those of seed 1."""
+    """The state dict of our model, with ALBERT's pooler if it has one; new parameters are those
+    of seed 1."""
     task = Namespace(source_dictionary=dictionary, max_positions=lambda: args.max_positions)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
@@ -198,7 +224,8 @@ def _state(
     rows = [pieces.index(_SPECIAL.get(symbol, symbol)) for symbol in dictionary.symbols]
     width = args.encoder_embed_dim
     shapes = {key: value.shape for key, value in state.items() if not _NEW.fullmatch(key)}
-    shapes |= {"pooler.weight": torch.Size([width, width]), "pooler.bias": torch.Size([width])}
+    if _theirs("pooler.weight") in weights:
+        shapes |= {"pooler.weight": torch.Size([width, width]), "pooler.bias": torch.Size([width])}
     for key, shape in shapes.items():
         state[key] = _converted(key, weights, rows)
         if state[key].shape != shape:
@@ -209,7 +236,10 @@ def _state(
 def _converted(key: str, weights: Mapping[str, Tensor], rows: list[int]) -> Tensor:
     name = _theirs(key)
     if name not in weights:
-        raise CheckpointError(f"the weights have no {name}")
+        raise CheckpointError(
+            f"the weights have no {name}; save them from transformers' AlbertForMaskedLM or "
+            "AlbertForPreTraining"
+        )
     value = weights[name].float()
     if key in _BY_PIECE:
         if len(value) != len(rows):

@@ -14,7 +14,7 @@ CONFIG = {
     **{"model_type": "albert", "vocab_size": 44, "embedding_size": 8, "hidden_size": 16},
     **{"intermediate_size": 24, "num_attention_heads": 4, "num_hidden_layers": 3},
     **{"max_position_embeddings": 40, "type_vocab_size": 2, "hidden_act": "gelu_new"},
-    **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    **{"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3},
     **{"classifier_dropout_prob": 0.1, "layer_norm_eps": 1e-12, "num_hidden_groups": 1},
 }
 LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
@@ -42,7 +42,7 @@ def write_albert(folder: Path, sentences: Iterable[str]) -> dict[str, torch.Tens
         vocab_size=CONFIG["vocab_size"],
         **{"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": SPECIAL[0]},
         control_symbols=list(SPECIAL[2:]),
-        user_defined_symbols=["9,", "9"],
+        user_defined_symbols=["\u25819,", "9,", "9"],
         minloglevel=2,
     )
     generator = torch.Generator().manual_seed(7)

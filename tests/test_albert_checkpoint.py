@@ -14,15 +14,18 @@ from fairseq import checkpoint_utils
 from fairseq.data.data_utils import load_indexed_dataset
 from glue_miniature import miniature_sentences
 
-from fairseq_convattn.albert_checkpoint import convert_albert
+from fairseq_convattn.albert_checkpoint import MIXERS, convert_albert
 from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel
+from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.checkpoint_files import CheckpointError
 from fairseq_convattn.glue.binarising import Pieces, binarise
 from fairseq_convattn.glue.evaluation import example_lengths
 from fairseq_convattn.glue.finetuning import Run, finetune
+from fairseq_convattn.glue.pretrained import read_pretrained
 from fairseq_convattn.glue.tasks import TASKS
 
 FAIRSEQS_EPS = 1e-5
+POSITIONS = 12
 PAIR = ("the cat sat on a mat", "on a mat said anna")
 
 
@@ -132,6 +135,12 @@ def test_classification_begins_with_the_pooler(published, tmp_path):
     [
         ({"model_type": "bert"}, "config.json is not of an ALBERT model"),
         ({"num_hidden_groups": 2}, "num_hidden_groups is 2; all layers must share one"),
+        ({"inner_group_num": 2}, "inner_group_num is 2; all layers must share one"),
+        ({"hidden_size": None}, "hidden_size is None, not a size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0, not a size"),
+        ({"num_attention_heads": 3}, "3 heads do not divide 16"),
+        ({"hidden_dropout_prob": None}, "hidden_dropout_prob is None, not a probability"),
+        ({"position_embedding_type": "relative_key"}, "its positions are relative_key"),
         ({"hidden_act": "silu"}, "hidden_act silu is none of gelu_new, gelu, relu"),
         ({"embedding_size": 16}, "embeddings as wide as the model have no map"),
         ({"intermediate_size": 25}, r"ffn.weight is \[24, 16\], not \[25, 16\]"),
@@ -164,11 +173,56 @@ def test_weights_that_are_missing_are_named(published, tmp_path):
     folder = shutil.copytree(published[0], tmp_path / "old")
     weights = {k: v for k, v in published[1].items() if not k.startswith("predictions.")}
     torch.save(weights, folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="the weights have no predictions"):
+    with pytest.raises(CheckpointError, match="the weights have no predictions.*save them from"):
         convert_albert(folder, tmp_path / "new", "tisa", keep_positions=False)
     torch.save({"model": None}, folder / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="does not hold tensors by name"):
         convert_albert(folder, tmp_path / "new", "tisa", keep_positions=False)
+
+
+def test_its_options_are_albert(published, tmp_path):
+    folder = shutil.copytree(published[0], tmp_path / "old")
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "hidden_act": "gelu"}))
+    convert_albert(folder, tmp_path / "new", "tisa", keep_positions=False)
+    found = torch.load(tmp_path / "new" / "checkpoint.pt", weights_only=True)["cfg"]["model"]
+    expected = {"activation_fn": "gelu", "dropout": 0.2, "attention_dropout": 0.3}
+    expected |= {"pooler_dropout": 0.1, "max_positions": 40, "segments": 2}
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_weights_may_be_safetensors_and_without_a_pooler(published, tmp_path):
+    """As transformers saves AlbertForMaskedLM."""
+    save = pytest.importorskip("safetensors.torch").save_file
+    folder = shutil.copytree(published[0], tmp_path / "old")
+    (folder / "pytorch_model.bin").unlink()
+    weights = {k: v.clone() for k, v in published[1].items() if "pooler" not in k}
+    save(weights, folder / "model.safetensors")
+    for source, new in ((published[0], "a"), (folder, "b")):
+        convert_albert(source, tmp_path / new, "tisa", keep_positions=False)
+    a, b = (
+        torch.load(tmp_path / new / "checkpoint.pt", weights_only=True)["model"] for new in "ab"
+    )
+    assert a.keys() - b.keys() == {"pooler.weight", "pooler.bias"}
+    assert all(torch.equal(a[name], value) for name, value in b.items())
+    (folder / "model.safetensors").write_bytes(b"half")
+    with pytest.raises(CheckpointError, match="model.safetensors: "):
+        convert_albert(folder, tmp_path / "c", "tisa", keep_positions=False)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("keep_positions", [False, True])
+def test_fine_tuning_can_say_what_it_is(published, tmp_path, mixer, keep_positions):
+    convert_albert(published[0], tmp_path / "new", mixer, keep_positions)
+    found = read_pretrained(tmp_path / "new" / "checkpoint.pt")
+    assert found.architecture == ARCHITECTURE_NAMES[mixer].format("albert_base")
+    assert found.learned_positions == (keep_positions or mixer == "attention")
+    assert (found.max_positions, found.types, found.segments) == (40, CONFIG["vocab_size"], True)
+
+
+def test_random_numbers_are_left_as_they_are(published, tmp_path):
+    state = torch.random.get_rng_state()
+    convert_albert(published[0], tmp_path / "new", "tisa", keep_positions=False)
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_text_is_prepared_as_alberts(published, tmp_path):
@@ -180,10 +234,11 @@ def test_text_is_prepared_as_alberts(published, tmp_path):
         (numbers,) = pieces.encode([sentence])
         return pieces.dictionary.string(numbers)
 
-    assert text(albert_pieces, "The Cát ``SAT''") == text(cased, 'the cat "sat"')
-    assert "cat" not in text(cased, "The CAT") and "9," in text(cased, "9,").split()
-    assert [piece for piece in text(albert_pieces, "a 9, mat").split() if "9" in piece] == ["9"]
-    assert text(albert_pieces, "9,9") == "\u2581 9 , 9"
+    assert text(albert_pieces, "The  Cát ``SAT''") == text(cased, 'the cat "sat"')
+    assert text(albert_pieces, "\ufb01ne") == text(cased, "fine") != text(cased, "\ufb01ne A")
+    assert "cat" not in text(cased, "The CAT")
+    assert text(cased, "9,9,") == "\u25819, 9,"
+    assert text(albert_pieces, "9,9,") == "\u2581 9 , 9 ,"
 
 
 def test_the_command_writes_a_new_folder(published, tmp_path):
@@ -206,8 +261,9 @@ def test_it_is_fine_tuned_with_one_separator(published, miniature, tmp_path):
     binarise(["RTE"], miniature[0], data, pieces, lambda _: None, lambda _: None)
     model, output = tmp_path / "new" / "checkpoint.pt", tmp_path / "out"
     extra = ("--cpu", "--num-workers", "0")
-    finetune(Run("RTE", model, data, output, 0.01, 4, 1, None, extra), [1])
-    (seed,) = json.loads((output / "results.json").read_text(encoding="utf-8"))["seeds"]
+    finetune(Run("RTE", model, data, output, 0.01, 4, 1, POSITIONS, extra), [1])
+    results = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    (seed,) = results["seeds"]
     assert "--separator-token" not in seed["command"] and "accuracy" in seed["scores"]
     (trained,), _, task = checkpoint_utils.load_model_ensemble_and_task([seed["checkpoint"]])
     assert trained.encoder.sentence_encoder.embed_segments.weight.shape == (2, 8)
@@ -217,4 +273,5 @@ def test_it_is_fine_tuned_with_one_separator(published, miniature, tmp_path):
     for number, (first, second) in enumerate(zip(*halves, strict=True)):
         expected = torch.cat([torch.tensor([task.source_dictionary.bos()]), first, second])
         found = examples[number]["net_input.src_tokens"]
-        assert torch.equal(found, expected.long()) and len(found) == lengths[number]
+        assert torch.equal(found, expected.long()[:POSITIONS]) and len(expected) == lengths[number]
+    assert results["cut"]["valid"] == sum(length > POSITIONS for length in lengths) > 0

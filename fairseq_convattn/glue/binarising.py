@@ -80,7 +80,8 @@ class Pieces:
 
 
 def _uncased(text: str) -> str:
-    """Lower case, without accents, and with ASCII's quotes for TeX's."""
+    """Lower case, without accents, with single spaces, and with ASCII's quotes for TeX's."""
+    text = " ".join(text.split())
     text = unicodedata.normalize("NFKD", text.replace("``", '"').replace("''", '"'))
     return "".join(char for char in text if not unicodedata.combining(char)).lower()
 

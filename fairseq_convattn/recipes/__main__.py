@@ -45,8 +45,11 @@ _SET_BY_THE_RECIPE = {
         "an update is the paper's on any number of --gpus",
     ),
 }
-# any of them replaces that of the devices
-_PRECISIONS = {"--fp16", "--bf16", "--memory-efficient-fp16", "--memory-efficient-bf16", "--amp"}
+# fairseq-train's options that replace the devices' own
+_PRECISIONS = {
+    **dict.fromkeys(("--fp16", "--memory-efficient-fp16", "--amp"), "float16"),
+    **dict.fromkeys(("--bf16", "--memory-efficient-bf16"), "bfloat16"),
+}
 _DIGITS = 8  # of a checkpoint's SHA-256, which tell apart the many that are called model.pt
 
 
@@ -153,9 +156,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
         published_format, mixer = evaluated(options.checkpoint, recipe.task)
         digest = "" if options.output else sha256(options.checkpoint)[:_DIGITS]
         name = f"{options.recipe}-{options.checkpoint.stem}-{digest}"
-    devices = _devices(options, recipe.batch)
-    if not _PRECISIONS.isdisjoint(extra):
-        devices = replace(devices, precision=None)
+    devices = _with_precision(_devices(options, recipe.batch), extra)
     output = options.output or Path("runs", *(("smoke",) if options.smoke else ()), name)
     data = options.data or (output / "data" if options.smoke else Path("data", recipe.corpus))
     return Settings(
@@ -183,6 +184,18 @@ def _devices(options: argparse.Namespace, batch: Batch) -> Devices:
     return choose_devices(one, nodes=1, fsdp=False, batch=batch)
 
 
+def _with_precision(devices: Devices, extra: Sequence[str]) -> Devices:
+    """The same devices, whose precision a user's own option replaces."""
+    given = [name for name in extra if name in _PRECISIONS]
+    if not given:
+        return devices
+    if devices.fsdp:
+        raise RecipeError(f"{given[0]} after --: --fsdp has float16, and no other")
+    if not devices.gpus and _PRECISIONS[given[0]] == "float16":
+        raise RecipeError(f"{given[0]} after --: a CPU does not train in float16")
+    return replace(devices, precision=None)
+
+
 def _chosen(given: Sequence[str], stages: Sequence[Stage]) -> list[str]:
     names = [stage.name for stage in stages]
     for name in given:
@@ -208,7 +221,7 @@ def _dry_run(
         architecture = recipe.architecture(settings)
         lines.append(f"# --arch {architecture} is {preset_options(architecture)}")
         lines.append(f"# {settings.devices.explain(recipe.used_batch(settings))}")
-        lines += [f"# {note}" for note in settings.devices.notes()]
+        lines += [] if settings.smoke else [f"# {note}" for note in settings.devices.notes()]
     several = "train" in chosen and settings.devices.nodes > 1
     folder = _train_log(settings).parent if several else settings.output
     lines += [f"mkdir -p {shlex.quote(str(folder))}"]
@@ -241,7 +254,7 @@ def _run(
     if "train" in chosen and settings.devices.nodes > 1:
         chosen = _elsewhere(settings, runner, chosen)
     elif "train" in chosen and not list(settings.checkpoints.glob("*.pt*")):
-        runner.start_over("train")
+        runner.start_over(_stage("train", stages))
     runner.check(chosen)
     if "train" in chosen:
         print(settings.devices.explain(recipe.used_batch(settings)), flush=True)
@@ -274,17 +287,16 @@ def _elsewhere(settings: Settings, runner: Runner, chosen: Sequence[str]) -> lis
     runner.check(chosen)
     done, end = updates_done(settings.checkpoints), _end_of_training(settings)
     if done and end.exists():
-        runner.finish_elsewhere(train, _launch_lines(settings, train))
+        runner.finish_elsewhere(train)
         end.unlink()
         return list(chosen)
-    runner.begin(train)
+    lines = _launch_lines(settings, train)
+    runner.begin(train, lines)
     _train_log(settings).parent.mkdir(exist_ok=True)
     print(
         f"training is at update {done:,} and has not ended; start it with one of these, with "
         f"{ROOT} and the data on every machine, and repeat this command when it is done\n\n"
-        + "\n".join(
-            [*(f"# {x}" for x in settings.devices.notes()), *_launch_lines(settings, train)]
-        )
+        + "\n".join([*(f"# {note}" for note in settings.devices.notes()), *lines])
     )
     return [stage for stage in chosen if stage == "prepare"]
 

@@ -20,8 +20,11 @@ def require_known(train: Command) -> None:
 
     parser = get_training_parser()
     parser.error = refuse
-    logging.getLogger("fairseq.utils").setLevel(logging.WARNING)  # that the plugin is there
+    logger = logging.getLogger("fairseq.utils")
+    logger.disabled = True  # it would say that the plugin has been imported already
     try:
         parse_args_and_arch(parser, train.words()[1:])
     except ValueError as error:
         refuse(str(error))
+    finally:
+        logger.disabled = False

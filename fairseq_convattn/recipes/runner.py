@@ -85,29 +85,40 @@ class Runner:
                 before(stage)
                 self._run(stage)
 
-    def begin(self, stage: Stage) -> None:
-        """Write that a stage has begun, so that it is continued as it is."""
-        self._path(stage, "begun").parent.mkdir(exist_ok=True)
-        write_json(self._identity(stage), self._path(stage, "begun"))
+    def begin(self, stage: Stage, launched: Sequence[str] = ()) -> None:
+        """Write that a stage has begun, so that it is continued as it is.
 
-    def start_over(self, name: str) -> None:
-        """Take a stage that was begun and has made nothing as one that was not."""
-        (stage,) = (stage for stage in self.stages if stage.name == name)
-        self._path(stage, "begun").unlink(missing_ok=True)
+        Args:
+            launched: the lines of which one starts it, if that is on other machines.
+        """
+        self._path(stage, "begun").parent.mkdir(exist_ok=True)
+        begun = {**self._identity(stage), "launched": list(launched)}
+        write_json(begun, self._path(stage, "begun"))
+
+    def start_over(self, stage: Stage) -> None:
+        """Take a stage that was begun here with other options, and has made nothing, as one that
+        was not; its log stays beside the new one's."""
+        begun = self._begun(stage)
+        if not begun or begun.get("launched") or begun["essence"] == stage.essence():
+            return
+        self._path(stage, "begun").unlink()
+        log = self.output / "logs" / f"{stage.name}.log"
+        if log.exists():
+            os.replace(log, log.with_suffix(".before.log"))
 
     def finish(self, stage: Stage, begun: str, seconds: float, memory: int | None = None) -> None:
         """Write that a stage is done; ``memory`` is the most that a process had, in bytes."""
         measured = {"begun": begun, "seconds": seconds, "memory": memory}
         self._finish(stage, {**measured, "environment": environment()})
 
-    def finish_elsewhere(self, stage: Stage, launched: Sequence[str]) -> None:
-        """Write that other machines have done a stage, of which nothing else is known.
-
-        Args:
-            launched: the lines of which one has started it there.
-        """
+    def finish_elsewhere(self, stage: Stage) -> None:
+        """Write that other machines have done a stage: as it was begun, and no more is known."""
         unknown = dict.fromkeys(("begun", "seconds", "memory", "environment"))
-        self._finish(stage, {**unknown, "launched": list(launched)})
+        self._finish(stage, {**unknown, "commands": self._begun(stage).get("launched", [])})
+
+    def _begun(self, stage: Stage) -> dict[str, Any]:
+        path = self._path(stage, "begun")
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
     def _finish(self, stage: Stage, measured: dict[str, Any]) -> None:
         content = {

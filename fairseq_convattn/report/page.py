@@ -225,8 +225,7 @@ def _run(system: System, run: Run) -> str:
     for (name, record), environment in zip(run.stages.items(), environments, strict=True):
         parts.append(f'<h4 class="stage">{escape(name)}</h4>')
         parts.append(_facts(_times(record) | ({} if alike else _environment(environment))))
-        lines = record.get("launched") or record.get("commands", ())
-        parts.append(f"<pre><code>{escape(chr(10).join(lines))}</code></pre>")
+        parts.append(f"<pre><code>{escape(chr(10).join(record.get('commands', ())))}</code></pre>")
     data = content.get("data") or {}
     if data:
         parts.append('<h4 class="stage">SHA-256 of the data</h4>')

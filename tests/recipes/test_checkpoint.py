@@ -145,7 +145,7 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, c
     assert "train: done already" in capsys.readouterr().out
     record = json.loads((output / "stages" / "train.json").read_text(encoding="utf-8"))
     assert {record[x] for x in ("begun", "seconds", "memory", "environment")} == {None}
-    starts = [line.split()[3] for line in record["launched"] if line.startswith("set ")]
+    starts = [line.split()[3] for line in record["commands"] if line.startswith("set ")]
     assert starts == ["torchrun", "srun"] and (output / "logs").is_dir()
     assert read_run(output).machine is None
     report([str(output), "--output", str(tmp_path / "report.html")])
@@ -165,9 +165,12 @@ def test_other_options_are_refused_once_there_is_a_checkpoint(tmp_path):
         runner = Runner(output, stages)
         runner.finish(stages[0], begun="", seconds=0)
         runner.begin(stages[1])
+    (output / "logs").mkdir()
+    (output / "logs" / "train.log").write_text("stopped\n")
     other = [*arguments, "--", "--dropout", "0.9"]
     with pytest.raises(SystemExit, match="data/bin is gone"):  # only training would need it
         main(other)
+    assert [path.name for path in (output / "logs").iterdir()] == ["train.before.log"]
     runner.begin(stages[1])
     (output / "checkpoints").mkdir()
     (output / "checkpoints" / "checkpoint1.pt").touch()

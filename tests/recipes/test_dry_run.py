@@ -13,7 +13,7 @@ from fairseq.options import get_training_parser, parse_args_and_arch
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.architectures.registration import TASK_MODELS
 from fairseq_convattn.recipes import catalogue
-from fairseq_convattn.recipes.__main__ import _SET_BY_THE_RECIPE, main
+from fairseq_convattn.recipes.__main__ import _PRECISIONS, _SET_BY_THE_RECIPE, main
 from fairseq_convattn.recipes.language_model import LanguageModel
 from fairseq_convattn.recipes.sequence_to_sequence import SequenceToSequence, Translation
 
@@ -83,9 +83,10 @@ def test_what_an_architecture_is_stands_beside_it(capsys, name, mixer):
         parsed = vars(parse_args_and_arch(get_training_parser(), words[1:]))
         found.append({key: text(value) for key, value in parsed.items() if key != "arch"})
     of_convolutions = ("weight_dropout", "input_dropout", "_kernel_sizes", "_glu")
-    unread = () if mixer == "dynamic" else of_convolutions
+    unread: tuple[str, ...] = () if mixer == "dynamic" else of_convolutions
     unread += () if mixer == "tisa" else ("share_tables_across_layers",)
     assert not [x for x in found[0] if found[0][x] != found[1][x] and not x.endswith(unread)]
+    assert not [x for x in chosen if x.replace("-", "_").endswith(unread)]
 
 
 def text(value: object) -> str:
@@ -136,7 +137,7 @@ def test_what_follows_two_hyphens_goes_to_fairseq_train_and_wins(capsys):
     assert lines[-1].count("--dropout ") == lines[-1].count("--ddp-backend ") == 2
 
 
-@pytest.mark.parametrize("given", ["--fp16", "--memory-efficient-bf16"])
+@pytest.mark.parametrize("given", _PRECISIONS)
 def test_a_precision_after_two_hyphens_is_the_only_one(capsys, given):
     lines = dry_run(capsys, "multi30k", "train", "--gpus", "2", "--", given)
     assert lines[-1].endswith(f"--ddp-backend legacy_ddp {given}")
@@ -149,7 +150,7 @@ def test_a_precision_after_two_hyphens_is_the_only_one(capsys, given):
         ("--dropout much", "after --: argument --dropout: invalid float value: 'much'"),
         ("--lr-scheduler no", "after --: argument --lr-scheduler: invalid choice: 'no'"),
         ("--encoder-mixers no", "--encoder-mixers: unknown mixer 'no', choose from "),
-        ("--fp16 --bf16", "after --: Cannot combine --fp16"),
+        ("--bf16 --fp16", "after --: Cannot combine --fp16"),
     ],
 )
 def test_what_fairseq_train_does_not_know_is_refused_before_any_work(tmp_path, given, error):
@@ -210,6 +211,13 @@ def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
 def test_sharding(capsys):
     lines = dry_run(capsys, "wmt16_en_de", "train", "--gpus", 8, "--fsdp")
     assert "--ddp-backend fully_sharded --fp16" in lines[-1]
+    assert not [line for line in lines if "--bf16" in line]
+
+
+def test_a_smoke_test_is_not_told_of_gpus(capsys):
+    told = "# --gpus N has the commands for GPUs"
+    assert told in dry_run(capsys, "multi30k", "train")
+    assert told not in dry_run(capsys, "multi30k", "train", "--smoke")
 
 
 @pytest.mark.parametrize(
@@ -219,6 +227,8 @@ def test_sharding(capsys):
         ("wmt16_en_de --nodes 2", "--nodes is for machines with GPUs"),
         ("wmt16_en_de --fsdp", "--fsdp shards a model over GPUs"),
         ("multi30k --smoke --gpus 1", "--smoke runs on one device"),
+        ("multi30k -- --fp16", "--fp16 after --: a CPU does not train in float16"),
+        ("wmt16_en_de --gpus 8 --fsdp -- --bf16", "--bf16 after --: --fsdp has float16"),
         ("multi30k -- --update-freq 4", "--update-freq after --: the recipe sets it"),
         ("multi30k -- --arch transformer", "the recipe sets it (--mixer chooses it)"),
         ("multi30k --source /nowhere", "--source /nowhere is no folder"),

@@ -104,6 +104,14 @@ def test_agrees_with_the_command_line_of_sacrebleu(tmp_path):
     assert better.p_value < 0.05 < alike.p_value < 1
 
 
+def test_smoke_tests_are_not_compared(tmp_path):
+    runs = [
+        scored(tmp_path / mixer, {"test": noisy(seed, 0.3)}, mixer=mixer, smoke=True)
+        for seed, mixer in enumerate(("attention", "dynamic"))
+    ]
+    assert section(*runs).baseline is not None and rows(*runs) is None
+
+
 @pytest.mark.parametrize("option", ["--compound-split", "--lowercase"])
 def test_texts_are_scored_as_the_recipe_scores_them(tmp_path, option):
     texts = {"attention": noisy(1, 0.3), "dynamic": [line.lower() for line in noisy(3, 0.2)]}
