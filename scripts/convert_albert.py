@@ -2,9 +2,9 @@
 """Turn ALBERT, as Hugging Face's transformers stores it, into a model of this plugin.
 
 NEW gets checkpoint.pt, dict.txt and sentencepiece.bpe.model. On GLUE it is fine-tuned by
-  bash scripts/prepare_glue.sh --albert --sentencepiece NEW/sentencepiece.bpe.model \\
-    --dictionary NEW/dict.txt --output data/glue_albert
-  bash scripts/finetune_glue.sh TASK NEW/checkpoint.pt --data data/glue_albert/bin
+  bash scripts/prepare_glue.sh --sentencepiece NEW/sentencepiece.bpe.model \\
+    --dictionary NEW/dict.txt --output NEW_glue
+  bash scripts/finetune_glue.sh TASK NEW/checkpoint.pt --data NEW_glue/bin
 """
 
 import argparse
@@ -48,7 +48,12 @@ def main() -> None:
         convert_albert(arguments.old, arguments.new, arguments.mixer, arguments.keep_positions)
     except (CheckpointError, OSError) as error:
         sys.exit(f"error: {error}")
-    print(f"wrote {arguments.new}")
+    new = arguments.new
+    print(
+        f"wrote {new}\nto fine-tune it: bash scripts/prepare_glue.sh --sentencepiece "
+        f"{new}/sentencepiece.bpe.model --dictionary {new}/dict.txt --output {new}_glue; "
+        f"bash scripts/finetune_glue.sh RTE {new}/checkpoint.pt --data {new}_glue/bin"
+    )
 
 
 if __name__ == "__main__":

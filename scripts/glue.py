@@ -53,7 +53,6 @@ def command_line() -> argparse.ArgumentParser:
     command.add_argument("--tasks", type=task_names, required=True)
     command.add_argument("--sentencepiece", type=Path, required=True)
     command.add_argument("--dictionary", type=Path, required=True)
-    command.add_argument("--albert", action="store_true", help="text as ALBERT has it")
     command.add_argument("--sample", action="store_true", help="any numbers of examples")
 
     command = commands.add_parser(
@@ -128,7 +127,7 @@ def run_binarise(options: argparse.Namespace, _: list[str]) -> None:
             raise GlueError(f"{what} (for a part of the release there is --sample)")
         print(f"note: {what}")
 
-    pieces = Pieces(options.sentencepiece, options.dictionary, options.albert)
+    pieces = Pieces(options.sentencepiece, options.dictionary)
     binarise(options.tasks, options.tsv, options.output, pieces, differs, print)
 
 

@@ -103,12 +103,16 @@ def beginning(source: Path, file: str, form: str, count: int) -> list[str]:
     """
     path = find(source, file)
     opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8", newline="\n") as lines:
-        marked_up = form in ("sgm", "xml")
-        found = (
-            line.rstrip("\n") for number, line in enumerate(lines) if marked_up or number < count
-        )
-        return list(found)
+    marked_up = form in ("sgm", "xml")
+    try:
+        with opened(path, "rt", encoding="utf-8", newline="\n") as lines:
+            return [
+                line.rstrip("\n")
+                for number, line in enumerate(lines)
+                if marked_up or number < count
+            ]
+    except (EOFError, ValueError) as error:
+        raise OSError(f"{path} cannot be read: {error}") from None
 
 
 def write(folder: Path, files: Iterable[tuple[str, str]], source: Path | None) -> None:

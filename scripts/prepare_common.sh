@@ -32,7 +32,7 @@ read_options() {
       --output) output=${2:?--output needs a folder}; shift 2 ;;
       --sample) sample=yes; shift ;;
       -h | --help) usage; exit 0 ;;
-      *) usage >&2; exit 2 ;;
+      *) usage >&2; echo "error: unknown option $1" >&2; exit 2 ;;
     esac
   done
   mirror=${mirror%/} output=${output%/} work=${output%/}.preparing

@@ -7,18 +7,17 @@ source "$scripts/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_glue.sh --sentencepiece MODEL --dictionary DICT [--albert]
+usage: bash scripts/prepare_glue.sh --sentencepiece MODEL --dictionary DICT
          [--tasks TASK,...] [--source DIR [--download-rest] | --mirror URL] [--output DIR] [--sample]
 
 Downloads the TSV files of GLUE (Wang et al. 2019), splits their sentences with the SentencePiece
 model of a pre-trained model and binarises them with its dictionary. DIR/bin has one folder for each
-task, for scripts/finetune_glue.sh. Labels are numbered in a fixed order, the scores of STS-B are
+task, for scripts/finetune_glue.sh. For ALBERT's pieces the text is prepared as ALBERT's: lower
+case, no accents, plain quotes, commas after numbers apart. Labels are numbered in a fixed order, the scores of STS-B are
 divided by 5. Test sets are left out, for their labels are secret.
 
   --sentencepiece MODEL  the .model file that split the text of the pre-training
   --dictionary DICT      dict.txt of the data folder of the pre-training
-  --albert               prepare the text as ALBERT's was: lower case, no accents, plain quotes,
-                         commas after numbers apart
   --tasks TASK,...       some of CoLA,SST-2,MRPC,STS-B,QQP,MNLI,QNLI,RTE,WNLI (default: all)
   --source DIR   a local copy instead of the download, in DIR or DIR/glue: TASK/train.tsv and
                  TASK/dev.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv), plain or .gz; or
@@ -32,12 +31,11 @@ END
 }
 
 all=CoLA,SST-2,MRPC,STS-B,QQP,MNLI,QNLI,RTE,WNLI
-pieces="" dictionary="" albert="" chosen=$all target=data/glue others=()
+pieces="" dictionary="" chosen=$all target=data/glue others=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --sentencepiece) pieces=${2:?--sentencepiece needs a file}; shift 2 ;;
     --dictionary) dictionary=${2:?--dictionary needs a file}; shift 2 ;;
-    --albert) albert=--albert; shift ;;
     --tasks) chosen=${2:?--tasks needs names}; shift 2 ;;
     --download-rest) download_rest=yes; shift ;;
     --output) target=${2:?--output needs a folder}; others+=("$1" "$2"); shift 2 ;;
@@ -83,7 +81,6 @@ settings() {
   printf '%s\n' "${tasks[@]}" | LC_ALL=C sort -u
   sha256sum <"$pieces"
   sha256sum <"$dictionary"
-  printf '%s' "$albert"
 }
 
 for folder in "${target%/}" "${target%/}.preparing"; do
@@ -198,7 +195,7 @@ write_tsv() {
 write_bin() {
   python "$scripts/glue.py" binarise --tsv "$work/tsv" --output "$part" \
     --tasks "$(IFS=,; echo "${tasks[*]}")" --sentencepiece "$pieces" \
-    --dictionary "$dictionary" $albert ${sample:+--sample} ||
+    --dictionary "$dictionary" ${sample:+--sample} ||
     { rm -rf "$work/tsv"; exit 1; } # which may be at fault
 }
 

@@ -57,6 +57,8 @@ write_text() {
       fi
       plain "$file" >"$part/$split.$language"
       check_text "$part/$split.$language" "${lines[$split]}"
+      ! LC_ALL=C grep -q '[A-Z]' "$part/$split.$language" ||
+        differs "$split.$language has capitals: the release's lower-cased, tokenised text is needed"
       note_sum "$part/$split.$language" # the download's, of a compressed copy too
     done
   done

@@ -19,19 +19,15 @@ _SIZE_FILLER = "madeupword"  # fairseq-preprocess's
 
 
 class Pieces:
-    """Sentences as numbers of a pre-trained model.
-
-    Args:
-        albert: whether sentences are prepared as ALBERT's (Lan et al. 2020) are, whose
-            SentencePiece model has no capitals.
+    """Sentences as numbers of a pre-trained model; for ALBERT's pieces (Lan et al. 2020), which
+    have ``[CLS]`` and no capitals, they are prepared as ALBERT's.
 
     Raises:
         GlueError: a file cannot be read, or one does not belong to the other.
     """
 
-    def __init__(self, sentencepiece_model: Path, dictionary: Path, albert: bool = False):
+    def __init__(self, sentencepiece_model: Path, dictionary: Path):
         self.dictionary_file = dictionary
-        self.albert = albert
         for path in (sentencepiece_model, dictionary):
             if not path.is_file():
                 raise GlueError(f"{path}: there is no such file")
@@ -45,10 +41,12 @@ class Pieces:
             self.dictionary = Dictionary.load(str(dictionary))
         except (ValueError, RuntimeError) as error:
             raise GlueError(f"{dictionary} is no dictionary of fairseq ({error})") from None
-        self._require_common()
-
-    def _require_common(self) -> None:
         pieces = {self.processor.id_to_piece(i) for i in range(self.processor.get_piece_size())}
+        self._require_common(pieces)
+        cased = any(piece != piece.lower() for piece in pieces - {"[CLS]", "[SEP]", "[MASK]"})
+        self.albert = "[CLS]" in pieces and not cased
+
+    def _require_common(self, pieces: set[str]) -> None:
         symbols = self.dictionary.symbols[self.dictionary.nspecial :]
         symbols = [symbol for symbol in symbols if not symbol.startswith(_SIZE_FILLER)]
         common = sum(symbol in pieces for symbol in symbols)

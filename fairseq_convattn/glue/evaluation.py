@@ -87,7 +87,10 @@ def example_lengths(task: GlueTask, data: Path, subset: str, separators: int) ->
         prefix = data / f"input{number}" / subset
         sentences = load_indexed_dataset(str(prefix), None)
         if sentences is None:
-            raise GlueError(f"there is no {prefix}.idx; scripts/prepare_glue.sh writes it")
+            raise GlueError(
+                f"there is no {prefix}.idx; --data is the folder bin that scripts/prepare_glue.sh "
+                "has written"
+            )
         # every sentence has a </s> after it; <s> is before the first
         before = 1 if lengths is None else separators - 1
         lengths = sentences.sizes + before + (0 if lengths is None else lengths)

@@ -77,7 +77,7 @@ def command_line() -> argparse.ArgumentParser:
         help=f"{', '.join(STAGES)} or all (default)",
     )
     add("--mixer", choices=tuple(ARCHITECTURE_NAMES), help="default: the paper's own")
-    add("--seed", type=_positive, default=1, metavar="N", help="(default: 1)")
+    add("--seed", type=_positive, metavar="N", help="of training (default: 1)")
     add("--checkpoint", type=Path, metavar="FILE", help="evaluate this one and train none")
     add("--source", type=Path, metavar="DIR", help="a local copy of the corpus")
     add("--data", type=Path, metavar="DIR", help="prepared data (default: data/CORPUS)")
@@ -143,13 +143,15 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
         option = name.split("=")[0] if name.startswith("--") else name[:2]
         if reason := _SET_BY_THE_RECIPE.get(option):
             raise RecipeError(f"{name} after --: the recipe sets it ({reason})")
-    if options.checkpoint and (options.smoke or extra):
+    if options.checkpoint and (options.smoke or extra or options.seed or options.source):
         raise RecipeError(
-            "--checkpoint trains nothing: leave out --smoke and fairseq-train's options after --"
+            "--checkpoint prepares and trains nothing: leave out --smoke, --seed, --source and "
+            "fairseq-train's options after --"
         )
+    seed = options.seed or 1
     if options.source and not options.source.is_dir():
         raise RecipeError(f"--source {options.source} is no folder")
-    name = f"{options.recipe}-{mixer}-seed{options.seed}"
+    name = f"{options.recipe}-{mixer}-seed{seed}"
     if options.checkpoint:
         if options.mixer:
             raise RecipeError("--checkpoint FILE says which mixer it has: it goes with no --mixer")
@@ -161,7 +163,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
     data = options.data or (output / "data" if options.smoke else Path("data", recipe.corpus))
     return Settings(
         mixer=mixer,
-        seed=options.seed,
+        seed=seed,
         output=output,
         data=data,
         devices=devices,
@@ -219,8 +221,8 @@ def _dry_run(
     lines += [f"# our reading: {recipe.reading}"] if recipe.reading else []
     if "train" in chosen:
         architecture = recipe.architecture(settings)
-        lines.append(f"# --arch {architecture} is {preset_options(architecture)}")
-        lines.append(f"# {settings.devices.explain(recipe.used_batch(settings))}")
+        lines.append(f"# --arch {architecture} presets {preset_options(architecture)}")
+        lines.append(f"# {_explained(recipe, settings)}")
         lines += [] if settings.smoke else [f"# {note}" for note in settings.devices.notes()]
     several = "train" in chosen and settings.devices.nodes > 1
     folder = _train_log(settings).parent if several else settings.output
@@ -235,6 +237,11 @@ def _dry_run(
         else:
             lines += stage.lines()
     return lines
+
+
+def _explained(recipe: Recipe, settings: Settings) -> str:
+    whose = "a smoke test's" if settings.smoke else "the recipe's"
+    return settings.devices.explain(recipe.used_batch(settings), whose)
 
 
 def _require_modules(recipe: Recipe, chosen: Sequence[str]) -> None:
@@ -255,9 +262,12 @@ def _run(
         chosen = _elsewhere(settings, runner, chosen)
     elif "train" in chosen and not list(settings.checkpoints.glob("*.pt*")):
         runner.start_over(_stage("train", stages))
+    prepared = (settings.data, settings.data.with_name(f"{settings.data.name}.preparing"))
+    if "prepare" in chosen and not any(path.exists() for path in prepared):
+        runner.start_over(_stage("prepare", stages))
     runner.check(chosen)
     if "train" in chosen:
-        print(settings.devices.explain(recipe.used_batch(settings)), flush=True)
+        print(_explained(recipe, settings), flush=True)
 
     def before(stage: Stage) -> None:
         if stage.name != "prepare" and not list(settings.binarised.glob("dict*.txt")):

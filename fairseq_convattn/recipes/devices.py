@@ -97,13 +97,13 @@ class Devices:
             return []
         return ["--fp16, for this machine has no GPU to ask: -- --bf16 where they compute in it"]
 
-    def explain(self, batch: Batch) -> str:
-        """The arithmetic of an update, for people."""
+    def explain(self, batch: Batch, whose: str) -> str:
+        """The arithmetic of an update, for people; ``whose`` the batch is."""
         here = f"{self.workers} GPU{'s' if self.workers > 1 else ''}" if self.gpus else "the CPU"
         return (
             f"{batch.per_update:,} {batch.unit} an update, on {here}: {self.workers} x "
             f"{batch.size:,} x update-freq {batch.update_freq_for(self.workers)} "
-            f"(the recipe's {batch.workers} x {batch.size:,} x {batch.update_freq})"
+            f"({whose} {batch.workers} x {batch.size:,} x {batch.update_freq})"
         )
 
     def launch_lines(self, command: str, log: Path, end: Path) -> list[str]:

@@ -112,7 +112,7 @@ def results(
         "reading": recipe.reading,
         "mixer": settings.mixer,
         "architecture": None if settings.checkpoint else recipe.architecture(settings),
-        "seed": settings.seed,
+        "seed": None if settings.checkpoint else settings.seed,
         "smoke": settings.smoke,
         "checkpoint": str(settings.checkpoint) if settings.checkpoint else None,
         "batch": {

@@ -199,7 +199,12 @@ def exclusive(output: Path):
                 f"another run is writing to {output}; wait for it or choose another with --output"
             ) from None
         os.set_inheritable(lock.fileno(), True)  # by commands, which may outlive this process
-        yield
+        try:
+            yield
+        finally:
+            if [path.name for path in output.iterdir()] == ["lock"]:  # refused before any work
+                (output / "lock").unlink()
+                output.rmdir()
 
 
 def _execute(command: Command, log: Path) -> int:

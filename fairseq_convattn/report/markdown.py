@@ -11,9 +11,8 @@ from .tables import (
     score_table,
     significance_signatures,
     significance_table,
+    warnings,
 )
-
-SMOKE = "Smoke tests: they show that every stage runs, their scores mean nothing."
 
 
 def markdown(sections: Sequence[Section]) -> str:
@@ -21,7 +20,7 @@ def markdown(sections: Sequence[Section]) -> str:
     parts = []
     for section in sections:
         parts.append(f"## {_text(section.title)}")
-        parts += [SMOKE] if section.smoke else []
+        parts += warnings(section)
         parts.append(_table(score_table(section)))
         notes = [
             f"- {_text(note.score)}: {_code(note.signature)}; published: {_text(note.published)}"

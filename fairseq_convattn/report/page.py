@@ -6,7 +6,6 @@ from typing import Any
 
 from .. import __version__
 from .chart import Line, chart, mean_curve, swatch
-from .markdown import SMOKE
 from .runs import Run
 from .samples import Sample, samples
 from .significance import EXPLANATION
@@ -22,6 +21,7 @@ from .tables import (
     score_table,
     significance_signatures,
     significance_table,
+    warnings,
 )
 
 # nothing is fetched and no script runs, whatever texts the page has
@@ -73,7 +73,7 @@ def _section(section: Section, count: int, several: bool) -> list[str]:
         return f'<{level} class="part">{title}</{level}>'
 
     parts = [f'<h2 class="recipe">{escape(section.title)}</h2>'] if several else []
-    parts += [f'<p class="warning">{SMOKE}</p>'] if section.smoke else []
+    parts += [f'<p class="warning">{escape(text)}</p>' for text in warnings(section)]
     parts += [part("Scores"), _table(score_table(section), "Scores", grouped=True)]
     parts.append(
         '<p class="soft">Spread: of several seeds \u00b1 the standard deviation, of a single one '

@@ -83,6 +83,16 @@ class Section:
         return self.systems[0].runs[0]
 
     @property
+    def differing_texts(self) -> list[str]:
+        """The original texts that are not the same in all runs that have them."""
+        sums: dict[str, set[str]] = {}
+        for system in self.systems:
+            for run in system.runs:
+                for name, digest in (run.content.get("data") or {}).items():
+                    sums.setdefault(name, set()).add(digest)
+        return [name for name, found in sums.items() if name.startswith("text/") and len(found) > 1]
+
+    @property
     def score_names(self) -> list[str]:
         names = (s["name"] for system in self.systems for run in system.runs for s in run.scores)
         return list(dict.fromkeys(names))

@@ -33,6 +33,16 @@ class Note(NamedTuple):
     published: str
 
 
+def warnings(section: Section) -> list[str]:
+    """What is to be known before the scores are compared."""
+    found = []
+    if section.smoke:
+        found.append("Smoke tests: they show that every stage runs, their scores mean nothing.")
+    if names := section.differing_texts:
+        found.append(f"Not all runs have the same {', '.join(names)}: their scores do not compare.")
+    return found
+
+
 def score_table(section: Section) -> Table:
     """Every score of every system, beside the published figure of the same mixer."""
     columns = ("score", "system", "seeds", "result", "spread", "published", "difference")

@@ -140,25 +140,6 @@ def test_local_files_serve_and_none_may_be_missing(
     assert not list(tmp_path.glob("other*"))
 
 
-def test_alberts_text_is_of_other_settings(scripts, miniature, pretrained_files, tmp_path):
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(pretrained_files[0]))
-    arguments = (
-        "--tasks",
-        "RTE",
-        "--source",
-        miniature[0],
-        "--sample",
-        "--output",
-        tmp_path / "out",
-    )
-    arguments = options(pretrained_files, *arguments)
-    assert scripts.prepare(*arguments, "--albert").returncode == 0
-    texts = sentences(tmp_path / "out" / "bin" / "RTE" / "input0", "train", processor)
-    original = [plain(cells["sentence1"]) for cells in miniature[1]["RTE", "train"]]
-    assert texts == [text.lower() for text in original] != original
-    assert_refused(scripts.prepare(*arguments), "is for another model; remove it or choose another")
-
-
 @pytest.mark.parametrize("folder", ["", "MRPC"])
 def test_mrpc_is_cut_by_the_list_of_its_dev_set(
     scripts, miniature, pretrained_files, tmp_path, folder

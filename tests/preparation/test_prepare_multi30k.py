@@ -68,6 +68,16 @@ def test_says_what_is_missing(tmp_path):
     assert run.returncode == 1 and "choose another folder" in run.stderr
 
 
+def test_text_with_capitals_is_not_the_releases(scripts, tmp_path):
+    (tmp_path / "source").mkdir()
+    for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
+        for language in ("en", "de"):
+            (tmp_path / "source" / f"{split}.{language}").write_text("A dog .\n")
+    scripts.for_release("multi30k", train=1, val=1, test_2016_flickr=1, test_2017_flickr=1)
+    arguments = ("multi30k", "--source", tmp_path / "source", "--output", tmp_path / "out")
+    assert_refused(scripts.prepare(*arguments), "train.en has capitals: the release's lower-cased")
+
+
 def test_a_download_of_another_size_is_discarded(scripts, mirror, tmp_path):
     mirror.folder.mkdir()
     (mirror.folder / "train.lc.norm.tok.en").write_text("<html>\nNot found\n")
@@ -84,7 +94,7 @@ def test_downloads_are_whole_and_their_checksums_are_noted(scripts, mirror, tmp_
     lines |= {"test_2016_flickr": 4, "test_2017_flickr": 3}
     for split, count in lines.items():
         for language in ("en", "de"):
-            text = sentences(rng, count)
+            text = sentences(rng, count).lower()
             (mirror.folder / f"{split}.lc.norm.tok.{language}").write_text(text, encoding="utf-8")
     scripts.for_release("multi30k", **lines)
     arguments = ("multi30k", "--mirror", mirror.address, "--output", tmp_path / "out")

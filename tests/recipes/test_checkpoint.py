@@ -118,7 +118,8 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, c
         main(arguments)
     prepare = command_line().parse_intermixed_args(arguments)
     stages = catalogue.recipe("multi30k").stages(resolve(prepare, catalogue.recipe("multi30k"), []))
-    Runner(output, stages).finish(stages[0], begun="", seconds=0)
+    with exclusive(output):
+        Runner(output, stages).finish(stages[0], begun="", seconds=0)
 
     def ended(node: int) -> None:
         main(arguments)
@@ -176,6 +177,18 @@ def test_other_options_are_refused_once_there_is_a_checkpoint(tmp_path):
     (output / "checkpoints" / "checkpoint1.pt").touch()
     with pytest.raises(SystemExit, match="was run with other options .without --dropout 0.9"):
         main(other)
+
+
+def test_a_preparation_that_wrote_nothing_may_have_another_source(tmp_path):
+    output, data = tmp_path / "run", tmp_path / "data"
+    arguments = ["multi30k", "prepare", "--output", str(output), "--data", str(data), "--source"]
+    for source in ("a", "b"):
+        (tmp_path / source).mkdir()
+        with pytest.raises(SystemExit, match=f"no train.en in .*{tmp_path / source}"):
+            main([*arguments, str(tmp_path / source)])
+    data.mkdir()
+    with pytest.raises(SystemExit, match="was run with other options"):
+        main([*arguments, str(tmp_path / "a")])
 
 
 @pytest.mark.parametrize("left", ["nothing", "half", "whole"])

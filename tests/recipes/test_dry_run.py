@@ -233,6 +233,7 @@ def test_a_smoke_test_is_not_told_of_gpus(capsys):
         ("multi30k -- --arch transformer", "the recipe sets it (--mixer chooses it)"),
         ("multi30k --source /nowhere", "--source /nowhere is no folder"),
         ("multi30k --checkpoint /no/file.pt", "/no/file.pt: there is no such file"),
+        ("multi30k --checkpoint /no/file.pt --seed 2", "leave out --smoke, --seed, --source"),
     ],
 )
 def test_what_cannot_work_is_one_line_before_any_work(arguments, error):

@@ -142,6 +142,12 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"release"}
 
 
+def test_a_run_that_is_refused_leaves_no_folder(tmp_path):
+    with pytest.raises(RecipeError, match="prepare has to be done first"):
+        run(tmp_path / "run", five_stages(tmp_path / "run"), ["train"])
+    assert not (tmp_path / "run").exists()
+
+
 def test_stages_have_an_order(tmp_path):
     stages = five_stages(tmp_path)
     with pytest.raises(RecipeError, match="the stage prepare has to be done first"):

@@ -202,6 +202,18 @@ def test_smoke_tests_are_called_that_and_not_compared(tmp_path, report):
         assert "their scores mean nothing" in text
 
 
+def test_runs_on_other_texts_are_told_apart(tmp_path, report):
+    runs = [write_run(tmp_path / name, name, scores={"BLEU": 9.0}) for name in ("dynamic", "tisa")]
+    for text, differ in (("same", False), ("other", True)):
+        for run, digest in zip(runs, ("same", text), strict=True):
+            content = json.loads((run / "results.json").read_text(encoding="utf-8"))
+            content["data"] = {"bin/dict.en.txt": str(run), "text/test.de": digest}
+            write_json(content, run / "results.json")
+        page, printed = report(*runs)
+        for found in (page.text, printed):
+            assert ("Not all runs have the same text/test.de: their" in found) == differ
+
+
 def test_outputs_side_by_side(tmp_path, report):
     texts = [f"dynamic {i}" for i in range(9)]
     runs = [
