@@ -431,7 +431,9 @@ def test_what_does_not_fit_is_refused_before_training(folder, model, roberta, tm
         with pytest.raises(GlueError, match=match):
             finetune(run_of(task, folder, checkpoint, output, **chosen), [1])
 
-    refused("RTE", model, "there is no .*RTE/input0/train.idx; scripts/prepare_glue.sh writes it")
+    refused("RTE", model, "there is no .*RTE/input0/train.idx; --data is the folder bin that")
+    extra = (*ON_CPU, "--droput", "0.1")
+    refused("MRPC", model, "^after --: unrecognized arguments: --droput 0.1$", extra=extra)
     refused("MRPC", roberta, "learned embeddings of 32 positions", max_positions=16)
     refused("MRPC", tmp_path / "none.pt", "there is no such file")
     train(

@@ -22,6 +22,7 @@ from fairseq.data import Dictionary
 import fairseq_convattn
 
 from ..checkpoint_files import restore_last
+from ..training_options import refusal
 from .evaluation import evaluate, example_lengths
 from .pretrained import Pretrained, read_pretrained
 from .report import summary, table, write_json
@@ -100,6 +101,9 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
             f"{run.model} has learned embeddings of {pretrained.max_positions} positions; "
             f"--max-positions {run.max_positions} does not go with them"
         )
+    command = _command(run, pretrained, examples=1, seed=1, folder=run.output)
+    if run.extra and (reason := refusal(command[1:])):
+        raise GlueError(f"after --: {reason}")
 
 
 def _lock(file: TextIO, output: Path) -> None:

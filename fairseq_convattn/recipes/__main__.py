@@ -14,12 +14,12 @@ import torch
 from ..architectures.overview import preset_options
 from ..architectures.presets import ARCHITECTURE_NAMES
 from ..checkpoint_files import CheckpointError, restore_last
+from ..training_options import refusal
 from . import catalogue
 from .checkpoint import evaluated, require_dictionaries, updates_done
 from .command import Stage
 from .devices import Batch, Devices, choose_devices, require_devices
 from .errors import RecipeError
-from .further_options import require_known
 from .recipe import STAGES, Recipe
 from .record import results, score_lines, sha256, write_json
 from .runner import Runner, exclusive
@@ -119,8 +119,8 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     settings = resolve(options, recipe, extra)
     stages = recipe.stages(settings)
     chosen = _chosen(options.stages, stages)
-    if extra:
-        require_known(_stage("train", stages).commands[0])
+    if extra and (reason := refusal(_stage("train", stages).commands[0].words()[1:])):
+        raise RecipeError(f"after --: {reason}")
     if options.dry_run:
         print("\n".join(_dry_run(recipe, settings, stages, chosen)))
         return
