@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,7 +34,16 @@ _SIZES = (
     *("hidden_size", "embedding_size", "intermediate_size", "num_attention_heads"),
     *("num_hidden_layers", "max_position_embeddings", "type_vocab_size"),
 )
-_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
+_DROPOUTS = {  # transformers' defaults, as below
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "classifier_dropout_prob": 0.1,
+}
+_DEFAULTS = {
+    **_DROPOUTS,
+    **dict.fromkeys(("num_hidden_groups", "inner_group_num"), 1),
+    "position_embedding_type": "absolute",
+}
 _SPECIAL = {"<s>": "[CLS]", "<pad>": "<pad>", "</s>": "[SEP]", "<unk>": "<unk>", "<mask>": "[MASK]"}
 
 _ENCODER = "encoder.sentence_encoder"
@@ -91,31 +100,29 @@ def convert_albert(folder: Path, output: Path, mixer: str, keep_positions: bool)
     dictionary = _dictionary(pieces)
     args = _options(config, mixer, keep_positions or mixer == "attention")
     state = _state(weights, pieces, dictionary, args)
+    with TemporaryDirectory(dir=output.parent, prefix=".writing-") as directory:
+        written = Path(directory, "complete")
+        written.mkdir()
+        torch.save(_checkpoint(state, args, mixer), written / "checkpoint.pt")
+        _save_dictionary(dictionary, written / "dict.txt")
+        shutil.copyfile(folder / "spiece.model", written / "sentencepiece.bpe.model")
+        require_new(output)
+        os.rename(written, output)
+
+
+def _checkpoint(state: dict[str, Tensor], args: Namespace, mixer: str) -> dict[str, Any]:
+    """What fairseq's trainer would have written before its first update."""
     cfg = plain_configuration("masked_lm", _MODEL, "masked_lm")
     cfg["task"]["tokens_per_sample"] = args.max_positions
     cfg["model"] = {**vars(args), "_name": _MODEL, "arch": _architecture(mixer)}
-    checkpoint = {
+    optimizer = {"optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
+    return {
         "args": None,
         "cfg": cfg,
         "model": state,
-        "optimizer_history": [
-            {
-                "criterion_name": "masked_lm",
-                "optimizer_name": "",
-                "lr_scheduler_state": {},
-                "num_updates": 0,
-            }
-        ],
+        "optimizer_history": [{"criterion_name": "masked_lm", **optimizer}],
         "extra_state": {"train_iterator": {"epoch": 1}},
     }
-    with TemporaryDirectory(dir=output.parent, prefix=".writing-") as directory:
-        complete_folder = Path(directory, "complete")
-        complete_folder.mkdir()
-        torch.save(checkpoint, complete_folder / "checkpoint.pt")
-        _save_dictionary(dictionary, complete_folder / "dict.txt")
-        shutil.copyfile(folder / "spiece.model", complete_folder / "sentencepiece.bpe.model")
-        require_new(output)
-        os.rename(complete_folder, output)
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
@@ -125,26 +132,31 @@ def _configuration(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder}: no config.json that can be read ({error})") from None
     if not isinstance(config, dict) or config.get("model_type") != "albert":
         raise CheckpointError(f"{folder}/config.json is not of an ALBERT model")
+    config = _DEFAULTS | config
+    for wrong in _unfit(config):
+        raise CheckpointError(f"{folder}/config.json: {wrong}")
+    return config
+
+
+def _unfit(config: dict[str, Any]) -> Iterator[str]:
+    """What our model cannot be."""
     for name in _SIZES:
         if type(config.get(name)) is not int or config[name] < 1:
-            raise CheckpointError(f"{folder}: {name} is {config.get(name)}, not a size")
+            yield f"{name} is {config.get(name)}, not a size"
     for name in _DROPOUTS:
-        if not isinstance(config.setdefault(name, 0.0), (int, float)):
-            raise CheckpointError(f"{folder}: {name} is {config[name]}, not a probability")
+        if not isinstance(config[name], (int, float)):
+            yield f"{name} is {config[name]}, not a probability"
     for name in ("num_hidden_groups", "inner_group_num"):
-        if config.get(name, 1) != 1:
-            raise CheckpointError(f"{folder}: {name} is {config[name]}; all layers must share one")
-    if config.get("position_embedding_type", "absolute") != "absolute":
-        raise CheckpointError(f"{folder}: its positions are {config['position_embedding_type']}")
+        if config[name] != 1:
+            yield f"{name} is {config[name]}; all layers must share one"
+    if config["position_embedding_type"] != "absolute":
+        yield f"its positions are {config['position_embedding_type']}"
     if config["hidden_size"] % config["num_attention_heads"]:
-        heads = config["num_attention_heads"]
-        raise CheckpointError(f"{folder}: {heads} heads do not divide {config['hidden_size']}")
+        yield f"{config['num_attention_heads']} heads do not divide {config['hidden_size']}"
     if config["embedding_size"] == config["hidden_size"]:
-        raise CheckpointError(f"{folder}: embeddings as wide as the model have no map between them")
+        yield "embeddings as wide as the model have no map between them"
     if str(config.get("hidden_act")) not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
-        raise CheckpointError(f"{folder}: hidden_act {config.get('hidden_act')} is none of {known}")
-    return config
+        yield f"hidden_act {config.get('hidden_act')} is none of {', '.join(_ACTIVATIONS)}"
 
 
 def _weights(folder: Path) -> Mapping[str, Tensor]:
