@@ -258,13 +258,9 @@ def _run(
     command: str, recipe: Recipe, settings: Settings, stages: Sequence[Stage], chosen: Sequence[str]
 ) -> None:
     runner = Runner(settings.output, stages)
+    _start_over(settings, runner, chosen)
     if "train" in chosen and settings.devices.nodes > 1:
         chosen = _elsewhere(settings, runner, chosen)
-    elif "train" in chosen and not list(settings.checkpoints.glob("*.pt*")):
-        runner.start_over(_stage("train", stages))
-    prepared = (settings.data, settings.data.with_name(f"{settings.data.name}.preparing"))
-    if "prepare" in chosen and not any(path.exists() for path in prepared):
-        runner.start_over(_stage("prepare", stages))
     runner.check(chosen)
     if "train" in chosen:
         print(_explained(recipe, settings), flush=True)
@@ -286,6 +282,18 @@ def _run(
     print(f"wrote {path}")
     if scores:
         print("\n".join(("", *score_lines(recipe, settings, scores))))
+
+
+def _start_over(settings: Settings, runner: Runner, chosen: Sequence[str]) -> None:
+    """Let the chosen stages that have made nothing begin with other options."""
+    data = settings.data
+    made = {
+        "prepare": [data, data.with_name(f"{data.name}.preparing")],
+        "train": list(settings.checkpoints.glob("*.pt*")),
+    }
+    for name in chosen:
+        if not any(path.exists() for path in made.get(name, [settings.output])):
+            runner.start_over(_stage(name, runner.stages))
 
 
 def _elsewhere(settings: Settings, runner: Runner, chosen: Sequence[str]) -> list[str]:
