@@ -42,7 +42,6 @@ SHAPE = {
     "decoder_attention_heads": 8,
     "share_decoder_input_output_embed": True,
     "dropout": 0.1,
-    "attention_dropout": 0.1,
 }
 TYPES = 8_000
 
