@@ -343,7 +343,9 @@ def plot(rows: list[dict], file: Path) -> None:
             axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
             axis.minorticks_off()
             axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize="x-small")
+    drawn = (axis.get_legend_handles_labels() for axis in axes.flat)
+    legend = {label: line for shown in drawn for line, label in zip(*shown, strict=True)}
+    figure.legend(legend.values(), legend, loc="outside lower center", ncols=len(legend))
     figure.savefig(file)
 
 
