@@ -42,6 +42,7 @@ SHAPE = {
     "decoder_attention_heads": 8,
     "share_decoder_input_output_embed": True,
     "dropout": 0.1,
+    "attention_dropout": 0.0,
 }
 TYPES = 8_000
 
@@ -222,7 +223,8 @@ def main() -> None:
                 )
                 figures = f"{memory:12,.0f}{per_token:14.3f}" if result else "  out of memory"
                 print(f"{task:10}{_label(model):26}{tokens:8,}{figures}", flush=True)
-    save(rows, FIELDS, arguments.csv, arguments.plot, plot)
+                save(rows, FIELDS, arguments.csv)
+    save(rows, FIELDS, picture=arguments.plot, plot=plot)
 
 
 if __name__ == "__main__":
