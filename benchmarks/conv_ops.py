@@ -15,6 +15,7 @@ fairseq its modules are left out. Linux only.
 """
 
 import argparse
+import functools
 import importlib.util
 import itertools
 import os
@@ -27,6 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from convolution_plot import plot
 from measuring import (
     GRAPH,
     ROUNDS,
@@ -59,6 +61,7 @@ FIELDS = (
 MEASURED = FIELDS.index("milliseconds")  # the fields before it say what was
 MATRIX = {"cpu": 1024, "cuda": 8192}  # rows and columns of the product
 ALL_THREADS = sorted({1, os.cpu_count()})
+DRAW = functools.partial(plot, ours=OURS, floors=FLOORS)
 FEW_TAPS = 8  # up to which the native kernels compute otherwise
 
 
@@ -302,53 +305,6 @@ BOUNDS = (
 )
 
 
-def plot(rows: list[dict], file: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    fewest = min(row["threads"] for row in rows)
-    rows = [row for row in rows if row["threads"] == fewest]
-    panels = list(dict.fromkeys((r["convolution"], r["kernel_size"]) for r in rows))
-    passes = list(dict.fromkeys(row["pass"] for row in rows))
-    size = 4.2 * len(panels), 3.6 * len(passes)
-    names = dict.fromkeys(row["implementation"] for row in rows)
-    colours = {name: f"C{i}" for i, name in enumerate(names)}
-    figure, axes = pyplot.subplots(
-        len(passes), len(panels), figsize=size, squeeze=False, layout="constrained"
-    )
-    for line, which in zip(axes, passes, strict=True):
-        for axis, panel in zip(line, panels, strict=True):
-            mine = [
-                r
-                for r in rows
-                if (r["pass"], r["convolution"], r["kernel_size"]) == (which, *panel)
-            ]
-            for name in dict.fromkeys(row["implementation"] for row in mine):
-                points = [
-                    (r["tokens"], r["milliseconds"]) for r in mine if r["implementation"] == name
-                ]
-                style = "-o" if name in OURS else ":." if name in FLOORS else "--s"
-                axis.plot(
-                    *zip(*sorted(points), strict=True),
-                    style,
-                    label=name,
-                    color=colours[name],
-                    markersize=4,
-                )
-            title = f"{which}: {panel[0]}, {panel[1]} taps, {fewest} thread{'s' * (fewest > 1)}"
-            axis.set(title=title, xlabel="tokens", ylabel="ms", xscale="log", yscale="log")
-            ticks = sorted({row["tokens"] for row in mine})
-            axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
-            axis.minorticks_off()
-            axis.grid(alpha=0.3)
-    drawn = (axis.get_legend_handles_labels() for axis in axes.flat)
-    legend = {label: line for shown in drawn for line, label in zip(*shown, strict=True)}
-    figure.legend(legend.values(), legend, loc="outside lower center", ncols=len(legend))
-    figure.savefig(file)
-
-
 def _sizes(text: str) -> list[int]:
     return [positive(size) for size in text.split(",")]
 
@@ -473,7 +429,7 @@ def main() -> None:
         rows = [row for row in rows if row["kernel_size"] in arguments.kernel_sizes]
         if not rows:
             parser.error("--from: there are no figures of these --kernel-sizes")
-        plot(rows, arguments.plot)
+        DRAW(rows, arguments.plot)
         return
     _complete(parser, arguments)
     import torch
@@ -499,7 +455,7 @@ def main() -> None:
         save(rows, FIELDS, arguments.csv)
         left = (time.monotonic() - start) / done * (len(problems) - done) / 60
         print(f"{done} of {len(problems)}, about {left:.0f} min left", file=sys.stderr)
-    save(rows, FIELDS, picture=arguments.plot, plot=plot)
+    save(rows, FIELDS, picture=arguments.plot, plot=DRAW)
     if found := list(bounds(rows)):
         print("", BOUNDS, *found, sep="\n")
 
