@@ -16,27 +16,29 @@
 #include "instruction_sets.h"
 
 #define TILE 64 /* outputs of a tile; a multiple of MOST_ROWS */
-#define BLOCK 16 /* output rows of a strip before the next strip's turn; of MOST_ROWS */
+#define BLOCK 16 /* rows of a head before the next head's turn; a multiple of MOST_ROWS */
 #define CHUNK 64 /* channels of a strip, at most; a multiple of all LANES */
 #define GROUP 1024 /* channels packed together, at most; a multiple of CHUNK */
 #define SCRATCH 300000 /* floats of a group, as many as a core's cache likes; one strip at least */
-#define MOST_ROWS 4 /* at least ROWS */
+#define MOST_ROWS 4 /* ROWS of all */
 #define FEW_TAPS 8 /* whose inputs a core's cache holds, even where rows share its sets */
+
+typedef void copy(const float *const *rows, float *to, long strips, long step, long width);
 
 typedef struct {
     long lanes;
     void (*convolve)(const float *, long, const float *, long, long, float *, long, long, long,
                      long);
     void (*correlate)(const float *, const float *, long, float *, long, float *, long, long, int);
-    void (*spread)(const float *, long, float *, long, long, long);
-    void (*gather)(const float *, long, float *, long, long, long, long, float);
+    copy *spread, *interleave;
+    void (*gather)(const float *, long, long, float *, long, long, long, long, long, float);
     void (*scatter)(const float *, long, float *, long, long, long);
     void (*softmax)(float *, long, long);
     void (*softmax_gradient)(float *, const float *, const float *, long, long);
 } functions;
 
 #define FUNCTIONS(f, lanes) \
-    {lanes,      convolve_##f, correlate_##f, spread_##f, \
+    {lanes,      convolve_##f, correlate_##f, spread_##f, interleave_##f, \
      gather_##f, scatter_##f,  softmax_##f,   softmax_gradient_##f}
 
 static const functions every[] = FOR_EVERY_INSTRUCTION_SET(FUNCTIONS);
@@ -148,7 +150,7 @@ static strip strip_at(const problem *p, int64_t n)
 /* Rows of inputs that a tile reads, and those that kernels may read beyond. */
 static long rows_of(const problem *p)
 {
-    return at_most(p->time > p->inputs ? p->time : p->inputs, TILE) + MOST_ROWS + p->taps;
+    return at_most(p->time > p->inputs ? p->time : p->inputs, TILE) + 2 * MOST_ROWS + p->taps;
 }
 
 /* Strips whose channels lie side by side are packed together, as memory likes it. */
@@ -174,28 +176,37 @@ static float *slot(const tile *t, float *all, long n)
     return all + n * t->rows * CHUNK;
 }
 
-/* `count` rows of a sequence from `from` on, zeros where it has none. */
-static void pack(const tile *t, sequence s, int64_t length, int64_t from, long count, float *to)
+/* A strip's channels at one time as whole vectors, in place or copied to `row`. */
+static const float *channels_at(const tile *t, sequence s, int64_t time, strip q, float *row)
 {
-    strip first = strip_at(t->p, t->first);
+    int64_t at = row_of(&s, time, t->b) + q.channel;
+    if (!t->p->half && q.width == q.channels)
+        return (float *)s.data + at;
+    read(s.data, at, row, q.channels, t->p->half);
+    memset(row + q.channels, 0, 4 * (q.width - q.channels));
+    return row;
+}
+
+/* `count` rows of a sequence from `from` on, with zeros where it has none and up to a multiple of
+   MOST_ROWS. */
+static void pack(const tile *t, sequence s, int64_t length, int64_t from, long count, copy *how,
+                 float *to)
+{
+    static const float zeros[GROUP];
+    float copied[MOST_ROWS][CHUNK] __attribute__((aligned(64)));
     int whole = !t->p->half && t->p->head_dim % strip_at(t->p, 0).width == 0;
-    for (long n = 0; n < count; n++) {
-        int there = from + n >= 0 && from + n < length;
-        int64_t at = there ? row_of(&s, from + n, t->b) : 0;
-        if (whole && there) {
-            use.spread((float *)s.data + at + first.channel, s.index ? 0 : s.time_stride,
-                       to + n * first.width, t->strips, t->rows * CHUNK, first.width);
-            continue;
-        }
-        for (long i = 0; i < t->strips; i++) {
+    long together = whole ? t->strips : 1;
+    int64_t end = length < from + count ? length : from + count;
+    for (long n = 0; n < count; n += MOST_ROWS)
+        for (long i = 0; i < t->strips; i += together) {
             strip q = strip_at(t->p, t->first + i);
-            float *row = slot(t, to, i) + n * q.width;
-            long real = there ? q.channels : 0;
-            if (real)
-                read(s.data, at + q.channel, row, real, t->p->half);
-            memset(row + real, 0, 4 * (q.width - real));
+            const float *rows[MOST_ROWS];
+            for (long r = 0; r < MOST_ROWS; r++) {
+                int64_t time = from + n + r;
+                rows[r] = time >= 0 && time < end ? channels_at(t, s, time, q, copied[r]) : zeros;
+            }
+            how(rows, slot(t, to, i) + n * q.width, together, t->rows * CHUNK, q.width);
         }
-    }
 }
 
 /* Where a strip's outputs from row `first` on go: straight to the tensor if its vectors end where
@@ -230,22 +241,24 @@ static float *taps_slot(const tile *t, float *all, int64_t head)
     return all + (head - strip_at(t->p, t->first).head) * t->rows * t->stride;
 }
 
-/* Row `n` of the weights of all heads from `first` to `end`, of the time `at`. */
-static void read_taps(const tile *t, int64_t first, int64_t end, int64_t at, long n)
+/* Rows from `n` on of the weights of all heads from `first` to `end`, of `count` times from `at`
+   on. */
+static void read_taps(const tile *t, int64_t first, int64_t end, int64_t at, long n, long count)
 {
     const problem *p = t->p;
-    float *row = taps_slot(t, t->w, first) + n * t->stride, fill = p->softmax ? -INFINITY : 0;
+    float *rows = taps_slot(t, t->w, first) + n * t->stride, fill = p->softmax ? -INFINITY : 0;
     int64_t from = taps_of(&p->w, at, t->b, first);
     if (!p->half_taps) {
-        use.gather((float *)p->w.data + from, p->w.head_stride, row, t->rows * t->stride,
-                   end - first, p->taps, t->stride, fill);
+        use.gather((float *)p->w.data + from, p->w.head_stride, p->w.time_stride, rows,
+                   t->rows * t->stride, end - first, count, p->taps, t->stride, fill);
         return;
     }
-    for (int64_t h = first; h < end; h++, row += t->rows * t->stride, from += p->w.head_stride) {
-        read(p->w.data, from, row, p->taps, 1);
-        for (long k = p->taps; k < t->stride; k++)
-            row[k] = fill;
-    }
+    for (int64_t h = first; h < end; h++, rows += t->rows * t->stride, from += p->w.head_stride)
+        for (long i = 0; i < count; i++) {
+            read(p->w.data, from + i * p->w.time_stride, rows + i * t->stride, p->taps, 1);
+            for (long k = p->taps; k < t->stride; k++)
+                rows[i * t->stride + k] = fill;
+        }
 }
 
 /* `count` rows of the weights of all the group's heads from `from` on, zeros where there are
@@ -260,14 +273,16 @@ static void pack_taps(const tile *t, int64_t from, long count)
     long first = from < 0 ? at_most(-from, count) : 0;
     long end = from + count > p->time ? at_most(p->time - from, count) : count;
     end = end > first ? end : first;
-    for (long n = first; n < end; n++)
-        read_taps(t, head, end_head, from + n, n);
+    for (long n = first; n < end; n += BLOCK) {
+        long some = at_most(end - n, BLOCK);
+        read_taps(t, head, end_head, from + n, n, some);
+        for (int64_t h = head; p->softmax && h < end_head; h++)
+            use.softmax(taps_slot(t, t->w, h) + n * t->stride, some, t->stride);
+    }
     for (int64_t h = head; h < end_head; h++) {
         float *w = taps_slot(t, t->w, h), *undropped = taps_slot(t, t->undropped, h);
         memset(w, 0, 4 * first * t->stride);
         memset(w + end * t->stride, 0, 4 * (count - end) * t->stride);
-        if (p->softmax)
-            use.softmax(w + first * t->stride, end - first, t->stride);
         if (!p->kept.data)
             continue;
         memcpy(undropped + first * t->stride, w + first * t->stride,
@@ -278,26 +293,26 @@ static void pack_taps(const tile *t, int64_t from, long count)
     }
 }
 
-/* Rows `at` floats from `data`; whether they are to be written is a constant where this is
-   inlined. */
+/* The lines of rows `at` floats from `data`; whether they are to be written is a constant where
+   this is inlined. */
 static inline __attribute__((always_inline)) void prefetch_rows(
     const float *data, int64_t at, int64_t stride, long rows, long width, const int written)
 {
-    for (long i = 0; i < rows; i++)
-        for (long c = 0; c < width; c += LINE) {
-            void *line = (void *)((uintptr_t)data + 4 * (at + i * stride + c));
+    for (long i = 0; i < rows; i++) {
+        uintptr_t begin = (uintptr_t)data + 4 * (at + i * stride), end = begin + 4 * width;
+        for (uintptr_t line = begin & -(uintptr_t)(4 * LINE); line < end; line += 4 * LINE)
             if (written)
-                __builtin_prefetch(line, 1);
+                __builtin_prefetch((void *)line, 1);
             else
-                __builtin_prefetch(line, 0);
-        }
+                __builtin_prefetch((void *)line, 0);
+    }
 }
 
 /* Outputs of a tile from its inputs packed. */
 static void forward_rows(const tile *t, long time)
 {
     const problem *p = t->p;
-    pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, t->x);
+    pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, use.spread, t->x);
     for (long n = 0; n < time; n += BLOCK)
         for (long i = 0; i < t->strips; i++) {
             strip q = strip_at(p, t->first + i);
@@ -376,7 +391,7 @@ static void input_gradient_tile(const tile *t)
     long time = at_most(p->inputs - t->start, TILE), last = p->taps - 1;
     int64_t from = t->start + p->left - last;
     pack_taps(t, from, time + last);
-    pack(t, p->grad, p->time, from, time + last, t->grad);
+    pack(t, p->grad, p->time, from, time + last, use.spread, t->grad);
     for (long n = 0; n < time; n += BLOCK)
         for (long i = 0; i < t->strips; i++) {
             strip q = strip_at(p, t->first + i);
@@ -427,16 +442,19 @@ static void tap_gradient_tile(const tile *t)
 {
     const problem *p = t->p;
     long time = at_most(p->time - t->start, TILE), first_row = p->taps - 1 - p->left;
-    pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, t->x);
+    pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, use.interleave, t->x);
     if (!p->grad_x.data || p->inputs != p->time || first_row < 0 || p->left < 0) {
         first_row = 0;
-        pack(t, p->grad, p->time, t->start, time, t->grad);
+        pack(t, p->grad, p->time, t->start, time, use.spread, t->grad);
         if (p->softmax)
             pack_taps(t, t->start, time);
     }
     for (long i = 0; i < t->strips; i++) {
         strip q = strip_at(p, t->first + i);
         int add = q.channel > q.head * p->head_dim;
+        if (!p->shared && !add)
+            prefetch_rows(p->grad_w.data, taps_of(&p->grad_w, t->start, t->b, q.head),
+                          p->grad_w.time_stride, time, p->taps, 1);
         use.correlate(slot(t, t->grad, i) + first_row * q.width, slot(t, t->x, i), q.width,
                       t->grad_w, t->stride, t->sums, time, p->taps, add);
         if (q.channel + q.channels == (q.head + 1) * p->head_dim)
@@ -452,7 +470,7 @@ static void *allocate(tile *t)
     size_t slots = strips_of_group(p), inputs = slots * t->rows * CHUNK,
            taps = slots * t->rows * t->stride,
            sizes[] = {inputs, inputs, TILE * CHUNK, taps, p->kept.data ? taps : 0,
-                      TILE * t->stride, MOST_ROWS * t->stride * WIDEST};
+                      TILE * t->stride, TILE * (t->stride + 2 * WIDEST)};
     float **parts[] = {&t->x, &t->grad, &t->y, &t->w, &t->undropped, &t->grad_w, &t->sums};
     size_t size = 0, count = sizeof sizes / sizeof *sizes;
     for (size_t n = 0; n < count; n++)

@@ -1,17 +1,18 @@
 /* The work on one tile of time, for one instruction set; see instruction_sets.h.
 
      ROWS, VECTORS  outputs and vectors of channels whose sums stay in registers
-     WIDE           vectors of channels of ROWS outputs, likewise, for the taps' gradient
+     TIMES          rows of interleaved inputs, of four channels each, that make a vector
+     GROUPS         such vectors whose products with ROWS outputs stay in registers
 */
 
 #define ROWS 4
 #if LANES == 16
 #define VECTORS 4
-#define WIDE 4
 #else
 #define VECTORS 2
-#define WIDE 2
 #endif
+#define TIMES (LANES / 4)
+#define GROUPS 3
 
 /* Each row of whole vectors becomes its softmax; `count` is at most LANES. */
 static void NAME(softmax_block)(float *rows, long count, long stride)
@@ -27,12 +28,12 @@ static void NAME(softmax_block)(float *rows, long count, long stride)
             largest = NAME(larger)(*NAME(at)(row + k), largest);
         *NAME(at)(parts + i * LANES) = largest;
     }
-    *NAME(at)(each) = NAME(reduce)(parts, 1);
+    *NAME(at)(each) = NAME(reduce)(parts, 1) * LOG2_E;
     for (long i = 0; i < count; i++) {
         float *row = rows + i * stride;
         NAME(vector) sum = {0};
         for (long k = 0; k < stride; k += LANES) {
-            NAME(vector) power = NAME(exp2)((*NAME(at)(row + k) - each[i]) * LOG2_E);
+            NAME(vector) power = NAME(exp2)(*NAME(at)(row + k) * LOG2_E - each[i]);
             *NAME(at)(row + k) = power;
             sum += power;
         }
@@ -74,26 +75,55 @@ static void NAME(softmax_gradient)(
     }
 }
 
-/* Copies a row of whole vectors to `strips` places `step` floats apart, `width` to each, and
-   prefetches the row that lies two `row_stride` ahead. */
-static void NAME(spread)(const float *from, long row_stride, float *to, long strips, long step,
-                         long width)
+/* Copies ROWS rows of whole vectors, all at once as memory likes it, to `strips` places `step`
+   floats apart, `width` of each row to each. */
+static void NAME(spread)(const float *const *rows, float *to, long strips, long step, long width)
 {
     for (long i = 0; i < strips; i++)
-        for (long c = 0; c < width; c += LANES) {
-            if (c % LINE == 0)
-                __builtin_prefetch((void *)((uintptr_t)(from + i * width + c) + 8 * row_stride));
-            *NAME(at)(to + i * step + c) = *NAME(at)(from + i * width + c);
-        }
+        for (long c = 0; c < width; c += LANES)
+            UNROLL for (int n = 0; n < ROWS; n++)
+                *NAME(at)(to + i * step + n * width + c) = *NAME(at)(rows[n] + i * width + c);
 }
 
-/* Copies rows of `count` floats to whole vectors, `stride` floats each, filled up with `fill`. */
-static void NAME(gather)(const float *from, long from_step, float *to, long to_step, long rows,
-                         long count, long stride, float fill)
+/* Stores the vectors of the same channels of TIMES rows, four channels of each row in turn. */
+static inline void NAME(braid)(const float *const *rows, long from, float *to)
 {
-    for (long i = 0; i < rows; i++, from += from_step, to += to_step)
-        for (long k = 0; k < stride; k += LANES)
-            *NAME(at)(to + k) = NAME(load)(from + k, count - k, fill);
+#if LANES == 16
+    __m512 a = _mm512_loadu_ps(rows[0] + from), b = _mm512_loadu_ps(rows[1] + from);
+    __m512 c = _mm512_loadu_ps(rows[2] + from), d = _mm512_loadu_ps(rows[3] + from);
+    __m512 ab = _mm512_shuffle_f32x4(a, b, 0x44), cd = _mm512_shuffle_f32x4(c, d, 0x44);
+    _mm512_storeu_ps(to, _mm512_shuffle_f32x4(ab, cd, 0x88));
+    _mm512_storeu_ps(to + 16, _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    ab = _mm512_shuffle_f32x4(a, b, 0xee), cd = _mm512_shuffle_f32x4(c, d, 0xee);
+    _mm512_storeu_ps(to + 32, _mm512_shuffle_f32x4(ab, cd, 0x88));
+    _mm512_storeu_ps(to + 48, _mm512_shuffle_f32x4(ab, cd, 0xdd));
+#else
+    for (int k = 0; k < TIMES; k++)
+        for (int n = 0; n < TIMES; n++)
+            memcpy(to + k * LANES + n * 4, rows[n] + from + k * 4, 16);
+#endif
+}
+
+/* As spread, each TIMES rows interleaved. */
+static void NAME(interleave)(
+    const float *const *rows, float *to, long strips, long step, long width)
+{
+    for (int n = 0; n < ROWS; n += TIMES)
+        for (long i = 0; i < strips; i++)
+            for (long c = 0; c < width; c += LANES)
+                NAME(braid)(rows + n, i * width + c, to + i * step + n * width + c * TIMES);
+}
+
+/* Copies `count` floats of each of `rows` rows, `row_stride` floats apart, to whole vectors, filled
+   up with `fill` to `stride` floats; and so for each of `heads`. */
+static void NAME(gather)(const float *from, long from_head, long row_stride, float *to,
+                         long to_head, long heads, long rows, long count, long stride, float fill)
+{
+    for (long h = 0; h < heads; h++, from += from_head, to += to_head)
+        for (long i = 0; i < rows; i++)
+            for (long k = 0; k < stride; k += LANES)
+                *NAME(at)(to + i * stride + k) =
+                    NAME(load)(from + i * row_stride + k, count - k, fill);
 }
 
 /* Copies `rows` rows of `count` floats from rows of whole vectors. */
@@ -170,62 +200,92 @@ static void NAME(convolve)(
     }
 }
 
-/* Vectors of sums, rows by `stride`: s[i][k] = sum_v g[i][v] x[i + k][v] for `rows` outputs over
-   `vectors` vectors of channels; both are constants where this is inlined. */
-static inline __attribute__((always_inline)) void NAME(products)(
-    const float *g, const float *x, long width, float *s, long stride, long taps, const int rows,
-    const int vectors)
+/* Four floats, again and again. */
+static inline NAME(vector) NAME(repeat)(const float *p)
 {
-    NAME(vector) outputs[ROWS][WIDE];
-    UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int v = 0; v < vectors; v++)
-            outputs[i][v] = *NAME(at)(g + i * width + v * LANES);
-    for (long j = 0; j < taps + rows - 1; j++) {
-        NAME(vector) input[WIDE];
-        UNROLL for (int v = 0; v < vectors; v++)
-            input[v] = *NAME(at)(x + j * width + v * LANES);
-        UNROLL for (int i = 0; i < rows; i++) {
-            NAME(vector) sum = outputs[i][0] * input[0];
-            UNROLL for (int v = 1; v < vectors; v++)
-                sum += outputs[i][v] * input[v];
-            if (j - i >= 0 && j - i < taps)
-                *NAME(at)(s + i * stride + (j - i) * LANES) = sum;
+#if LANES == 16
+    return (NAME(vector))_mm512_broadcast_f32x4(_mm_loadu_ps(p));
+#elif LANES == 8
+    return (NAME(vector))_mm256_broadcast_ps((const __m128 *)p);
+#else
+    return *NAME(at)(p);
+#endif
+}
+
+/* Lane TIMES * i + n of the result is the sum of the n-th four lanes of sums[i]. */
+static inline NAME(vector) NAME(sums_of_four)(const NAME(vector) *sums)
+{
+    NAME(vector) first = NAME(pair)(sums[0], sums[1], 1, 0);
+    NAME(vector) all = NAME(pair)(first, NAME(pair)(sums[2], sums[3], 1, 0), 2, 0);
+#if defined(__clang__)
+    NAME(vector) turned;
+    UNROLL for (int i = 0; i < LANES; i++)
+        turned[i] = all[i % TIMES * 4 + i / TIMES];
+    return turned;
+#else
+    const NAME(ints) lane = *(const NAME(ints) *)LANE;
+    return __builtin_shuffle(all, lane % TIMES * 4 + lane / TIMES);
+#endif
+}
+
+/* s[i][j] = sum_c g[i][c] x[j][c] for ROWS outputs and the inputs of so many groups, a constant
+   where this is inlined. */
+static inline __attribute__((always_inline)) void NAME(products)(
+    const float *g, const float *x, long width, float *s, long stride, const int groups)
+{
+    NAME(vector) sum[GROUPS][ROWS];
+    UNROLL for (int n = 0; n < groups; n++)
+        UNROLL for (int i = 0; i < ROWS; i++)
+            sum[n][i] = (NAME(vector)){0};
+    for (long c = 0; c < width; c += 4) {
+        NAME(vector) input[GROUPS];
+        UNROLL for (int n = 0; n < groups; n++)
+            input[n] = *NAME(at)(x + n * TIMES * width + c * TIMES);
+        UNROLL for (int i = 0; i < ROWS; i++) {
+            NAME(vector) output = NAME(repeat)(g + i * width + c);
+            UNROLL for (int n = 0; n < groups; n++)
+                sum[n][i] += output * input[n];
         }
+    }
+    UNROLL for (int n = 0; n < groups; n++) {
+        float parts[LANES] __attribute__((aligned(64)));
+        *NAME(at)(parts) = NAME(sums_of_four)(sum[n]);
+        UNROLL for (int i = 0; i < ROWS; i++)
+            memcpy(s + i * stride + n * TIMES, parts + i * TIMES, 4 * TIMES);
     }
 }
 
 /* w[i][k] = sum_c g[i][c] x[i + k][c], or that added to it, for rows of `width` channels, whole
-   vectors and at most CHUNK. `s` is room for ROWS rows of as many vectors as `w_stride` floats; w
-   has whole vectors, g a multiple of ROWS rows. */
+   vectors and at most CHUNK; x is interleaved. `s` is room for as many rows as g has, a multiple
+   of ROWS, of `w_stride` + 2 * WIDEST; w has whole vectors. */
 static void NAME(correlate)(
     const float *g, const float *x, long width, float *w, long w_stride, float *s, long time,
     long taps, int add)
 {
-    long stride = w_stride * LANES;
-    for (long i = 0; i < ROWS; i++)
-        memset(s + i * stride + taps * LANES, 0, 4 * (stride - taps * LANES));
+    long groups = (taps + ROWS - 1 + TIMES - 1) / TIMES, stride = w_stride + 2 * WIDEST;
     for (long i = 0; i < time; i += ROWS) {
-        int more = add;
-        for (long c = 0; c < width;) {
-            const float *outputs = g + i * width + c, *inputs = x + i * width + c;
-            if (c + WIDE * LANES <= width) {
-                NAME(products)(outputs, inputs, width, s, stride, taps, ROWS, WIDE);
-                c += WIDE * LANES;
-            } else {
-                NAME(products)(outputs, inputs, width, s, stride, taps, ROWS, 1);
-                c += LANES;
-            }
-            for (long r = 0; r < ROWS && i + r < time; r++)
-                for (long k = 0; k < w_stride; k += LANES) {
-                    NAME(vector) sum = NAME(reduce)(s + r * stride + k * LANES, 0);
-                    NAME(vector) *to = NAME(at)(w + (i + r) * w_stride + k);
-                    *to = more ? (NAME(vector))(*to + sum) : sum;
-                }
-            more = 1;
+        const float *outputs = g + i * width, *inputs = x + i * width;
+        float *to = s + i * stride;
+        for (long c = 0; c < ROWS * width; c += LINE) {
+            __builtin_prefetch(outputs + ROWS * width + c);
+            __builtin_prefetch(inputs + groups * TIMES * width + c);
         }
+        long n = 0;
+        for (; n + GROUPS <= groups; n += GROUPS)
+            NAME(products)(outputs, inputs + n * TIMES * width, width, to + n * TIMES, stride,
+                           GROUPS);
+        for (; n < groups; n++)
+            NAME(products)(outputs, inputs + n * TIMES * width, width, to + n * TIMES, stride, 1);
     }
+    for (long i = 0; i < time; i++)
+        for (long k = 0; k < w_stride; k += LANES) {
+            NAME(vector) sum = NAME(load)(s + i * stride + i % ROWS + k, taps - k, 0);
+            NAME(vector) *to = NAME(at)(w + i * w_stride + k);
+            *to = add ? (NAME(vector))(*to + sum) : sum;
+        }
 }
 
 #undef ROWS
 #undef VECTORS
-#undef WIDE
+#undef TIMES
+#undef GROUPS

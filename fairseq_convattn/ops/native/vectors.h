@@ -44,23 +44,30 @@ static inline NAME(vector) NAME(select)(NAME(ints) where, NAME(vector) a, NAME(v
     return (NAME(vector))(((NAME(ints))a & where) | ((NAME(ints))b & ~where));
 }
 
+/* a where it is larger, else b. */
 static inline NAME(vector) NAME(larger)(NAME(vector) a, NAME(vector) b)
 {
+#if LANES == 16
+    return (NAME(vector))_mm512_max_ps((__m512)a, (__m512)b);
+#elif LANES == 8
+    return (NAME(vector))_mm256_max_ps((__m256)a, (__m256)b);
+#else
     return NAME(select)(a > b, a, b);
+#endif
 }
 
-/* 2^x for x <= 0, zero below 2^-126.5; a polynomial around the nearest whole number. */
+/* 2^x for x <= 0, zero below 2^-126.5; a polynomial around the nearest whole number, which the
+   sum with 1.5 * 2^23 leaves in the lowest bits. */
 static inline NAME(vector) NAME(exp2)(NAME(vector) x)
 {
-    const NAME(vector) least = (NAME(vector)){0} - 127.0f;
-    x = NAME(select)(x < least, least, x);
-    NAME(ints) whole = __builtin_convertvector(x - 0.5f, NAME(ints));
-    NAME(vector) r = (x - __builtin_convertvector(whole, NAME(vector))) * 0.6931471805599453f;
-    NAME(vector) r2 = r * r;
-    NAME(vector) power = r2 * (1 / 720.0f) + (r * (1 / 120.0f) + 1 / 24.0f);
-    power = r2 * power + (r * (1 / 6.0f) + 0.5f);
-    power = r2 * power + (r + 1.0f);
-    return power * (NAME(vector))((whole + 127) << 23);
+    const float biased = 12582912.0f + 127;
+    x = NAME(larger)((NAME(vector)){0} - 127.0f, x);
+    NAME(vector) whole = x + biased;
+    NAME(vector) r = x - (whole - biased), r2 = r * r;
+    NAME(vector) power = r * 1.326472731e-3f + 9.671512991e-3f;
+    power = r2 * power + (r * 5.550733581e-2f + 2.402224243e-1f);
+    power = r2 * power + (r * 6.931470037e-1f + 1.0f);
+    return power * (NAME(vector))((NAME(ints))whole << 23);
 }
 
 /* Lane i of the result is lane i of a or, where i & step, of b, plus lane i ^ step of the same;
@@ -76,7 +83,12 @@ static inline __attribute__((always_inline)) NAME(vector) NAME(pair)(
     }
 #else
     const NAME(ints) lane = *(const NAME(ints) *)LANE, of_b = (lane & step) * (LANES / step);
+#if LANES == 16
+    const __mmask16 from_b = 0xffff / ((1 << step) + 1) << step;
+    same = (NAME(vector))_mm512_mask_blend_ps(from_b, (__m512)a, (__m512)b);
+#else
     same = __builtin_shuffle(a, b, lane + of_b);
+#endif
     other = __builtin_shuffle(a, b, (lane ^ step) + of_b);
 #endif
     return largest ? NAME(larger)(same, other) : (NAME(vector))(same + other);
