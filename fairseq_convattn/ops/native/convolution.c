@@ -12,18 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ROWS 4 /* packed, and computed, at once */
 #define KERNELS "convolution_tile.h"
 #include "instruction_sets.h"
 
-#define TILE 64 /* outputs of a tile; a multiple of MOST_ROWS */
-#define BLOCK 16 /* rows of a head before the next head's turn; a multiple of MOST_ROWS */
+#define TILE 64 /* outputs of a tile; a multiple of ROWS */
+#define BLOCK 16 /* rows of a head before the next head's turn; a multiple of ROWS */
 #define CHUNK 64 /* channels of a strip, at most; a multiple of all LANES */
 #define GROUP 1024 /* channels packed together, at most; a multiple of CHUNK */
 #define SCRATCH 300000 /* floats of a group, as many as a core's cache likes; one strip at least */
-#define MOST_ROWS 4 /* ROWS of all */
 #define FEW_TAPS 8 /* whose inputs a core's cache holds, even where rows share its sets */
 
-typedef void copy(const float *const *rows, float *to, long strips, long step, long width);
+typedef void copy(const void *const *, int, float *, long, long, long);
 
 typedef struct {
     long lanes;
@@ -31,8 +31,8 @@ typedef struct {
                      long);
     void (*correlate)(const float *, const float *, long, float *, long, float *, long, long, int);
     copy *spread, *interleave;
-    void (*gather)(const float *, long, long, float *, long, long, long, long, long, float);
-    void (*scatter)(const float *, long, float *, long, long, long);
+    void (*gather)(const void *, int, long, long, float *, long, long, long, long, long, float);
+    void (*scatter)(const float *, long, void *, int, long, long, long);
     void (*softmax)(float *, long, long);
     void (*softmax_gradient)(float *, const float *, const float *, long, long);
 } functions;
@@ -73,39 +73,9 @@ typedef struct {
     kernels grad_w;  /* float always; for shared taps its time is that of tiles */
 } problem;
 
-static inline float from_half(uint16_t bits)
+static inline void *element(void *data, int64_t at, int half)
 {
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, 4);
-    return value;
-}
-
-static inline uint16_t to_half(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    if ((bits & 0x7fffffff) > 0x7f800000)
-        return (bits >> 16) | 0x40;
-    return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-}
-
-static inline void read(const void *from, int64_t at, float *to, long count, int half)
-{
-    if (!half)
-        memcpy(to, (const float *)from + at, 4 * count);
-    else
-        for (long n = 0; n < count; n++)
-            to[n] = from_half(((const uint16_t *)from)[at + n]);
-}
-
-static inline void write(void *to, int64_t at, const float *from, long count, int half)
-{
-    if (!half)
-        memcpy((float *)to + at, from, 4 * count);
-    else
-        for (long n = 0; n < count; n++)
-            ((uint16_t *)to)[at + n] = to_half(from[n]);
+    return (char *)data + at * (half ? 2 : 4);
 }
 
 static long at_most(int64_t count, long most)
@@ -150,7 +120,7 @@ static strip strip_at(const problem *p, int64_t n)
 /* Rows of inputs that a tile reads, and those that kernels may read beyond. */
 static long rows_of(const problem *p)
 {
-    return at_most(p->time > p->inputs ? p->time : p->inputs, TILE) + 2 * MOST_ROWS + p->taps;
+    return at_most(p->time > p->inputs ? p->time : p->inputs, TILE) + 2 * ROWS + p->taps;
 }
 
 /* Strips whose channels lie side by side are packed together, as memory likes it. */
@@ -176,57 +146,60 @@ static float *slot(const tile *t, float *all, long n)
     return all + n * t->rows * CHUNK;
 }
 
-/* A strip's channels at one time as whole vectors, in place or copied to `row`. */
-static const float *channels_at(const tile *t, sequence s, int64_t time, strip q, float *row)
+/* A strip's channels at one time: in place if those are whole vectors, else `row`, where they are
+   copied as floats and filled up with zeros. */
+static const void *channels_at(const tile *t, sequence s, int64_t time, strip q, float *row)
 {
     int64_t at = row_of(&s, time, t->b) + q.channel;
-    if (!t->p->half && q.width == q.channels)
-        return (float *)s.data + at;
-    read(s.data, at, row, q.channels, t->p->half);
-    memset(row + q.channels, 0, 4 * (q.width - q.channels));
+    const void *channels = element(s.data, at, t->p->half);
+    if (q.channels == q.width)
+        return channels;
+    use.gather(channels, t->p->half, 0, 0, row, 0, 1, 1, q.channels, q.width, 0);
     return row;
 }
 
 /* `count` rows of a sequence from `from` on, with zeros where it has none and up to a multiple of
-   MOST_ROWS. */
+   ROWS. */
 static void pack(const tile *t, sequence s, int64_t length, int64_t from, long count, copy *how,
                  float *to)
 {
     static const float zeros[GROUP];
-    float copied[MOST_ROWS][CHUNK] __attribute__((aligned(64)));
-    int whole = !t->p->half && t->p->head_dim % strip_at(t->p, 0).width == 0;
-    long together = whole ? t->strips : 1;
+    float copied[ROWS][CHUNK] __attribute__((aligned(64)));
+    long together = t->p->head_dim % strip_at(t->p, 0).width ? 1 : t->strips;
     int64_t end = length < from + count ? length : from + count;
-    for (long n = 0; n < count; n += MOST_ROWS)
+    for (long n = 0; n < count; n += ROWS)
         for (long i = 0; i < t->strips; i += together) {
             strip q = strip_at(t->p, t->first + i);
-            const float *rows[MOST_ROWS];
-            for (long r = 0; r < MOST_ROWS; r++) {
+            const void *rows[ROWS];
+            for (long r = 0; r < ROWS; r++) {
                 int64_t time = from + n + r;
-                rows[r] = time >= 0 && time < end ? channels_at(t, s, time, q, copied[r]) : zeros;
+                int there = time >= 0 && time < end;
+                rows[r] = there ? channels_at(t, s, time, q, copied[r]) : zeros;
             }
-            how(rows, slot(t, to, i) + n * q.width, together, t->rows * CHUNK, q.width);
+            how(rows, t->p->half && q.channels == q.width, slot(t, to, i) + n * q.width, together,
+                t->rows * CHUNK, q.width);
         }
 }
 
-/* Where a strip's outputs from row `first` on go: straight to the tensor if its vectors end where
-   the strip does. */
+/* The element where a strip's outputs from row `first` on go. */
+static int64_t place_of(const tile *t, sequence s, strip q, long first)
+{
+    return (t->start + first) * s.time_stride + t->b * s.batch_stride + q.channel;
+}
+
+/* Where they are computed: in the tensor if its vectors end where the strip does. */
 static float *outputs(const tile *t, sequence s, strip q, long first, long *stride)
 {
-    int64_t at = (t->start + first) * s.time_stride + t->b * s.batch_stride + q.channel;
     int direct = !t->p->half && q.width == q.channels;
     *stride = direct ? s.time_stride : q.width;
-    return direct ? (float *)s.data + at : t->y;
+    return direct ? (float *)s.data + place_of(t, s, q, first) : t->y;
 }
 
 static void write_outputs(const tile *t, sequence s, strip q, long first, long count)
 {
-    if (!t->p->half && q.width == q.channels)
-        return;
-    for (long n = 0; n < count; n++) {
-        int64_t at = (t->start + first + n) * s.time_stride + t->b * s.batch_stride + q.channel;
-        write(s.data, at, t->y + n * q.width, q.channels, t->p->half);
-    }
+    void *to = element(s.data, place_of(t, s, q, first), t->p->half);
+    if (t->p->half || q.width != q.channels)
+        use.scatter(t->y, q.width, to, t->p->half, s.time_stride, count, q.channels);
 }
 
 /* Multiplies a row of weights by DropConnect's factors. */
@@ -246,19 +219,10 @@ static float *taps_slot(const tile *t, float *all, int64_t head)
 static void read_taps(const tile *t, int64_t first, int64_t end, int64_t at, long n, long count)
 {
     const problem *p = t->p;
-    float *rows = taps_slot(t, t->w, first) + n * t->stride, fill = p->softmax ? -INFINITY : 0;
     int64_t from = taps_of(&p->w, at, t->b, first);
-    if (!p->half_taps) {
-        use.gather((float *)p->w.data + from, p->w.head_stride, p->w.time_stride, rows,
-                   t->rows * t->stride, end - first, count, p->taps, t->stride, fill);
-        return;
-    }
-    for (int64_t h = first; h < end; h++, rows += t->rows * t->stride, from += p->w.head_stride)
-        for (long i = 0; i < count; i++) {
-            read(p->w.data, from + i * p->w.time_stride, rows + i * t->stride, p->taps, 1);
-            for (long k = p->taps; k < t->stride; k++)
-                rows[i * t->stride + k] = fill;
-        }
+    use.gather(element(p->w.data, from, p->half_taps), p->half_taps, p->w.head_stride,
+               p->w.time_stride, taps_slot(t, t->w, first) + n * t->stride, t->rows * t->stride,
+               end - first, count, p->taps, t->stride, p->softmax ? -INFINITY : 0);
 }
 
 /* `count` rows of the weights of all the group's heads from `from` on, zeros where there are
@@ -293,14 +257,16 @@ static void pack_taps(const tile *t, int64_t from, long count)
     }
 }
 
-/* The lines of rows `at` floats from `data`; whether they are to be written is a constant where
+/* The lines of rows `at` elements from `data`; whether they are to be written is a constant where
    this is inlined. */
 static inline __attribute__((always_inline)) void prefetch_rows(
-    const float *data, int64_t at, int64_t stride, long rows, long width, const int written)
+    const void *data, int64_t at, int64_t stride, long rows, long width, int half,
+    const int written)
 {
+    long size = half ? 2 : 4, line_size = 4 * LINE;
     for (long i = 0; i < rows; i++) {
-        uintptr_t begin = (uintptr_t)data + 4 * (at + i * stride), end = begin + 4 * width;
-        for (uintptr_t line = begin & -(uintptr_t)(4 * LINE); line < end; line += 4 * LINE)
+        uintptr_t begin = (uintptr_t)data + size * (at + i * stride), end = begin + size * width;
+        for (uintptr_t line = begin / line_size * line_size; line < end; line += line_size)
             if (written)
                 __builtin_prefetch((void *)line, 1);
             else
@@ -318,7 +284,8 @@ static void forward_rows(const tile *t, long time)
             strip q = strip_at(p, t->first + i);
             long stride, count = at_most(time - n, BLOCK);
             float *y = outputs(t, p->y, q, n, &stride);
-            prefetch_rows(y, 0, stride, count, q.width, 1);
+            prefetch_rows(p->y.data, place_of(t, p->y, q, n), p->y.time_stride, count,
+                          q.channels, p->half, 1);
             use.convolve(slot(t, t->x, i) + n * q.width, q.width,
                          taps_slot(t, t->w, q.head) + n * t->step, t->step, 1, y, stride,
                          count, q.width, p->taps);
@@ -330,18 +297,18 @@ static void forward_rows(const tile *t, long time)
 static void forward_rows_in_place(const tile *t, long first, long end)
 {
     const problem *p = t->p;
-    for (long n = first; n < end; n += MOST_ROWS)
+    for (long n = first; n < end; n += ROWS)
         for (long i = 0; i < t->strips; i++) {
             strip q = strip_at(p, t->first + i);
             int64_t at = row_of(&p->x, t->start + n - p->left, t->b) + q.channel;
             long stride;
             float *y = outputs(t, p->y, q, n, &stride);
-            prefetch_rows(p->x.data, at + (p->taps - 1 + MOST_ROWS) * p->x.time_stride,
-                          p->x.time_stride, MOST_ROWS, q.width, 0);
-            prefetch_rows(y, MOST_ROWS * stride, stride, MOST_ROWS, q.width, 1);
+            prefetch_rows(p->x.data, at + (p->taps - 1 + ROWS) * p->x.time_stride,
+                          p->x.time_stride, ROWS, q.width, 0, 0);
+            prefetch_rows(y, ROWS * stride, stride, ROWS, q.width, 0, 1);
             use.convolve((float *)p->x.data + at, p->x.time_stride,
                          taps_slot(t, t->w, q.head) + n * t->step, t->step, 1, y, stride,
-                         at_most(end - n, MOST_ROWS), q.width, p->taps);
+                         at_most(end - n, ROWS), q.width, p->taps);
         }
 }
 
@@ -397,7 +364,8 @@ static void input_gradient_tile(const tile *t)
             strip q = strip_at(p, t->first + i);
             long stride, count = at_most(time - n, BLOCK);
             float *y = outputs(t, p->grad_x, q, n, &stride);
-            prefetch_rows(y, 0, stride, count, q.width, 1);
+            prefetch_rows(p->grad_x.data, place_of(t, p->grad_x, q, n), p->grad_x.time_stride,
+                          count, q.channels, p->half, 1);
             use.convolve(slot(t, t->grad, i) + n * q.width, q.width,
                          taps_slot(t, t->w, q.head) + n * t->step + last, t->step,
                          t->step - 1, y, stride, count, q.width, p->taps);
@@ -432,7 +400,7 @@ static void write_tap_gradient(const tile *t, int64_t head, long time, long firs
         for (long i = 0; i < time; i++)
             drop(p, (uint8_t *)p->kept.data + taps_of(&p->kept, first + i, t->b, head),
                  t->grad_w + i * t->stride);
-    use.scatter(t->grad_w, t->stride, to + taps_of(&p->grad_w, first, t->b, head),
+    use.scatter(t->grad_w, t->stride, to + taps_of(&p->grad_w, first, t->b, head), 0,
                 p->grad_w.time_stride, time, p->taps);
 }
 
@@ -454,7 +422,7 @@ static void tap_gradient_tile(const tile *t)
         int add = q.channel > q.head * p->head_dim;
         if (!p->shared && !add)
             prefetch_rows(p->grad_w.data, taps_of(&p->grad_w, t->start, t->b, q.head),
-                          p->grad_w.time_stride, time, p->taps, 1);
+                          p->grad_w.time_stride, time, p->taps, 0, 1);
         use.correlate(slot(t, t->grad, i) + first_row * q.width, slot(t, t->x, i), q.width,
                       t->grad_w, t->stride, t->sums, time, p->taps, add);
         if (q.channel + q.channels == (q.head + 1) * p->head_dim)

@@ -1,11 +1,10 @@
 /* The work on one tile of time, for one instruction set; see instruction_sets.h.
 
-     ROWS, VECTORS  outputs and vectors of channels whose sums stay in registers
+     VECTORS        of channels of ROWS outputs whose sums stay in registers
      TIMES          rows of interleaved inputs, of four channels each, that make a vector
      GROUPS         such vectors whose products with ROWS outputs stay in registers
 */
 
-#define ROWS 4
 #if LANES == 16
 #define VECTORS 4
 #else
@@ -28,12 +27,12 @@ static void NAME(softmax_block)(float *rows, long count, long stride)
             largest = NAME(larger)(*NAME(at)(row + k), largest);
         *NAME(at)(parts + i * LANES) = largest;
     }
-    *NAME(at)(each) = NAME(reduce)(parts, 1) * LOG2_E;
+    *NAME(at)(each) = NAME(reduce)(parts, 1);
     for (long i = 0; i < count; i++) {
         float *row = rows + i * stride;
         NAME(vector) sum = {0};
         for (long k = 0; k < stride; k += LANES) {
-            NAME(vector) power = NAME(exp2)(*NAME(at)(row + k) * LOG2_E - each[i]);
+            NAME(vector) power = NAME(exp2)((*NAME(at)(row + k) - each[i]) * LOG2_E);
             *NAME(at)(row + k) = power;
             sum += power;
         }
@@ -75,22 +74,33 @@ static void NAME(softmax_gradient)(
     }
 }
 
+/* A whole vector of a row's floats, or bfloat16. */
+static inline NAME(vector) NAME(whole)(const void *row, int half, long at)
+{
+    return half ? NAME(load_half)((const uint16_t *)row + at, LANES, 0)
+                : *NAME(at)((const float *)row + at);
+}
+
 /* Copies ROWS rows of whole vectors, all at once as memory likes it, to `strips` places `step`
    floats apart, `width` of each row to each. */
-static void NAME(spread)(const float *const *rows, float *to, long strips, long step, long width)
+static void NAME(spread)(
+    const void *const *rows, int half, float *to, long strips, long step, long width)
 {
     for (long i = 0; i < strips; i++)
         for (long c = 0; c < width; c += LANES)
             UNROLL for (int n = 0; n < ROWS; n++)
-                *NAME(at)(to + i * step + n * width + c) = *NAME(at)(rows[n] + i * width + c);
+                *NAME(at)(to + i * step + n * width + c) =
+                    NAME(whole)(rows[n], half, i * width + c);
 }
 
 /* Stores the vectors of the same channels of TIMES rows, four channels of each row in turn. */
-static inline void NAME(braid)(const float *const *rows, long from, float *to)
+static inline void NAME(braid)(const void *const *rows, int half, long from, float *to)
 {
+    NAME(vector) v[TIMES];
+    UNROLL for (int n = 0; n < TIMES; n++)
+        v[n] = NAME(whole)(rows[n], half, from);
 #if LANES == 16
-    __m512 a = _mm512_loadu_ps(rows[0] + from), b = _mm512_loadu_ps(rows[1] + from);
-    __m512 c = _mm512_loadu_ps(rows[2] + from), d = _mm512_loadu_ps(rows[3] + from);
+    __m512 a = (__m512)v[0], b = (__m512)v[1], c = (__m512)v[2], d = (__m512)v[3];
     __m512 ab = _mm512_shuffle_f32x4(a, b, 0x44), cd = _mm512_shuffle_f32x4(c, d, 0x44);
     _mm512_storeu_ps(to, _mm512_shuffle_f32x4(ab, cd, 0x88));
     _mm512_storeu_ps(to + 16, _mm512_shuffle_f32x4(ab, cd, 0xdd));
@@ -98,41 +108,49 @@ static inline void NAME(braid)(const float *const *rows, long from, float *to)
     _mm512_storeu_ps(to + 32, _mm512_shuffle_f32x4(ab, cd, 0x88));
     _mm512_storeu_ps(to + 48, _mm512_shuffle_f32x4(ab, cd, 0xdd));
 #else
-    for (int k = 0; k < TIMES; k++)
-        for (int n = 0; n < TIMES; n++)
-            memcpy(to + k * LANES + n * 4, rows[n] + from + k * 4, 16);
+    UNROLL for (int k = 0; k < TIMES; k++)
+        UNROLL for (int n = 0; n < TIMES; n++)
+            memcpy(to + k * LANES + n * 4, (const char *)&v[n] + k * 16, 16);
 #endif
 }
 
 /* As spread, each TIMES rows interleaved. */
 static void NAME(interleave)(
-    const float *const *rows, float *to, long strips, long step, long width)
+    const void *const *rows, int half, float *to, long strips, long step, long width)
 {
     for (int n = 0; n < ROWS; n += TIMES)
         for (long i = 0; i < strips; i++)
             for (long c = 0; c < width; c += LANES)
-                NAME(braid)(rows + n, i * width + c, to + i * step + n * width + c * TIMES);
+                NAME(braid)(rows + n, half, i * width + c, to + i * step + n * width + c * TIMES);
 }
 
-/* Copies `count` floats of each of `rows` rows, `row_stride` floats apart, to whole vectors, filled
-   up with `fill` to `stride` floats; and so for each of `heads`. */
-static void NAME(gather)(const float *from, long from_head, long row_stride, float *to,
+/* Copies `count` floats, or bfloat16 if `half`, of each of `rows` rows, `row_stride` elements
+   apart, to whole vectors, filled up with `fill` to `stride` floats; so for each of `heads`. */
+static void NAME(gather)(const void *from, int half, long from_head, long row_stride, float *to,
                          long to_head, long heads, long rows, long count, long stride, float fill)
 {
-    for (long h = 0; h < heads; h++, from += from_head, to += to_head)
+    for (long h = 0; h < heads; h++, to += to_head)
         for (long i = 0; i < rows; i++)
-            for (long k = 0; k < stride; k += LANES)
+            for (long k = 0; k < stride; k += LANES) {
+                long at = h * from_head + i * row_stride + k;
                 *NAME(at)(to + i * stride + k) =
-                    NAME(load)(from + i * row_stride + k, count - k, fill);
+                    half ? NAME(load_half)((const uint16_t *)from + at, count - k, fill)
+                         : NAME(load)((const float *)from + at, count - k, fill);
+            }
 }
 
-/* Copies `rows` rows of `count` floats from rows of whole vectors. */
-static void NAME(scatter)(const float *from, long from_step, float *to, long to_step, long rows,
-                          long count)
+/* Copies `count` floats of each of `rows` rows of whole vectors, to bfloat16 if `half`. */
+static void NAME(scatter)(const float *from, long from_stride, void *to, int half, long to_stride,
+                          long rows, long count)
 {
-    for (long i = 0; i < rows; i++, from += from_step, to += to_step)
-        for (long k = 0; k < count; k += LANES)
-            NAME(store)(to + k, count - k, *NAME(at)(from + k));
+    for (long i = 0; i < rows; i++)
+        for (long k = 0; k < count; k += LANES) {
+            NAME(vector) v = *NAME(at)(from + i * from_stride + k);
+            if (half)
+                NAME(store_half)((uint16_t *)to + i * to_stride + k, count - k, v);
+            else
+                NAME(store)((float *)to + i * to_stride + k, count - k, v);
+        }
 }
 
 /* y[i][c] = sum_k w[i][k] x[i + k][c] for `rows` outputs and `vectors` vectors of channels;
@@ -285,7 +303,6 @@ static void NAME(correlate)(
         }
 }
 
-#undef ROWS
 #undef VECTORS
 #undef TIMES
 #undef GROUPS

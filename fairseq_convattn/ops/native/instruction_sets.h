@@ -10,7 +10,11 @@
 #include <immintrin.h>
 #endif
 
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 #define WIDEST 16 /* LANES at most */
 #define LINE 16 /* floats that memory brings at once */
 #define LOG2_E 1.4426950408889634f

@@ -2,10 +2,17 @@
 
 typedef float NAME(vector) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t NAME(ints) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t NAME(bits) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint16_t NAME(halves) __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 static inline NAME(vector) *NAME(at)(const float *p)
 {
     return (NAME(vector) *)p;
+}
+
+static inline NAME(vector) NAME(select)(NAME(ints) where, NAME(vector) a, NAME(vector) b)
+{
+    return (NAME(vector))(((NAME(ints))a & where) | ((NAME(ints))b & ~where));
 }
 
 /* `count` floats at p, at most a vector's; the other lanes are `fill`. */
@@ -39,9 +46,38 @@ static inline void NAME(store)(float *p, long count, NAME(vector) v)
 #endif
 }
 
-static inline NAME(vector) NAME(select)(NAME(ints) where, NAME(vector) a, NAME(vector) b)
+/* The same of bfloat16. */
+static inline NAME(vector) NAME(load_half)(const uint16_t *p, long count, float fill)
 {
-    return (NAME(vector))(((NAME(ints))a & where) | ((NAME(ints))b & ~where));
+#if LANES == 16
+    __mmask16 there = count < LANES ? (1u << count) - 1 : 0xffff;
+    __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, p));
+    __m512i others = _mm512_castps_si512(_mm512_set1_ps(fill));
+    return (NAME(vector))_mm512_mask_slli_epi32(others, there, bits, 16);
+#else
+    NAME(halves) halves = {0};
+    memcpy(&halves, p, count < LANES ? 2 * count : 2 * LANES);
+    NAME(vector) v = (NAME(vector))(__builtin_convertvector(halves, NAME(bits)) << 16);
+    if (count >= LANES)
+        return v;
+    NAME(ints) there = *(const NAME(ints) *)LANE < (int32_t)count;
+    return NAME(select)(there, v, (NAME(vector)){0} + fill);
+#endif
+}
+
+/* The same, rounded to bfloat16, ties to even. */
+static inline void NAME(store_half)(uint16_t *p, long count, NAME(vector) v)
+{
+    NAME(bits) bits = (NAME(bits))v, is_nan = (NAME(bits))(v != v);
+    NAME(bits) nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    bits = ((bits >> 16 | 0x40) & is_nan) | (nearest & ~is_nan);
+#if LANES == 16
+    __mmask16 there = count < LANES ? (1u << count) - 1 : 0xffff;
+    _mm256_mask_storeu_epi16(p, there, _mm512_cvtepi32_epi16((__m512i)bits));
+#else
+    NAME(halves) halves = __builtin_convertvector(bits, NAME(halves));
+    memcpy(p, &halves, count < LANES ? 2 * count : 2 * LANES);
+#endif
 }
 
 /* a where it is larger, else b. */
