@@ -21,7 +21,8 @@
 #define CHUNK 64 /* channels of a strip, at most; a multiple of all LANES */
 #define GROUP 1024 /* channels packed together, at most; a multiple of CHUNK */
 #define SCRATCH 300000 /* floats of a group, as many as a core's cache likes; one strip at least */
-#define FEW_TAPS 8 /* whose inputs a core's cache holds, even where rows share its sets */
+#define FEW_TAPS 40 /* that are faster where their inputs lie than packed */
+#define FEWER_TAPS 8 /* likewise of gradients, which packed serve both the inputs' and the taps' */
 
 typedef void copy(const void *const *, int, float *, long, long, long);
 
@@ -29,7 +30,8 @@ typedef struct {
     long lanes;
     void (*convolve)(const float *, long, const float *, long, long, float *, long, long, long,
                      long);
-    void (*correlate)(const float *, const float *, long, float *, long, float *, long, long, int);
+    void (*correlate)(const float *, long, const float *, long, float *, long, float *, long, long,
+                      int);
     copy *spread, *interleave;
     void (*gather)(const void *, int, long, long, float *, long, long, long, long, long, float);
     void (*scatter)(const float *, long, void *, int, long, long, long);
@@ -257,97 +259,99 @@ static void pack_taps(const tile *t, int64_t from, long count)
     }
 }
 
-/* The lines of rows `at` elements from `data`; whether they are to be written is a constant where
-   this is inlined. */
-static inline __attribute__((always_inline)) void prefetch_rows(
-    const void *data, int64_t at, int64_t stride, long rows, long width, int half,
-    const int written)
+/* The lines of rows `at` elements from `data`, which will be written. */
+static void prefetch_outputs(
+    const void *data, int64_t at, int64_t stride, long rows, long width, int half)
 {
     long size = half ? 2 : 4, line_size = 4 * LINE;
     for (long i = 0; i < rows; i++) {
         uintptr_t begin = (uintptr_t)data + size * (at + i * stride), end = begin + size * width;
         for (uintptr_t line = begin / line_size * line_size; line < end; line += line_size)
-            if (written)
-                __builtin_prefetch((void *)line, 1);
-            else
-                __builtin_prefetch((void *)line, 0);
+            __builtin_prefetch((void *)line, 1);
     }
 }
 
+/* A convolution: of the inputs or, with the taps turned, of the outputs' gradient. */
+typedef struct {
+    sequence from, to;
+    int64_t length, shift; /* of `from`; output i has its first tap at from[i + shift] */
+    long first_tap, tap_step; /* of a tile's first output, and from one tap to the next */
+    float *packed;
+    long few; /* taps that do without packing */
+} pass;
+
+static const float *taps_at(const tile *t, const pass *c, strip q, long row, long tap)
+{
+    return taps_slot(t, t->w, q.head) + c->first_tap + row * t->step + tap * c->tap_step;
+}
+
 /* Outputs of a tile from its inputs packed. */
-static void forward_rows(const tile *t, long time)
+static void convolve_packed(const tile *t, const pass *c, long time)
 {
     const problem *p = t->p;
-    pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, use.spread, t->x);
+    pack(t, c->from, c->length, t->start + c->shift, time + p->taps - 1, use.spread, c->packed);
     for (long n = 0; n < time; n += BLOCK)
         for (long i = 0; i < t->strips; i++) {
             strip q = strip_at(p, t->first + i);
             long stride, count = at_most(time - n, BLOCK);
-            float *y = outputs(t, p->y, q, n, &stride);
-            prefetch_rows(p->y.data, place_of(t, p->y, q, n), p->y.time_stride, count,
-                          q.channels, p->half, 1);
-            use.convolve(slot(t, t->x, i) + n * q.width, q.width,
-                         taps_slot(t, t->w, q.head) + n * t->step, t->step, 1, y, stride,
-                         count, q.width, p->taps);
-            write_outputs(t, p->y, q, n, count);
+            float *y = outputs(t, c->to, q, n, &stride);
+            prefetch_outputs(c->to.data, place_of(t, c->to, q, n), c->to.time_stride, count,
+                             q.channels, p->half);
+            use.convolve(slot(t, c->packed, i) + n * q.width, q.width, taps_at(t, c, q, n, 0),
+                         t->step, c->tap_step, y, stride, count, q.width, p->taps);
+            write_outputs(t, c->to, q, n, count);
         }
 }
 
-/* Outputs from row `first` to `end`, all of whose inputs exist, from where those lie. */
-static void forward_rows_in_place(const tile *t, long first, long end)
+/* Outputs from row `first` to `end`, `rows` at once, from where those of their inputs lie that
+   exist, all of them if there are several rows. */
+static void convolve_in_place(const tile *t, const pass *c, long first, long end, long rows)
 {
     const problem *p = t->p;
-    for (long n = first; n < end; n += ROWS)
-        for (long i = 0; i < t->strips; i++) {
-            strip q = strip_at(p, t->first + i);
-            int64_t at = row_of(&p->x, t->start + n - p->left, t->b) + q.channel;
-            long stride;
-            float *y = outputs(t, p->y, q, n, &stride);
-            prefetch_rows(p->x.data, at + (p->taps - 1 + ROWS) * p->x.time_stride,
-                          p->x.time_stride, ROWS, q.width, 0, 0);
-            prefetch_rows(y, ROWS * stride, stride, ROWS, q.width, 0, 1);
-            use.convolve((float *)p->x.data + at, p->x.time_stride,
-                         taps_slot(t, t->w, q.head) + n * t->step, t->step, 1, y, stride,
-                         at_most(end - n, ROWS), q.width, p->taps);
-        }
-}
-
-/* Outputs from row `first` to `end`, one by one, from where those of their inputs lie that exist. */
-static void forward_edge_in_place(const tile *t, long first, long end)
-{
-    const problem *p = t->p;
-    for (long n = first; n < end; n++) {
-        int64_t input = t->start + n - p->left, skipped = input < 0 ? -input : 0;
-        int64_t taps = at_most(p->inputs - input, p->taps) - skipped;
+    for (long n = first; n < end; n += rows) {
+        int64_t input = t->start + n + c->shift, skipped = input < 0 ? -input : 0;
+        int64_t taps = at_most(c->length - input, p->taps) - skipped;
         taps = taps > 0 ? taps : 0;
         for (long i = 0; i < t->strips; i++) {
             strip q = strip_at(p, t->first + i);
-            int64_t at = taps ? row_of(&p->x, input + skipped, t->b) + q.channel : 0;
-            long stride;
-            float *y = outputs(t, p->y, q, n, &stride);
-            use.convolve((float *)p->x.data + at, p->x.time_stride,
-                         taps_slot(t, t->w, q.head) + n * t->step + skipped, t->step, 1, y,
-                         stride, 1, q.width, taps);
+            int64_t at = taps ? row_of(&c->from, input + skipped, t->b) + q.channel : 0;
+            long stride, count = at_most(end - n, rows);
+            float *y = outputs(t, c->to, q, n, &stride);
+            prefetch_outputs(y, 0, stride, count, q.width, 0);
+            use.convolve((float *)c->from.data + at, c->from.time_stride,
+                         taps_at(t, c, q, n, skipped), t->step, c->tap_step, y, stride, count,
+                         q.width, taps);
         }
     }
 }
 
-/* Few taps are fastest without packing, which costs as much as they do. */
+/* Whether at most `few` taps take their inputs from where they lie, as whole vectors of floats. */
+static int is_in_place(const problem *p, sequence s, long few)
+{
+    return p->taps <= few && !p->half && !s.index && p->head_dim % use.lanes == 0;
+}
+
+static void convolve_tile(const tile *t, const pass *c, long time)
+{
+    const problem *p = t->p;
+    if (!is_in_place(p, c->from, c->few)) {
+        convolve_packed(t, c, time);
+        return;
+    }
+    int64_t input = t->start + c->shift, last = c->length - p->taps + 1 - input;
+    long first = input < 0 ? at_most(-input, time) : 0;
+    long end = last > first ? at_most(last, time) : first;
+    convolve_in_place(t, c, 0, first, 1);
+    convolve_in_place(t, c, first, end, ROWS);
+    convolve_in_place(t, c, end, time, 1);
+}
+
 static void forward_tile(const tile *t)
 {
     const problem *p = t->p;
     long time = at_most(p->time - t->start, TILE);
     pack_taps(t, t->start, time);
-    if (p->taps > FEW_TAPS || p->half || p->x.index || p->head_dim % use.lanes) {
-        forward_rows(t, time);
-        return;
-    }
-    long first = p->left > t->start ? at_most(p->left - t->start, time) : 0;
-    int64_t last = p->inputs - p->taps + 1 + p->left - t->start;
-    long end = last > first ? at_most(last, time) : first;
-    forward_edge_in_place(t, 0, first);
-    forward_rows_in_place(t, first, end);
-    forward_edge_in_place(t, end, time);
+    convolve_tile(t, &(pass){p->x, p->y, p->inputs, -p->left, 0, 1, t->x, FEW_TAPS}, time);
 }
 
 /* grad_x[j] = sum_k w[j + left - k, k] grad[j + left - k]: a convolution with turned taps, where
@@ -356,21 +360,10 @@ static void input_gradient_tile(const tile *t)
 {
     const problem *p = t->p;
     long time = at_most(p->inputs - t->start, TILE), last = p->taps - 1;
-    int64_t from = t->start + p->left - last;
-    pack_taps(t, from, time + last);
-    pack(t, p->grad, p->time, from, time + last, use.spread, t->grad);
-    for (long n = 0; n < time; n += BLOCK)
-        for (long i = 0; i < t->strips; i++) {
-            strip q = strip_at(p, t->first + i);
-            long stride, count = at_most(time - n, BLOCK);
-            float *y = outputs(t, p->grad_x, q, n, &stride);
-            prefetch_rows(p->grad_x.data, place_of(t, p->grad_x, q, n), p->grad_x.time_stride,
-                          count, q.channels, p->half, 1);
-            use.convolve(slot(t, t->grad, i) + n * q.width, q.width,
-                         taps_slot(t, t->w, q.head) + n * t->step + last, t->step,
-                         t->step - 1, y, stride, count, q.width, p->taps);
-            write_outputs(t, p->grad_x, q, n, count);
-        }
+    int64_t shift = p->left - last;
+    pack_taps(t, t->start + shift, time + last);
+    pass turned = {p->grad, p->grad_x, p->time, shift, last, t->step - 1, t->grad, FEWER_TAPS};
+    convolve_tile(t, &turned, time);
 }
 
 /* Adds all rows of the weights' gradient to the first one, which is left. */
@@ -404,27 +397,38 @@ static void write_tap_gradient(const tile *t, int64_t head, long time, long firs
                 p->grad_w.time_stride, time, p->taps);
 }
 
-/* After input_gradient_tile, which has packed the same rows of gradient and taps if there are as
-   many outputs as inputs. */
+/* After input_gradient_tile, which has packed the same rows of taps and, if they were packed, of
+   gradient where there are as many outputs as inputs. */
 static void tap_gradient_tile(const tile *t)
 {
     const problem *p = t->p;
     long time = at_most(p->time - t->start, TILE), first_row = p->taps - 1 - p->left;
+    int again = !p->grad_x.data || p->inputs != p->time || first_row < 0 || p->left < 0;
+    int in_place = is_in_place(p, p->grad, FEWER_TAPS);
+    long whole = in_place ? time / ROWS * ROWS : 0, packed_row = first_row;
     pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, use.interleave, t->x);
-    if (!p->grad_x.data || p->inputs != p->time || first_row < 0 || p->left < 0) {
+    if (again || in_place) {
+        packed_row = 0;
+        pack(t, p->grad, p->time, t->start + whole, time - whole, use.spread, t->grad);
+    }
+    if (again) {
         first_row = 0;
-        pack(t, p->grad, p->time, t->start, time, use.spread, t->grad);
         if (p->softmax)
             pack_taps(t, t->start, time);
     }
     for (long i = 0; i < t->strips; i++) {
         strip q = strip_at(p, t->first + i);
         int add = q.channel > q.head * p->head_dim;
+        const float *x = slot(t, t->x, i), *grad = slot(t, t->grad, i) + packed_row * q.width;
         if (!p->shared && !add)
-            prefetch_rows(p->grad_w.data, taps_of(&p->grad_w, t->start, t->b, q.head),
-                          p->grad_w.time_stride, time, p->taps, 0, 1);
-        use.correlate(slot(t, t->grad, i) + first_row * q.width, slot(t, t->x, i), q.width,
-                      t->grad_w, t->stride, t->sums, time, p->taps, add);
+            prefetch_outputs(p->grad_w.data, taps_of(&p->grad_w, t->start, t->b, q.head),
+                             p->grad_w.time_stride, time, p->taps, 0);
+        if (whole)
+            use.correlate((float *)p->grad.data + place_of(t, p->grad, q, 0),
+                          p->grad.time_stride, x, q.width, t->grad_w, t->stride, t->sums, whole,
+                          p->taps, add);
+        use.correlate(grad, q.width, x + whole * q.width, q.width, t->grad_w + whole * t->stride,
+                      t->stride, t->sums, time - whole, p->taps, add);
         if (q.channel + q.channels == (q.head + 1) * p->head_dim)
             write_tap_gradient(t, q.head, time, first_row);
     }

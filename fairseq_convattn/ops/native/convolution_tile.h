@@ -249,7 +249,8 @@ static inline NAME(vector) NAME(sums_of_four)(const NAME(vector) *sums)
 /* s[i][j] = sum_c g[i][c] x[j][c] for ROWS outputs and the inputs of so many groups, a constant
    where this is inlined. */
 static inline __attribute__((always_inline)) void NAME(products)(
-    const float *g, const float *x, long width, float *s, long stride, const int groups)
+    const float *g, long g_stride, const float *x, long width, float *s, long stride,
+    const int groups)
 {
     NAME(vector) sum[GROUPS][ROWS];
     UNROLL for (int n = 0; n < groups; n++)
@@ -260,7 +261,7 @@ static inline __attribute__((always_inline)) void NAME(products)(
         UNROLL for (int n = 0; n < groups; n++)
             input[n] = *NAME(at)(x + n * TIMES * width + c * TIMES);
         UNROLL for (int i = 0; i < ROWS; i++) {
-            NAME(vector) output = NAME(repeat)(g + i * width + c);
+            NAME(vector) output = NAME(repeat)(g + i * g_stride + c);
             UNROLL for (int n = 0; n < groups; n++)
                 sum[n][i] += output * input[n];
         }
@@ -277,23 +278,23 @@ static inline __attribute__((always_inline)) void NAME(products)(
    vectors and at most CHUNK; x is interleaved. `s` is room for as many rows as g has, a multiple
    of ROWS, of `w_stride` + 2 * WIDEST; w has whole vectors. */
 static void NAME(correlate)(
-    const float *g, const float *x, long width, float *w, long w_stride, float *s, long time,
-    long taps, int add)
+    const float *g, long g_stride, const float *x, long width, float *w, long w_stride, float *s,
+    long time, long taps, int add)
 {
     long groups = (taps + ROWS - 1 + TIMES - 1) / TIMES, stride = w_stride + 2 * WIDEST;
-    for (long i = 0; i < time; i += ROWS) {
-        const float *outputs = g + i * width, *inputs = x + i * width;
+    for (long i = 0; i < time; i += ROWS, g += ROWS * g_stride, x += ROWS * width) {
         float *to = s + i * stride;
-        for (long c = 0; c < ROWS * width; c += LINE) {
-            __builtin_prefetch(outputs + ROWS * width + c);
-            __builtin_prefetch(inputs + groups * TIMES * width + c);
-        }
+        for (long c = 0; c < width; c += LINE)
+            UNROLL for (int r = ROWS; r < 2 * ROWS; r++) {
+                __builtin_prefetch((void *)((uintptr_t)(g + c) + 4 * r * g_stride));
+                __builtin_prefetch(x + (groups * TIMES + r - ROWS) * width + c);
+            }
         long n = 0;
         for (; n + GROUPS <= groups; n += GROUPS)
-            NAME(products)(outputs, inputs + n * TIMES * width, width, to + n * TIMES, stride,
+            NAME(products)(g, g_stride, x + n * TIMES * width, width, to + n * TIMES, stride,
                            GROUPS);
         for (; n < groups; n++)
-            NAME(products)(outputs, inputs + n * TIMES * width, width, to + n * TIMES, stride, 1);
+            NAME(products)(g, g_stride, x + n * TIMES * width, width, to + n * TIMES, stride, 1);
     }
     for (long i = 0; i < time; i++)
         for (long k = 0; k < w_stride; k += LANES) {
