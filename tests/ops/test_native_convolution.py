@@ -124,18 +124,32 @@ def test_long_wide_and_many(name):
     compare(name, *inputs(name, 70, 7, 8, heads=150), causal=False)
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-@pytest.mark.parametrize("instructions", ["portable", "avx2", "avx512"])
-def test_every_instruction_set(name, instructions):
-    available = use_instructions(instructions)
+@pytest.fixture(params=["portable", "avx2", "avx512"])
+def instructions(request):
+    available = use_instructions(request.param)
     try:
         if not available:
-            pytest.skip(f"this machine has no {instructions}")
-        for kernel_size, head_dim in itertools.product((1, 3, 31, 70), (3, 16, 80)):
-            options = {"causal": True, "softmax": True, "dropout_p": 0.2}
-            compare(name, *inputs(name, 130, kernel_size, head_dim), **options)
+            pytest.skip(f"this machine has no {request.param}")
+        yield request.param
     finally:
         use_instructions(None)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_every_instruction_set(name, dtype, instructions):
+    for kernel_size, head_dim in itertools.product((1, 3, 31, 70), (3, 16, 80)):
+        options = {"causal": True, "softmax": True, "dropout_p": 0.2}
+        compare(name, *inputs(name, 130, kernel_size, head_dim, dtype), **options)
+
+
+def test_rounds_to_bfloat16_as_pytorch_does(instructions):
+    x = torch.ones(100, 1, 19, dtype=torch.bfloat16)
+    taps = 1 + torch.arange(100.0).view(100, 1, 1, 1) / 256  # every other one is a tie
+    taps[0] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)  # NaN
+    y = dynamic_conv(x, taps, causal=True, impl="native")
+    expected = taps[..., 0].bfloat16().expand(y.shape)
+    torch.testing.assert_close(y, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("kernel_size", [7, 31])
@@ -333,24 +347,31 @@ def run(script, **environment):
 
 
 AT_THE_END_OF_MEMORY = """
-import ctypes, mmap, torch
+import ctypes, itertools, math, mmap, torch
 from fairseq_convattn.ops import dynamic_conv
-memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
-after = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + mmap.PAGESIZE
-assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(after), mmap.PAGESIZE, 0) == 0
-for kernel_size in (3, 7, 31):
-    shape = 5, 1, 2, kernel_size
-    count = 10 * kernel_size
-    offset = mmap.PAGESIZE - 4 * count
-    taps = torch.frombuffer(memory, dtype=torch.float32, count=count, offset=offset).view(shape)
-    x = torch.ones(5, 1, 8)
-    y = dynamic_conv(x, taps.requires_grad_(), causal=True, softmax=True, impl="native")
-    y.sum().backward()
+from fairseq_convattn.ops.native import use_instructions
+
+def last(*shape, dtype):
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    after = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + mmap.PAGESIZE
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(after), mmap.PAGESIZE, 0) == 0
+    count = math.prod(shape)
+    offset = mmap.PAGESIZE - dtype.itemsize * count
+    tensor = torch.frombuffer(memory, dtype=dtype, count=count, offset=offset)
+    return tensor.view(shape).requires_grad_()
+
+sets, dtypes = ("portable", "avx2", "avx512"), (torch.float32, torch.bfloat16)
+for name, dtype, kernel_size, head_dim in itertools.product(sets, dtypes, (3, 7, 31), (3, 16)):
+    if use_instructions(name):
+        x = last(5, 1, 2 * head_dim, dtype=dtype)
+        taps = last(5, 1, 2, kernel_size, dtype=dtype)
+        grad = last(5, 1, 2 * head_dim, dtype=dtype).detach()
+        dynamic_conv(x, taps, causal=True, softmax=True, impl="native").backward(grad)
 print("done")
 """
 
 
-def test_reads_nothing_beyond_the_last_row_of_taps():
+def test_reads_nothing_beyond_the_last_row():
     code, out, err = run(AT_THE_END_OF_MEMORY)
     assert (code, out) == (0, "done\n"), err
 

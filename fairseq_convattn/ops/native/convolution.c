@@ -24,7 +24,7 @@
 #define FEW_TAPS 40 /* that are faster where their inputs lie than packed */
 #define FEWER_TAPS 8 /* likewise of gradients, which packed serve both the inputs' and the taps' */
 
-typedef void copy(const void *const *, int, float *, long, long, long);
+typedef void packing(const void *const *, int, float *, long, long, long);
 
 typedef struct {
     long lanes;
@@ -32,7 +32,7 @@ typedef struct {
                      long);
     void (*correlate)(const float *, long, const float *, long, float *, long, float *, long, long,
                       int);
-    copy *spread, *interleave;
+    packing *spread, *interleave;
     void (*gather)(const void *, int, long, long, float *, long, long, long, long, long, float);
     void (*scatter)(const float *, long, void *, int, long, long, long);
     void (*softmax)(float *, long, long);
@@ -119,7 +119,8 @@ static strip strip_at(const problem *p, int64_t n)
     return (strip){head, head * p->head_dim + first, channels, padded(channels)};
 }
 
-/* Rows of inputs that a tile reads, and those that kernels may read beyond. */
+/* Rows of inputs that a tile reads, and those that kernels may read beyond, as they round outputs
+   up to ROWS and inputs up to the rows of a vector. */
 static long rows_of(const problem *p)
 {
     return at_most(p->time > p->inputs ? p->time : p->inputs, TILE) + 2 * ROWS + p->taps;
@@ -160,22 +161,21 @@ static const void *channels_at(const tile *t, sequence s, int64_t time, strip q,
     return row;
 }
 
-/* `count` rows of a sequence from `from` on, with zeros where it has none and up to a multiple of
-   ROWS. */
-static void pack(const tile *t, sequence s, int64_t length, int64_t from, long count, copy *how,
+/* `count` rows of a sequence from `from` on, or up to a multiple of ROWS, zeros where it has
+   none. */
+static void pack(const tile *t, sequence s, int64_t length, int64_t from, long count, packing *how,
                  float *to)
 {
     static const float zeros[GROUP];
     float copied[ROWS][CHUNK] __attribute__((aligned(64)));
     long together = t->p->head_dim % strip_at(t->p, 0).width ? 1 : t->strips;
-    int64_t end = length < from + count ? length : from + count;
     for (long n = 0; n < count; n += ROWS)
         for (long i = 0; i < t->strips; i += together) {
             strip q = strip_at(t->p, t->first + i);
             const void *rows[ROWS];
             for (long r = 0; r < ROWS; r++) {
                 int64_t time = from + n + r;
-                int there = time >= 0 && time < end;
+                int there = time >= 0 && time < length;
                 rows[r] = there ? channels_at(t, s, time, q, copied[r]) : zeros;
             }
             how(rows, t->p->half && q.channels == q.width, slot(t, to, i) + n * q.width, together,

@@ -94,7 +94,8 @@ static void NAME(spread)(
 }
 
 /* Stores the vectors of the same channels of TIMES rows, four channels of each row in turn. */
-static inline void NAME(braid)(const void *const *rows, int half, long from, float *to)
+static inline void NAME(interleave_vectors)(
+    const void *const *rows, int half, long from, float *to)
 {
     NAME(vector) v[TIMES];
     UNROLL for (int n = 0; n < TIMES; n++)
@@ -121,7 +122,8 @@ static void NAME(interleave)(
     for (int n = 0; n < ROWS; n += TIMES)
         for (long i = 0; i < strips; i++)
             for (long c = 0; c < width; c += LANES)
-                NAME(braid)(rows + n, half, i * width + c, to + i * step + n * width + c * TIMES);
+                NAME(interleave_vectors)(rows + n, half, i * width + c,
+                                         to + i * step + n * width + c * TIMES);
 }
 
 /* Copies `count` floats, or bfloat16 if `half`, of each of `rows` rows, `row_stride` elements
@@ -233,6 +235,7 @@ static inline NAME(vector) NAME(repeat)(const float *p)
 /* Lane TIMES * i + n of the result is the sum of the n-th four lanes of sums[i]. */
 static inline NAME(vector) NAME(sums_of_four)(const NAME(vector) *sums)
 {
+    _Static_assert(ROWS == 4, "as many sums");
     NAME(vector) first = NAME(pair)(sums[0], sums[1], 1, 0);
     NAME(vector) all = NAME(pair)(first, NAME(pair)(sums[2], sums[3], 1, 0), 2, 0);
 #if defined(__clang__)
@@ -296,6 +299,7 @@ static void NAME(correlate)(
         for (; n < groups; n++)
             NAME(products)(g, g_stride, x + n * TIMES * width, width, to + n * TIMES, stride, 1);
     }
+    /* not at once, as vectors that were stored in parts load late */
     for (long i = 0; i < time; i++)
         for (long k = 0; k < w_stride; k += LANES) {
             NAME(vector) sum = NAME(load)(s + i * stride + i % ROWS + k, taps - k, 0);

@@ -46,7 +46,7 @@ static inline void NAME(store)(float *p, long count, NAME(vector) v)
 #endif
 }
 
-/* The same of bfloat16. */
+/* As load, of bfloat16. */
 static inline NAME(vector) NAME(load_half)(const uint16_t *p, long count, float fill)
 {
 #if LANES == 16
@@ -65,7 +65,7 @@ static inline NAME(vector) NAME(load_half)(const uint16_t *p, long count, float 
 #endif
 }
 
-/* The same, rounded to bfloat16, ties to even. */
+/* As store, rounded to bfloat16, ties to even. */
 static inline void NAME(store_half)(uint16_t *p, long count, NAME(vector) v)
 {
     NAME(bits) bits = (NAME(bits))v, is_nan = (NAME(bits))(v != v);
@@ -103,7 +103,7 @@ static inline NAME(vector) NAME(exp2)(NAME(vector) x)
     NAME(vector) power = r * 1.326472731e-3f + 9.671512991e-3f;
     power = r2 * power + (r * 5.550733581e-2f + 2.402224243e-1f);
     power = r2 * power + (r * 6.931470037e-1f + 1.0f);
-    return power * (NAME(vector))((NAME(ints))whole << 23);
+    return power * (NAME(vector))((NAME(bits))whole << 23);
 }
 
 /* Lane i of the result is lane i of a or, where i & step, of b, plus lane i ^ step of the same;
