@@ -227,6 +227,18 @@ static void read_taps(const tile *t, int64_t first, int64_t end, int64_t at, lon
                end - first, count, p->taps, t->stride, p->softmax ? -INFINITY : 0);
 }
 
+/* Drops taps from row `first` to `end` of a head's weights, of times from `from` on, of which a
+   copy stays. */
+static void drop_rows(const tile *t, int64_t head, int64_t from, long first, long end)
+{
+    const kernels *kept = &t->p->kept;
+    float *w = taps_slot(t, t->w, head), *undropped = taps_slot(t, t->undropped, head);
+    memcpy(undropped + first * t->stride, w + first * t->stride, 4 * (end - first) * t->stride);
+    for (long n = first; n < end; n++)
+        drop(t->p, (uint8_t *)kept->data + taps_of(kept, from + n, t->b, head),
+             w + n * t->stride);
+}
+
 /* `count` rows of the weights of all the group's heads from `from` on, zeros where there are
    none; and those before DropConnect. */
 static void pack_taps(const tile *t, int64_t from, long count)
@@ -246,16 +258,11 @@ static void pack_taps(const tile *t, int64_t from, long count)
             use.softmax(taps_slot(t, t->w, h) + n * t->stride, some, t->stride);
     }
     for (int64_t h = head; h < end_head; h++) {
-        float *w = taps_slot(t, t->w, h), *undropped = taps_slot(t, t->undropped, h);
+        float *w = taps_slot(t, t->w, h);
         memset(w, 0, 4 * first * t->stride);
         memset(w + end * t->stride, 0, 4 * (count - end) * t->stride);
-        if (!p->kept.data)
-            continue;
-        memcpy(undropped + first * t->stride, w + first * t->stride,
-               4 * (end - first) * t->stride);
-        for (long n = first; n < end; n++)
-            drop(p, (uint8_t *)p->kept.data + taps_of(&p->kept, from + n, t->b, h),
-                 w + n * t->stride);
+        if (p->kept.data)
+            drop_rows(t, h, from, first, end);
     }
 }
 
