@@ -21,6 +21,7 @@
 #define CHUNK 64 /* channels of a strip, at most; a multiple of all LANES */
 #define GROUP 1024 /* channels packed together, at most; a multiple of CHUNK */
 #define SCRATCH 300000 /* floats of a group, as many as a core's cache likes; one strip at least */
+#define RUNS 8 /* of tiles, for each of several threads */
 #define FEW_TAPS 40 /* that are faster where their inputs lie than packed */
 #define FEWER_TAPS 8 /* likewise of gradients, which packed serve both the inputs' and the taps' */
 
@@ -141,6 +142,7 @@ typedef struct {
     const problem *p;
     int64_t b, start, first;
     long strips, rows, stride, step;
+    int continued; /* scratch still has the tile before this one, with the same strips */
     float *x, *grad, *y, *w, *undropped, *grad_w, *sums;
 } tile;
 
@@ -161,15 +163,24 @@ static const void *channels_at(const tile *t, sequence s, int64_t time, strip q,
     return row;
 }
 
+/* Moves the rows that the tile before has packed beyond its end, `count`, to where this one has
+   them. */
+static void keep(float *rows, long count, long width)
+{
+    memmove(rows, rows + TILE * width, 4 * count * width);
+}
+
 /* `count` rows of a sequence from `from` on, or up to a multiple of ROWS, zeros where it has
-   none. */
-static void pack(const tile *t, sequence s, int64_t length, int64_t from, long count, packing *how,
-                 float *to)
+   none; the first `kept` are there. */
+static void pack(const tile *t, sequence s, int64_t length, int64_t from, long count, long kept,
+                 packing *how, float *to)
 {
     static const float zeros[GROUP];
     float copied[ROWS][CHUNK] __attribute__((aligned(64)));
     long together = t->p->head_dim % strip_at(t->p, 0).width ? 1 : t->strips;
-    for (long n = 0; n < count; n += ROWS)
+    for (long i = 0; i < t->strips; i++)
+        keep(slot(t, to, i), kept, strip_at(t->p, t->first + i).width);
+    for (long n = kept; n < count; n += ROWS)
         for (long i = 0; i < t->strips; i += together) {
             strip q = strip_at(t->p, t->first + i);
             const void *rows[ROWS];
@@ -240,17 +251,22 @@ static void drop_rows(const tile *t, int64_t head, int64_t from, long first, lon
 }
 
 /* `count` rows of the weights of all the group's heads from `from` on, zeros where there are
-   none; and those before DropConnect. */
-static void pack_taps(const tile *t, int64_t from, long count)
+   none; and those before DropConnect. The first `kept` are there. */
+static void pack_taps(const tile *t, int64_t from, long count, long kept)
 {
     const problem *p = t->p;
     if (p->shared)
-        from = 0, count = 1;
+        from = 0, count = 1, kept = 0;
     int64_t head = strip_at(p, t->first).head;
     int64_t end_head = strip_at(p, t->first + t->strips - 1).head + 1;
-    long first = from < 0 ? at_most(-from, count) : 0;
+    long first = from + kept < 0 ? at_most(-from, count) : kept;
     long end = from + count > p->time ? at_most(p->time - from, count) : count;
     end = end > first ? end : first;
+    for (int64_t h = head; kept && h < end_head; h++) {
+        keep(taps_slot(t, t->w, h), kept, t->stride);
+        if (p->kept.data)
+            keep(taps_slot(t, t->undropped, h), kept, t->stride);
+    }
     for (long n = first; n < end; n += BLOCK) {
         long some = at_most(end - n, BLOCK);
         read_taps(t, head, end_head, from + n, n, some);
@@ -259,7 +275,7 @@ static void pack_taps(const tile *t, int64_t from, long count)
     }
     for (int64_t h = head; h < end_head; h++) {
         float *w = taps_slot(t, t->w, h);
-        memset(w, 0, 4 * first * t->stride);
+        memset(w + kept * t->stride, 0, 4 * (first - kept) * t->stride);
         memset(w + end * t->stride, 0, 4 * (count - end) * t->stride);
         if (p->kept.data)
             drop_rows(t, h, from, first, end);
@@ -292,11 +308,18 @@ static const float *taps_at(const tile *t, const pass *c, strip q, long row, lon
     return taps_slot(t, t->w, q.head) + c->first_tap + row * t->step + tap * c->tap_step;
 }
 
+/* Of inputs, whose tiles overlap, as many as keep what is interleaved together. */
+static long kept_rows(const tile *t)
+{
+    return t->continued ? (t->p->taps - 1) / ROWS * ROWS : 0;
+}
+
 /* Outputs of a tile from its inputs packed. */
 static void convolve_packed(const tile *t, const pass *c, long time)
 {
     const problem *p = t->p;
-    pack(t, c->from, c->length, t->start + c->shift, time + p->taps - 1, use.spread, c->packed);
+    pack(t, c->from, c->length, t->start + c->shift, time + p->taps - 1, kept_rows(t), use.spread,
+         c->packed);
     for (long n = 0; n < time; n += BLOCK)
         for (long i = 0; i < t->strips; i++) {
             strip q = strip_at(p, t->first + i);
@@ -357,7 +380,7 @@ static void forward_tile(const tile *t)
 {
     const problem *p = t->p;
     long time = at_most(p->time - t->start, TILE);
-    pack_taps(t, t->start, time);
+    pack_taps(t, t->start, time, 0);
     convolve_tile(t, &(pass){p->x, p->y, p->inputs, -p->left, 0, 1, t->x, FEW_TAPS}, time);
 }
 
@@ -368,7 +391,7 @@ static void input_gradient_tile(const tile *t)
     const problem *p = t->p;
     long time = at_most(p->inputs - t->start, TILE), last = p->taps - 1;
     int64_t shift = p->left - last;
-    pack_taps(t, t->start + shift, time + last);
+    pack_taps(t, t->start + shift, time + last, t->continued ? last : 0);
     pass turned = {p->grad, p->grad_x, p->time, shift, last, t->step - 1, t->grad, FEWER_TAPS};
     convolve_tile(t, &turned, time);
 }
@@ -404,24 +427,31 @@ static void write_tap_gradient(const tile *t, int64_t head, long time, long firs
                 p->grad_w.time_stride, time, p->taps);
 }
 
+/* Whether both gradients need the same rows of the outputs' one, and of taps. */
+static int shares_rows(const problem *p)
+{
+    return p->grad_x.data && p->inputs == p->time && p->left >= 0 && p->left < p->taps;
+}
+
 /* After input_gradient_tile, which has packed the same rows of taps and, if they were packed, of
    gradient where there are as many outputs as inputs. */
 static void tap_gradient_tile(const tile *t)
 {
     const problem *p = t->p;
     long time = at_most(p->time - t->start, TILE), first_row = p->taps - 1 - p->left;
-    int again = !p->grad_x.data || p->inputs != p->time || first_row < 0 || p->left < 0;
+    int again = !shares_rows(p);
     int in_place = is_in_place(p, p->grad, FEWER_TAPS);
     long whole = in_place ? time / ROWS * ROWS : 0, packed_row = first_row;
-    pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, use.interleave, t->x);
+    pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, kept_rows(t), use.interleave,
+         t->x);
     if (again || in_place) {
         packed_row = 0;
-        pack(t, p->grad, p->time, t->start + whole, time - whole, use.spread, t->grad);
+        pack(t, p->grad, p->time, t->start + whole, time - whole, 0, use.spread, t->grad);
     }
     if (again) {
         first_row = 0;
         if (p->softmax)
-            pack_taps(t, t->start, time);
+            pack_taps(t, t->start, time, 0);
     }
     for (long i = 0; i < t->strips; i++) {
         strip q = strip_at(p, t->first + i);
@@ -463,7 +493,7 @@ static void *allocate(tile *t)
 typedef struct {
     const problem *p;
     int backward;
-    int64_t tiles, next, failed;
+    int64_t tiles, run, next, failed; /* run: tiles that a thread takes at once */
 } job;
 
 static void work_on(const job *j, tile *t)
@@ -490,12 +520,18 @@ static void work(void *argument)
         __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
         return;
     }
+    int64_t count = j->p->batch * j->tiles;
+    int whole = strips_of_group(j->p) == j->p->heads * strips_per_head(j->p);
+    int keeps = whole && (!j->backward || shares_rows(j->p));
     for (;;) {
-        int64_t n = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
-        if (n >= j->p->batch * j->tiles)
+        int64_t first = __atomic_fetch_add(&j->next, j->run, __ATOMIC_RELAXED);
+        if (first >= count)
             break;
-        t.b = n / j->tiles, t.start = n % j->tiles * TILE;
-        work_on(j, &t);
+        for (int64_t n = first; n < first + j->run && n < count; n++) {
+            t.b = n / j->tiles, t.start = n % j->tiles * TILE;
+            t.continued = keeps && n > first && t.start;
+            work_on(j, &t);
+        }
     }
     free(all);
 }
@@ -505,9 +541,11 @@ static void work(void *argument)
 int convattn_convolve(const problem *p, int backward, unsigned threads, run_in_parallel *parallel)
 {
     int64_t time = backward && p->inputs > p->time ? p->inputs : p->time;
-    job j = {p, backward, (time + TILE - 1) / TILE, 0, 0};
-    threads = at_most(p->batch * j.tiles, threads);
-    if (parallel && threads > 1)
+    int64_t tiles = (time + TILE - 1) / TILE, count = p->batch * tiles;
+    threads = parallel ? at_most(count, threads) : 1;
+    int64_t run = threads > 1 ? count / (RUNS * threads) : count;
+    job j = {p, backward, tiles, run > 0 ? run : 1, 0, 0};
+    if (threads > 1)
         parallel(work, &j, threads, 0);
     else
         work(&j);
