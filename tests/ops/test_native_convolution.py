@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_convattn.ops import dynamic_conv, lightweight_conv, use_implementation
 from fairseq_convattn.ops import native as library
-from fairseq_convattn.ops.convolution import native
+from fairseq_convattn.ops.convolution import native, reference
 from fairseq_convattn.ops.native import use_instructions
 
 pytestmark = pytest.mark.skipif(
@@ -211,6 +211,23 @@ def test_continues_from_a_tail(name):
         y, tail = CONVOLUTIONS[name](x[steps], piece, causal=True, tail=tail, impl="native")
         pieces.append(y)
     torch.testing.assert_close(torch.cat(pieces), whole)
+
+
+@pytest.mark.parametrize("left", [-3, 0, 9, 40])
+@pytest.mark.parametrize("kernel_size", [7, 31])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_more_or_fewer_inputs_than_outputs(name, kernel_size, left):
+    x, taps, _ = inputs(name, 200, kernel_size, 16)
+    for length in (150, 230):
+        tensors = [torch.randn(length, *x.shape[1:]).requires_grad_(), taps.requires_grad_()]
+        wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
+        y = native.convolve(*tensors, 200, left, softmax=True)
+        expected = reference.convolve(*wide, 200, left, softmax=True)
+        grad = torch.randn_like(y)
+        gradients = torch.autograd.grad(y, tensors, grad)
+        expected_gradients = torch.autograd.grad(expected, wide, grad.double())
+        for a, e in zip((y, *gradients), (expected, *expected_gradients), strict=True):
+            torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("causal", [False, True])
