@@ -427,19 +427,13 @@ static void write_tap_gradient(const tile *t, int64_t head, long time, long firs
                 p->grad_w.time_stride, time, p->taps);
 }
 
-/* Whether both gradients need the same rows of the outputs' one, and of taps. */
-static int shares_rows(const problem *p)
-{
-    return p->grad_x.data && p->inputs == p->time && p->left >= 0 && p->left < p->taps;
-}
-
 /* After input_gradient_tile, which has packed the same rows of taps and, if they were packed, of
    gradient where there are as many outputs as inputs. */
 static void tap_gradient_tile(const tile *t)
 {
     const problem *p = t->p;
     long time = at_most(p->time - t->start, TILE), first_row = p->taps - 1 - p->left;
-    int again = !shares_rows(p);
+    int again = !p->grad_x.data || p->inputs != p->time || first_row < 0 || p->left < 0;
     int in_place = is_in_place(p, p->grad, FEWER_TAPS);
     long whole = in_place ? time / ROWS * ROWS : 0, packed_row = first_row;
     pack(t, p->x, p->inputs, t->start - p->left, time + p->taps - 1, kept_rows(t), use.interleave,
@@ -522,14 +516,13 @@ static void work(void *argument)
     }
     int64_t count = j->p->batch * j->tiles;
     int whole = strips_of_group(j->p) == j->p->heads * strips_per_head(j->p);
-    int keeps = whole && (!j->backward || shares_rows(j->p));
     for (;;) {
         int64_t first = __atomic_fetch_add(&j->next, j->run, __ATOMIC_RELAXED);
         if (first >= count)
             break;
         for (int64_t n = first; n < first + j->run && n < count; n++) {
             t.b = n / j->tiles, t.start = n % j->tiles * TILE;
-            t.continued = keeps && n > first && t.start;
+            t.continued = whole && n > first && t.start;
             work_on(j, &t);
         }
     }
