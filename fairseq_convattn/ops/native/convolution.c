@@ -4,8 +4,8 @@
 
    and its gradients, where w are the taps or their softmax, times DropConnect's factors. Every
    (sentence, head, tile of time) is packed into scratch, in float, so that strides, padding and
-   dtypes are those of the packing alone; the forward pass reads the inputs of few taps in place.
-   Sums do not depend on the number of threads. */
+   dtypes are those of the packing alone; but few taps take their inputs from where they lie. Sums
+   do not depend on the number of threads. */
 
 #include <math.h>
 #include <stdint.h>
@@ -308,7 +308,7 @@ static const float *taps_at(const tile *t, const pass *c, strip q, long row, lon
     return taps_slot(t, t->w, q.head) + c->first_tap + row * t->step + tap * c->tap_step;
 }
 
-/* Of inputs, whose tiles overlap, as many as keep what is interleaved together. */
+/* Inputs that the tile before has packed too; whole groups of those that are interleaved. */
 static long kept_rows(const tile *t)
 {
     return t->continued ? (t->p->taps - 1) / ROWS * ROWS : 0;
