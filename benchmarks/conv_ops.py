@@ -62,7 +62,7 @@ MEASURED = FIELDS.index("milliseconds")  # the fields before it say what was
 MATRIX = {"cpu": 1024, "cuda": 8192}  # rows and columns of the product
 ALL_THREADS = sorted({1, os.cpu_count()})
 DRAW = functools.partial(plot, ours=OURS, floors=FLOORS)
-FEW_TAPS = 8  # up to which the native kernels compute otherwise
+FEW_TAPS = 8  # up to which the native kernels train otherwise, as they compute up to 40
 
 
 class Problem(NamedTuple):
