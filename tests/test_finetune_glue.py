@@ -313,8 +313,12 @@ def test_results_are_those_of_all_finished_seeds(folder, roberta, tmp_path, monk
 def test_a_run_that_is_ended_leaves_no_training_that_a_second_one_joins(
     folder, roberta, tmp_path, number
 ):
-    """SIGTERM ends fairseq-train; after SIGKILL, which cannot, it keeps others out."""
-    (tmp_path / "fairseq-train").write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 300\n")
+    """SIGTERM ends fairseq-train and a child that needs a moment more; after SIGKILL, which
+    cannot, it keeps others out."""
+    child = f"trap 'sleep 2' TERM; echo $$ >{tmp_path}/pid; sleep 300; true"
+    (tmp_path / "fairseq-train").write_text(
+        f"#!/bin/sh\n({child}) >/dev/null 2>&1 &\nexec sleep 300\n"
+    )
     (tmp_path / "fairseq-train").chmod(0o755)
     start = f"import runpy, sys; sys.executable = '{tmp_path}/python'; "
     start += f"runpy.run_path('{ROOT}/scripts/glue.py', run_name='__main__')"
@@ -335,7 +339,7 @@ def test_a_run_that_is_ended_leaves_no_training_that_a_second_one_joins(
                 glue.main(arguments)
     finally:
         if is_running(training):
-            os.kill(training, signal.SIGKILL)
+            os.killpg(training, signal.SIGKILL)
 
 
 def wait_until(condition, seconds: int = 120) -> None:

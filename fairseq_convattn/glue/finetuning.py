@@ -1,6 +1,5 @@
 """Fine-tuning a pre-trained model on one task with several seeds."""
 
-import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -9,12 +8,13 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.data import Dictionary
@@ -22,6 +22,7 @@ from fairseq.data import Dictionary
 import fairseq_convattn
 
 from ..checkpoint_files import restore_last
+from ..folder_lock import locked
 from ..training_options import refusal
 from .evaluation import evaluate, example_lengths
 from .pretrained import Pretrained, read_pretrained
@@ -57,6 +58,7 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
     has, also of earlier calls, and write ``output/results.json``.
 
     Raises:
+        BlockingIOError: another run is writing to ``output``.
         GlueError: model, data and options do not fit, ``output`` holds results of others, or
             training fails.
     """
@@ -67,8 +69,7 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
     lengths = {subset: example_lengths(task, data, subset, separators) for subset in task.files}
     _check(run, pretrained, data)
     run.output.mkdir(parents=True, exist_ok=True)
-    with open(run.output / "lock", "w") as lock:
-        _lock(lock, run.output)
+    with locked(run.output):
         settings = _settings(run, pretrained, lengths)
         _require_same(settings, run.output)
         for subset, number in settings["cut"].items():
@@ -104,14 +105,6 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
     command = _command(run, pretrained, examples=1, seed=1, folder=run.output)
     if run.extra and (reason := refusal(command[1:])):
         raise GlueError(f"after --: {reason}")
-
-
-def _lock(file: TextIO, output: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise GlueError(f"another run is writing to {output}") from None
-    os.set_inheritable(file.fileno(), True)  # by fairseq-train, which may outlive this process
 
 
 def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -> dict[str, Any]:
@@ -251,6 +244,7 @@ def _train(command: list[str], log: Path) -> None:
             encoding="utf-8",
             errors="replace",
             close_fds=False,  # it keeps the lock
+            start_new_session=True,
         ) as process,
     ):
         try:
@@ -259,7 +253,7 @@ def _train(command: list[str], log: Path) -> None:
                 if found := end.search(line):
                     print(f"  epoch {found[1]}: training loss {found[2]}", flush=True)
         except BaseException:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
             raise
     if process.returncode != 0:
         lines = log.read_text(encoding="utf-8").splitlines()[-_LAST_LINES:]

@@ -1,17 +1,17 @@
 """Runs stages: what is done is not done again, what was interrupted continues."""
 
-import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from ..folder_lock import locked
 from .command import Command, Stage
 from .errors import RecipeError
 from .record import environment, now, write_json
@@ -182,23 +182,17 @@ class Runner:
 
 
 @contextmanager
-def exclusive(output: Path):
+def exclusive(output: Path) -> Iterator[None]:
     """The folder of a run, which no other process may write to meanwhile.
 
     Raises:
-        RecipeError: one does, or it has other files.
+        BlockingIOError: one does.
+        RecipeError: it has other files.
     """
     output.mkdir(parents=True, exist_ok=True)
     if any(output.iterdir()) and not (output / "lock").exists():
         raise RecipeError(f"{output} is not empty and of no run; choose another with --output")
-    with open(output / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RecipeError(
-                f"another run is writing to {output}; wait for it or choose another with --output"
-            ) from None
-        os.set_inheritable(lock.fileno(), True)  # by commands, which may outlive this process
+    with locked(output):
         try:
             yield
         finally:

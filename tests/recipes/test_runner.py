@@ -75,9 +75,21 @@ def test_continues_where_the_run_was_interrupted(tmp_path, where, number):
     assert process.exitcode != 0
     assert not (tmp_path / f"{where}.out").exists()
     if number == signal.SIGKILL:
-        with pytest.raises(RecipeError, match="another run is writing to .*; wait for it or"):
+        with pytest.raises(BlockingIOError, match="another run is writing to .*; wait for it or"):
             run(tmp_path, stages)
         time.sleep(1)
+    run(tmp_path, stages)
+    assert_each_ran_once(tmp_path)
+
+
+def test_what_an_interrupted_command_started_has_ended_with_the_run(tmp_path):
+    """Also a process that needs a moment more than the command, as a data loader's may."""
+    ready = tmp_path / "ready"
+    slow = f"trap 'sleep 1' TERM; touch {ready}; sleep 60; true"
+    trouble = f"({slow}) & while [ ! -e {ready} ]; do sleep 0.1; done; kill -INT $PPID; wait"
+    stages = five_stages(tmp_path, trouble, "generate")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, stages)
     run(tmp_path, stages)
     assert_each_ran_once(tmp_path)
 
@@ -172,7 +184,7 @@ def test_a_stage_without_commands_needs_nothing(tmp_path, capsys):
 def test_two_runs_do_not_share_a_folder(tmp_path):
     with open(tmp_path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(RecipeError, match=f"another run is writing to {tmp_path}; wait"):
+        with pytest.raises(BlockingIOError, match=f"another run is writing to {tmp_path}; wait"):
             run(tmp_path, five_stages(tmp_path))
 
 
