@@ -4,7 +4,6 @@ import fcntl
 import multiprocessing
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -66,8 +65,10 @@ def test_continues_where_a_command_failed(tmp_path, capsys, where):
 def test_continues_where_the_run_was_interrupted(tmp_path, where, number):
     """The command lives in a session of its own: SIGINT ends it with the run, and where the run
     was killed no other begins before it has ended."""
+    go = tmp_path / "go"
+    wait = f"while [ ! -e {go} ]; do sleep 0.1; done"
     # a run that has not yet returned from starting the command would not know of it
-    trouble = f"sleep 0.2; kill -{int(number)} $PPID; sleep 0.3; exit 1"
+    trouble = f"sleep 0.2; kill -{int(number)} $PPID; {wait}; exit 1"
     stages = five_stages(tmp_path, trouble, where)
     process = multiprocessing.get_context("fork").Process(target=run, args=(tmp_path, stages))
     process.start()
@@ -77,7 +78,9 @@ def test_continues_where_the_run_was_interrupted(tmp_path, where, number):
     if number == signal.SIGKILL:
         with pytest.raises(BlockingIOError, match="another run is writing to .*; wait for it or"):
             run(tmp_path, stages)
-        time.sleep(1)
+        go.touch()
+        with open(tmp_path / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
     run(tmp_path, stages)
     assert_each_ran_once(tmp_path)
 
@@ -86,7 +89,8 @@ def test_what_an_interrupted_command_started_has_ended_with_the_run(tmp_path):
     """Also a process that needs a moment more than the command, as a data loader's may."""
     ready = tmp_path / "ready"
     slow = f"trap 'sleep 1' TERM; touch {ready}; sleep 60; true"
-    trouble = f"({slow}) & while [ ! -e {ready} ]; do sleep 0.1; done; kill -INT $PPID; wait"
+    wait = f"while [ ! -e {ready} ]; do sleep 0.1; done"
+    trouble = f"({slow}) & {wait}; sleep 0.2; kill -INT $PPID; wait"
     stages = five_stages(tmp_path, trouble, "generate")
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, stages)
