@@ -16,6 +16,14 @@ from fairseq_convattn.recipes.recipe import STAGES
 from fairseq_convattn.recipes.runner import Runner, exclusive
 
 
+@pytest.fixture
+def interruptible():
+    """Where the tests run in the background, SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def shell(script: str, **kwargs) -> Command:
     return Command(["sh", "-c", script], **kwargs)
 
@@ -62,6 +70,7 @@ def test_continues_where_a_command_failed(tmp_path, capsys, where):
 
 @pytest.mark.parametrize("where", STAGES)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.usefixtures("interruptible")
 def test_continues_where_the_run_was_interrupted(tmp_path, where, number):
     """The command lives in a session of its own: SIGINT ends it with the run, and where the run
     was killed no other begins before it has ended."""
@@ -85,6 +94,7 @@ def test_continues_where_the_run_was_interrupted(tmp_path, where, number):
     assert_each_ran_once(tmp_path)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_what_an_interrupted_command_started_has_ended_with_the_run(tmp_path):
     """Also a process that needs a moment more than the command, as a data loader's may."""
     ready = tmp_path / "ready"
