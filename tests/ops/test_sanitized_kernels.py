@@ -1,0 +1,94 @@
+"""The compiled kernels under AddressSanitizer: an access outside of memory that is theirs ends
+the program."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.slow, pytest.mark.ci]
+
+COMPARISONS = (
+    "is_the_reference or inside or any_stride or threads or tail or many or than_outputs or "
+    "every_length or what_the_reference"
+)
+
+# masked loads, which AVX-512 has, are beyond the sanitizer
+CHOOSE = """
+import torch
+from fairseq_convattn.ops import dynamic_conv, native
+native.use_instructions({instructions!r})
+"""
+TOO_SHORT = """
+x, taps = torch.randn(100, 2, 64), torch.randn(100, 2, 4, 7)
+{what}.untyped_storage().resize_({what}.nbytes - 4)
+dynamic_conv(x, taps, causal=True, softmax=True, impl="native")
+"""
+TEST = """
+import pytest, sys
+sys.exit(pytest.main({arguments!r}))
+"""
+
+
+def library(name: str) -> str:
+    """One of the C compiler's own."""
+    compiler = sysconfig.get_config_var("CC").split()[0]
+    if not shutil.which(compiler):
+        pytest.skip(f"needs the C compiler {compiler}")
+    command = [compiler, f"-print-file-name={name}"]
+    path = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    if not Path(path).is_absolute():
+        pytest.skip(f"{compiler} has no {name}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory):
+    """Runs a script, with kernels for some instructions, on a copy that is compiled so."""
+    # the sanitizer's handling of exceptions looks for libstdc++ before PyTorch has loaded it
+    preloaded = " ".join(map(library, ("libasan.so", "libstdc++.so")))
+    copy = tmp_path_factory.mktemp("sanitized")
+    kernels = shutil.ignore_patterns("__pycache__", "_kernels*")
+    shutil.copytree(ROOT / "fairseq_convattn", copy / "fairseq_convattn", ignore=kernels)
+    for name in ("tests", "setup.py", "pyproject.toml"):
+        (copy / name).symlink_to(ROOT / name)
+
+    def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": str(copy), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    flags = "-fsanitize=address -fno-omit-frame-pointer -g -O1"
+    built = python("setup.py", "-q", "build_ext", "--inplace", CFLAGS=flags)
+    if not list((copy / "fairseq_convattn" / "ops" / "native").glob("_kernels*")):
+        pytest.skip(f"the kernels were not compiled: {built.stderr[-500:]}")
+    environment = {"LD_PRELOAD": preloaded, "ASAN_OPTIONS": "detect_leaks=0"}
+
+    def run(instructions: str | None, script: str) -> subprocess.CompletedProcess:
+        return python("-c", CHOOSE.format(instructions=instructions) + script, **environment)
+
+    return run
+
+
+@pytest.mark.parametrize("what", ["x", "taps"])
+def test_notices_an_access_outside(sanitized, what):
+    run = sanitized("portable", TOO_SHORT.format(what=what))
+    assert "AddressSanitizer: heap-buffer-overflow" in run.stderr and run.returncode
+
+
+@pytest.mark.parametrize("instructions", [None, "portable"])
+@pytest.mark.parametrize("name", ["test_native_convolution", "test_attention"])
+def test_nothing_outside_is_read_or_written(sanitized, name, instructions):
+    arguments = ["-q", "-s", "-p", "no:cacheprovider", "-k", COMPARISONS, f"tests/ops/{name}.py"]
+    run = sanitized(instructions, TEST.format(arguments=arguments))
+    assert run.returncode == 0, (run.stdout + run.stderr)[-5000:]
