@@ -62,7 +62,7 @@ MEASURED = FIELDS.index("milliseconds")  # the fields before it say what was
 MATRIX = {"cpu": 1024, "cuda": 8192}  # rows and columns of the product
 ALL_THREADS = sorted({1, os.cpu_count()})
 DRAW = functools.partial(plot, ours=OURS, floors=FLOORS)
-FEW_TAPS = 8  # up to which the native kernels train otherwise, as they compute up to 40
+FEW_TAPS = {"forward": 40, "training": 8}  # up to which the native kernels compute otherwise
 
 
 class Problem(NamedTuple):
@@ -280,15 +280,15 @@ def bounds(rows: list[dict]) -> Iterator[str]:
     """What the native kernels' time is made of, where it grows with the kernel size."""
     of_problem: dict[tuple, dict[int, dict[str, float]]] = {}
     for row in rows:
-        if row["kernel_size"] <= FEW_TAPS:
-            continue
         shape = tuple(row[field] for field in ("pass", "threads", "convolution", "tokens"))
         by_size = of_problem.setdefault(shape, {})
         by_size.setdefault(row["kernel_size"], {})[row["implementation"]] = row["milliseconds"]
     for (which, threads, convolution, tokens), by_size in of_problem.items():
-        if len(by_size) < 2 or not {"native", *FLOORS} <= by_size[min(by_size)].keys():
+        many = sorted(size for size in by_size if size > FEW_TAPS[which])
+        sizes = many if len(many) > 1 else sorted(by_size.keys() - many)
+        if len(sizes) < 2 or not {"native", *FLOORS} <= by_size[sizes[-1]].keys():
             continue
-        small, large = sorted(by_size)[-2:]
+        small, large = sizes[-2:]
         tap = (by_size[large]["native"] - by_size[small]["native"]) / (large - small)
         rest = by_size[large]["native"] - large * tap
         problem = f"{which:9}{threads:7} {convolution:12}{f'{small}, {large}':>7}{tokens:7,}"

@@ -51,23 +51,35 @@ def test_the_products_time_is_that_of_as_many_operations(benchmark):
     assert benchmark.floor("copy", 10.0, "training", problem) == 10.0
 
 
-def test_what_a_tap_costs_is_the_slope_between_packed_kernels(benchmark):
+@pytest.mark.parametrize(
+    ("which", "sizes", "fitted"),
+    [
+        ("forward", (3, 7, 15, 31), (15, 31)),
+        ("forward", (15, 31, 63), (15, 31)),
+        ("forward", (31, 63, 90), (63, 90)),
+        ("training", (3, 7), (3, 7)),
+        ("training", (7, 15, 31), (15, 31)),
+        ("training", (7, 15), ()),
+    ],
+)
+def test_what_a_tap_costs_is_the_slope_between_kernels_that_compute_alike(
+    benchmark, which, sizes, fitted
+):
     def rows(**milliseconds):
-        shape = {"pass": "forward", "threads": 1, "convolution": "dynamic", "tokens": 64}
+        shape = {"pass": which, "threads": 1, "convolution": "dynamic", "tokens": 64}
         for name, of_taps in milliseconds.items():
-            for taps in (7, 15, 31):
+            for taps in sizes:
                 row = {"implementation": name, "kernel_size": taps, "milliseconds": of_taps(taps)}
                 yield shape | row
 
-    def floors(taps):
-        return 0.05 * taps
+    def lines(native):
+        floors = {"copy": lambda taps: 0.5, "product": lambda taps: 0.05 * taps}
+        return list(benchmark.bounds(list(rows(native=native, **floors))))
 
-    times = rows(native=lambda k: 50 if k < 8 else 2 + 0.1 * k, copy=lambda k: 0.5, product=floors)
-    (line,) = benchmark.bounds(list(times))
-    assert line.split()[-4:] == ["0.1000", "50%", "2.00", "4.00"]
-    falling = rows(native=lambda k: 9 - 0.1 * k, copy=lambda k: 0.5, product=floors)
-    (line,) = benchmark.bounds(list(falling))
-    assert "no line" in line
+    found = lines(lambda taps: 2 + 0.1 * taps if taps in fitted else 50)
+    expected = [*map(str, fitted), "64", "0.1000", "50%", "2.00", "4.00"]
+    assert [line.replace(",", "").split()[3:] for line in found] == [expected] * bool(fitted)
+    assert all("no line" in line for line in lines(lambda taps: 9 - 0.1 * taps))
 
 
 def test_slow_steps_alone_take_fewer_rounds(benchmark, monkeypatch):
