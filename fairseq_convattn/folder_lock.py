@@ -2,29 +2,29 @@
 
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-# PyTorch's data loaders look every five seconds whether the process that started them lives
 _SECONDS_TO_END = 10
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, as commands do that are started with ``close_fds=False``.
+    """Hold the lock of a folder, as do commands that share what this process has open.
 
-    They may outlive this process and keep others out; if it ends in order, it waits for what is
-    left of them, so that the next run need not.
+    They may outlive this process and keep others out. One that ends in order waits until what
+    they had started has ended, so that the next run can begin at once.
 
     Raises:
         BlockingIOError: another run holds it.
     """
     path = folder / "lock"
-    with open(path, "w") as lock, open(path) as seen_from_outside:
-        if not _take(lock):
+    with open(path, "w") as lock:
+        if not _take(lock) or not _is_at(path, lock):
             raise BlockingIOError(
                 f"another run is writing to {folder}; wait for it or choose another with --output"
             )
@@ -33,9 +33,18 @@ def locked(folder: Path) -> Iterator[None]:
             yield
         finally:
             lock.close()
-            end = time.monotonic() + _SECONDS_TO_END
-            while not _take(seen_from_outside) and time.monotonic() < end:
-                time.sleep(0.05)
+            _wait_until_free(path)
+
+
+def _wait_until_free(path: Path) -> None:
+    end = time.monotonic() + _SECONDS_TO_END
+    # NFS locks for one process alone only what that may write to
+    with suppress(OSError), open(path, "r+") as lock:
+        while not _take(lock):
+            if time.monotonic() > end:
+                print(f"note: a command of this run still writes to {path.parent}", file=sys.stderr)
+                return
+            time.sleep(0.05)
 
 
 def _take(lock: TextIO) -> bool:
@@ -44,3 +53,11 @@ def _take(lock: TextIO) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    """Whether it is still there: a run that was refused may have removed it."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

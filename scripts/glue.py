@@ -3,13 +3,13 @@
 
 import argparse
 import logging
-import signal
 import sys
 from pathlib import Path
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)  # before fairseq, which logs while it is imported
 
+from fairseq_convattn.child_processes import exit_on_signals
 from fairseq_convattn.glue.binarising import Pieces, binarise
 from fairseq_convattn.glue.finetuning import Run, finetune
 from fairseq_convattn.glue.tasks import TASKS, GlueError
@@ -150,5 +150,5 @@ def run_finetune(options: argparse.Namespace, extra: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    exit_on_signals()
     main()

@@ -1,5 +1,6 @@
 """scripts/finetune_glue.sh: small models, pre-trained for a moment, on generated tasks."""
 
+import contextlib
 import fcntl
 import importlib.util
 import json
@@ -309,37 +310,40 @@ def test_results_are_those_of_all_finished_seeds(folder, roberta, tmp_path, monk
     assert locked == {"results.json": True} and not is_locked(output)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_training_that_a_second_one_joins(
     folder, roberta, tmp_path, number
 ):
-    """SIGTERM ends fairseq-train and a child that needs a moment more; after SIGKILL, which
-    cannot, it keeps others out."""
-    child = f"trap 'sleep 2' TERM; echo $$ >{tmp_path}/pid; sleep 300; true"
+    """SIGTERM and a closed terminal end fairseq-train and a child that needs a moment more; after
+    SIGKILL, which cannot, they keep others out."""
+    child = f"trap 'sleep 2; exit' TERM; echo $$ >{tmp_path}/pid; sleep 300; true"
     (tmp_path / "fairseq-train").write_text(
         f"#!/bin/sh\n({child}) >/dev/null 2>&1 &\nexec sleep 300\n"
     )
     (tmp_path / "fairseq-train").chmod(0o755)
-    start = f"import runpy, sys; sys.executable = '{tmp_path}/python'; "
+    start = f"import runpy, signal, sys; sys.executable = '{tmp_path}/python'; "
+    start += "signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # the tests may run under nohup
     start += f"runpy.run_path('{ROOT}/scripts/glue.py', run_name='__main__')"
     arguments = ["finetune", "MRPC", str(roberta), "--data", str(folder / "bin")]
     arguments += ["--output", str(tmp_path / "out")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     script = subprocess.Popen([sys.executable, "-c", start, *arguments], env=environment)
+    training = None
     try:
         wait_until(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text())
-    finally:
+        training = int((tmp_path / "pid").read_text())
         script.send_signal(number)
         script.wait()
-    training = int((tmp_path / "pid").read_text())
-    try:
         assert is_running(training) == is_locked(tmp_path / "out") == (number == signal.SIGKILL)
         if number == signal.SIGKILL:
             with pytest.raises(SystemExit, match="error: another run is writing to"):
                 glue.main(arguments)
     finally:
-        if is_running(training):
-            os.killpg(training, signal.SIGKILL)
+        script.kill()
+        script.wait()
+        with contextlib.suppress(ProcessLookupError):
+            if training:
+                os.killpg(training, signal.SIGKILL)
 
 
 def wait_until(condition, seconds: int = 120) -> None:

@@ -8,7 +8,6 @@ import platform
 import re
 import shlex
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from fairseq.data import Dictionary
 import fairseq_convattn
 
 from ..checkpoint_files import restore_last
+from ..child_processes import running
 from ..folder_lock import locked
 from ..training_options import refusal
 from .evaluation import evaluate, example_lengths
@@ -235,26 +235,17 @@ def _train(command: list[str], log: Path) -> None:
     here = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     program = shutil.which(command[0], path=here) or command[0]
     end = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with (
         open(log, "a", encoding="utf-8") as file,
-        subprocess.Popen(
-            [program, *command[1:]],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            close_fds=False,  # it keeps the lock
-            start_new_session=True,
-        ) as process,
+        running([program, *command[1:]], **streams, encoding="utf-8", errors="replace") as process,
+        process.stdout as output,
     ):
-        try:
-            for line in process.stdout:
-                file.write(line)
-                if found := end.search(line):
-                    print(f"  epoch {found[1]}: training loss {found[2]}", flush=True)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGTERM)
-            raise
+        for line in output:
+            file.write(line)
+            if found := end.search(line):
+                print(f"  epoch {found[1]}: training loss {found[2]}", flush=True)
+        process.wait()
     if process.returncode != 0:
         lines = log.read_text(encoding="utf-8").splitlines()[-_LAST_LINES:]
         print(*lines, sep="\n", file=sys.stderr)

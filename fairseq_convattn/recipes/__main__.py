@@ -14,6 +14,7 @@ import torch
 from ..architectures.overview import preset_options
 from ..architectures.presets import ARCHITECTURE_NAMES
 from ..checkpoint_files import CheckpointError, restore_last
+from ..child_processes import exit_on_signals
 from ..training_options import refusal
 from . import catalogue
 from .checkpoint import evaluated, require_dictionaries, updates_done
@@ -334,7 +335,7 @@ def _end_of_training(settings: Settings) -> Path:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    exit_on_signals()
     if "--dry-run" in sys.argv:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `| head` may close the pipe
     main()

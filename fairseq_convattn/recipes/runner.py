@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from ..child_processes import running
 from ..folder_lock import locked
 from .command import Command, Stage
 from .errors import RecipeError
@@ -224,22 +224,10 @@ def _execute(command: Command, log: Path) -> int:
 
 
 def _call(command: Command, stdout: TextIO, stderr: TextIO, log: Path) -> int:
-    process = subprocess.Popen(
-        command.words(),
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        env=os.environ | _search_paths(),
-        close_fds=False,  # it keeps the lock
-        start_new_session=True,
-    )
-    try:
+    streams = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
+    with running(command.words(), **streams, env=os.environ | _search_paths()) as process:
         _, status, usage = os.wait4(process.pid, 0)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
-        raise
-    process.returncode = os.waitstatus_to_exitcode(status)
+        process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
         if lines and lines[-1].startswith("error: "):

@@ -76,32 +76,34 @@ def test_continues_where_the_run_was_interrupted(tmp_path, where, number):
     was killed no other begins before it has ended."""
     go = tmp_path / "go"
     wait = f"while [ ! -e {go} ]; do sleep 0.1; done"
-    # a run that has not yet returned from starting the command would not know of it
-    trouble = f"sleep 0.2; kill -{int(number)} $PPID; {wait}; exit 1"
-    stages = five_stages(tmp_path, trouble, where)
+    go = tmp_path / "go"
+    wait = f"while [ ! -e {go} ]; do sleep 0.1; done"
+    stages = five_stages(tmp_path, f"kill -{int(number)} $PPID; {wait}; exit 1", where)
     process = multiprocessing.get_context("fork").Process(target=run, args=(tmp_path, stages))
-    process.start()
-    process.join()
-    assert process.exitcode != 0
-    assert not (tmp_path / f"{where}.out").exists()
-    if number == signal.SIGKILL:
-        with pytest.raises(BlockingIOError, match="another run is writing to .*; wait for it or"):
-            run(tmp_path, stages)
+    try:
+        process.start()
+        process.join()
+        assert process.exitcode != 0
+        assert not (tmp_path / f"{where}.out").exists()
+        if number == signal.SIGKILL:
+            with pytest.raises(BlockingIOError, match="another run is writing to .*; wait for it"):
+                run(tmp_path, stages)
+            go.touch()
+            with open(tmp_path / "lock") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        run(tmp_path, stages)
+    finally:
         go.touch()
-        with open(tmp_path / "lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-    run(tmp_path, stages)
     assert_each_ran_once(tmp_path)
 
 
 @pytest.mark.usefixtures("interruptible")
 def test_what_an_interrupted_command_started_has_ended_with_the_run(tmp_path):
-    """Also a process that needs a moment more than the command, as a data loader's may."""
+    """Also a process that needs a moment more than the command."""
     ready = tmp_path / "ready"
-    slow = f"trap 'sleep 1' TERM; touch {ready}; sleep 60; true"
+    slow = f"trap 'sleep 1; exit' TERM; touch {ready}; sleep 60; true"
     wait = f"while [ ! -e {ready} ]; do sleep 0.1; done"
-    trouble = f"({slow}) & {wait}; sleep 0.2; kill -INT $PPID; wait"
-    stages = five_stages(tmp_path, trouble, "generate")
+    stages = five_stages(tmp_path, f"({slow}) & {wait}; kill -INT $PPID; wait", "generate")
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, stages)
     run(tmp_path, stages)

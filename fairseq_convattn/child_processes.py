@@ -1,0 +1,60 @@
+"""Commands that end with the process that has started them."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+_ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
+def exit_on_signals() -> None:
+    """Leave in order when this process is ended, or its terminal closed (but under nohup)."""
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+
+@contextmanager
+def running(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
+    """A command that gets SIGTERM, with all that it has started, if the block raises.
+
+    It shares what this process has open and lets be inherited, as the lock of a folder.
+
+    Args:
+        options: further ones for ``subprocess.Popen``.
+    """
+    process = None
+    try:
+        with _signals_held_back():
+            process = subprocess.Popen(words, close_fds=False, start_new_session=True, **options)
+        yield process
+    except BaseException:
+        if process:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+        raise
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Between its start and its being known here, a command would outlive an interrupted block.
+
+    A mask would do the same, but the command would inherit it.
+    """
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    handlers = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)

@@ -1,0 +1,114 @@
+"""Commands that a run starts, and the lock that they share with it."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from fairseq_convattn import folder_lock
+from fairseq_convattn.child_processes import exit_on_signals, running
+from fairseq_convattn.folder_lock import locked
+
+
+class Interrupted(subprocess.Popen):
+    """A signal comes when the command runs, and before it is known to have been started."""
+
+    started = None
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        Interrupted.started = self
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture
+def signals():
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_command_is_ended_by_a_signal_that_comes_while_it_is_started(monkeypatch):
+    exit_on_signals()
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(SystemExit) as ended, running(["sleep", "300"]):
+        pytest.fail("the signal is lost")
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert Interrupted.started.returncode == -signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == handler
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_terminal_ends_all_but_what_nohup_started(ignored):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    exit_on_signals()
+    assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) == ignored
+
+
+def test_a_signal_after_the_command_has_ended_is_what_ends_the_run():
+    with pytest.raises(KeyboardInterrupt), running(["true"]) as process:
+        os.waitpid(process.pid, 0)
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """How often the lock was asked for in vain."""
+    times = []
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: times.append(seconds) or sleep(seconds))
+    return times
+
+
+def test_waits_for_nothing_where_nothing_is_left(tmp_path, waits):
+    with locked(tmp_path):
+        subprocess.run(["true"], close_fds=False, check=True)
+    assert not waits
+
+
+def test_says_what_it_does_not_wait_for(tmp_path, waits, capsys, monkeypatch):
+    monkeypatch.setattr(folder_lock, "_SECONDS_TO_END", 0.2)
+    with locked(tmp_path):
+        left = subprocess.Popen(["sleep", "300"], close_fds=False)
+    assert waits and f"still writes to {tmp_path}" in capsys.readouterr().err
+    with pytest.raises(BlockingIOError, match="another run"), locked(tmp_path):
+        pytest.fail("it is held")
+    left.kill()
+    left.wait()
+    with locked(tmp_path):
+        pass
+
+
+def test_a_lock_that_was_removed_is_not_held(tmp_path, monkeypatch):
+    flock = fcntl.flock
+
+    def late(file, operation):
+        (tmp_path / "lock").unlink()
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(BlockingIOError, match="another run"), locked(tmp_path):
+        pytest.fail("nobody else sees it")
+
+
+def test_file_systems_that_lock_only_what_may_be_written(tmp_path, monkeypatch, waits):
+    """As NFS does."""
+    flock = fcntl.flock
+
+    def strict(file, operation):
+        if not file.writable():
+            raise OSError(9, "Bad file descriptor")
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", strict)
+    with locked(tmp_path):
+        left = subprocess.Popen(["sleep", "0.3"], close_fds=False)
+    left.wait()
+    assert waits
