@@ -84,10 +84,19 @@ def test_what_a_tap_costs_is_the_slope_between_kernels_that_compute_alike(
 
 def test_slow_steps_alone_take_fewer_rounds(benchmark, monkeypatch):
     measuring = sys.modules["measuring"]
-    monkeypatch.setattr(measuring, "LONG", 0.15)
-    steps = [lambda: time.sleep(0.001), lambda: time.sleep(0.1)]
-    fast, slow = measuring.milliseconds_in_turn(steps, 5)
-    assert (len(fast), len(slow)) == (5, measuring.FEW)
+    now = 0.0
+
+    def step(seconds):
+        def take():
+            nonlocal now
+            now += seconds
+
+        return take
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    times = measuring.milliseconds_in_turn([step(0.001), step(0.1), step(10)], 30)
+    assert [len(found) for found in times] == [30, measuring.LONG / 0.1, measuring.FEW]
+    assert [found[-1] for found in times] == pytest.approx([1, 100, 10_000])
 
 
 def test_table_and_figures(tmp_path):

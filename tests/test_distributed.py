@@ -34,7 +34,11 @@ def train_together(data, save_dir, updates) -> str:
         )
         for rank in (0, 1)
     ]
-    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
+    try:
+        outputs = [worker.communicate(timeout=300)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
     assert [worker.returncode for worker in workers] == [0, 0], outputs[1][-3000:]
     return outputs[0]
 

@@ -5,6 +5,7 @@ import html
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -53,6 +54,12 @@ def smoke(capsys, *arguments: object) -> str:
     return capsys.readouterr().out
 
 
+def seconds_of_commands() -> float:
+    """Of computing, which other processes make longer by little."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def require_modules(recipe: str) -> None:
     """Skip the test where one that the recipe needs is not installed."""
     for module in {*chain.from_iterable(catalogue.recipe(recipe).needs.values())}:
@@ -70,9 +77,9 @@ def test_all_mixers_and_all_kinds_are_in_what_is_always_run():
 def test_from_the_release_to_the_score(capsys, tmp_path, recipe, mixer):
     require_modules(recipe)
     output = tmp_path / "run"
-    start = time.monotonic()
+    start = seconds_of_commands()
     printed = smoke(capsys, recipe, "--mixer", mixer, "--output", output)
-    assert time.monotonic() - start < 120
+    assert seconds_of_commands() - start < 120
     results = json.loads((output / "results.json").read_text(encoding="utf-8"))
     assert (results["mixer"], results["smoke"], results["seed"]) == (mixer, True, 1)
     run = {name for name in STAGES if (output / "stages" / f"{name}.json").is_file()}
