@@ -3,6 +3,7 @@
 
 import argparse
 import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -114,7 +115,12 @@ def main(arguments: list[str] | None = None) -> None:
     if "--" in arguments:
         split = arguments.index("--")
         arguments, extra = arguments[:split], arguments[split + 1 :]
-    options = command_line().parse_args(arguments)
+    parser = command_line()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(
+            f"unrecognized arguments: {' '.join(unknown)} (those of fairseq-train come after --)"
+        )
     try:
         (run_binarise if options.command == "binarise" else run_finetune)(options, extra)
     except (GlueError, OSError) as error:
@@ -146,7 +152,11 @@ def run_finetune(options: argparse.Namespace, extra: list[str]) -> None:
         max_positions=options.max_positions,
         extra=extra,
     )
-    finetune(run, options.seeds)
+    try:
+        finetune(run, options.seeds)
+    except KeyboardInterrupt:
+        print("interrupted; the same command continues", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -310,6 +310,23 @@ def test_results_are_those_of_all_finished_seeds(folder, roberta, tmp_path, monk
     assert locked == {"results.json": True} and not is_locked(output)
 
 
+def test_an_interrupted_run_says_that_it_continues(tmp_path, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(glue, "finetune", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        glue.main(["finetune", "MRPC", str(tmp_path / "model.pt")])
+    assert ended.value.code == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "interrupted; the same command continues\n"
+
+
+def test_options_of_fairseq_train_belong_after_two_dashes(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        glue.main(["finetune", "MRPC", str(tmp_path / "model.pt"), "--dropout", "0.2"])
+    assert "--dropout 0.2 (those of fairseq-train come after --)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_training_that_a_second_one_joins(
     folder, roberta, tmp_path, number
