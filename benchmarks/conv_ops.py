@@ -15,6 +15,7 @@ fairseq its modules are left out. Linux only.
 """
 
 import argparse
+import bisect
 import functools
 import importlib.util
 import itertools
@@ -62,7 +63,8 @@ MEASURED = FIELDS.index("milliseconds")  # the fields before it say what was
 MATRIX = {"cpu": 1024, "cuda": 8192}  # rows and columns of the product
 ALL_THREADS = sorted({1, os.cpu_count()})
 DRAW = functools.partial(plot, ours=OURS, floors=FLOORS)
-FEW_TAPS = {"forward": 40, "training": 8}  # up to which the native kernels compute otherwise
+# up to so many taps the native kernels compute in one way, and in another beyond
+FEW_TAPS = {"forward": (40,), "training": (8, 40)}
 
 
 class Problem(NamedTuple):
@@ -284,11 +286,13 @@ def bounds(rows: list[dict]) -> Iterator[str]:
         by_size = of_problem.setdefault(shape, {})
         by_size.setdefault(row["kernel_size"], {})[row["implementation"]] = row["milliseconds"]
     for (which, threads, convolution, tokens), by_size in of_problem.items():
-        many = sorted(size for size in by_size if size > FEW_TAPS[which])
-        sizes = many if len(many) > 1 else sorted(by_size.keys() - many)
-        if len(sizes) < 2 or not {"native", *FLOORS} <= by_size[sizes[-1]].keys():
+        alike: dict[int, list[int]] = {}
+        for size in sorted(by_size):
+            alike.setdefault(bisect.bisect_left(FEW_TAPS[which], size), []).append(size)
+        pairs = [sizes[-2:] for sizes in alike.values() if len(sizes) > 1]
+        if not pairs or not {"native", *FLOORS} <= by_size[pairs[-1][0]].keys():
             continue
-        small, large = sizes[-2:]
+        small, large = pairs[-1]
         tap = (by_size[large]["native"] - by_size[small]["native"]) / (large - small)
         rest = by_size[large]["native"] - large * tap
         problem = f"{which:9}{threads:7} {convolution:12}{f'{small}, {large}':>7}{tokens:7,}"

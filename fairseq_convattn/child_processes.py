@@ -6,16 +6,24 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 def exit_on_signals() -> None:
     """Leave in order when this process is ended, or its terminal closed (but under nohup)."""
-    for number in (signal.SIGHUP, signal.SIGTERM):
+    numbers = (signal.SIGHUP, signal.SIGTERM)
+
+    def leave(number: int, _: FrameType | None) -> NoReturn:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)  # a second one would cut short what the first began
+        sys.exit(128 + number)
+
+    for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
+            signal.signal(number, leave)
 
 
 @contextmanager
@@ -34,7 +42,7 @@ def running(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
         yield process
     except BaseException:
         if process:
-            with suppress(ProcessLookupError):
+            with _signals_held_back(), suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait()
         raise
@@ -49,9 +57,9 @@ def _signals_held_back() -> Iterator[None]:
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in _ENDING}
     handlers = {number: handler for number, handler in before.items() if callable(handler)}
-    for number in handlers:
-        signal.signal(number, lambda number, _: came.append(number))
     try:
+        for number in handlers:
+            signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
         for number, handler in handlers.items():

@@ -42,7 +42,7 @@ def _wait_until_free(path: Path) -> None:
     with suppress(OSError), open(path, "r+") as lock:
         while not _take(lock):
             if time.monotonic() > end:
-                print(f"note: a command of this run still writes to {path.parent}", file=sys.stderr)
+                print(f"note: {path.parent} is still in use by a command", file=sys.stderr)
                 return
             time.sleep(0.05)
 

@@ -118,9 +118,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = command_line()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        parser.error(
-            f"unrecognized arguments: {' '.join(unknown)} (those of fairseq-train come after --)"
-        )
+        hint = " (those of fairseq-train come after --)" if options.command == "finetune" else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     try:
         (run_binarise if options.command == "binarise" else run_finetune)(options, extra)
     except (GlueError, OSError) as error:

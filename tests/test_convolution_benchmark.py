@@ -59,6 +59,8 @@ def test_the_products_time_is_that_of_as_many_operations(benchmark):
         ("forward", (31, 63, 90), (63, 90)),
         ("training", (3, 7), (3, 7)),
         ("training", (7, 15, 31), (15, 31)),
+        ("training", (15, 31, 63), (15, 31)),
+        ("training", (31, 63, 90), (63, 90)),
         ("training", (7, 15), ()),
     ],
 )

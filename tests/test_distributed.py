@@ -39,6 +39,7 @@ def train_together(data, save_dir, updates) -> str:
     finally:
         for worker in workers:
             worker.kill()
+            worker.wait()
     assert [worker.returncode for worker in workers] == [0, 0], outputs[1][-3000:]
     return outputs[0]
 

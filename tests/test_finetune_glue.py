@@ -333,7 +333,7 @@ def test_a_run_that_is_ended_leaves_no_training_that_a_second_one_joins(
 ):
     """SIGTERM and a closed terminal end fairseq-train and a child that needs a moment more; after
     SIGKILL, which cannot, they keep others out."""
-    child = f"trap 'sleep 2; exit' TERM; echo $$ >{tmp_path}/pid; sleep 300; true"
+    child = f"trap 'sleep 2; exit' TERM; sleep 300 & echo $$ >{tmp_path}/pid; wait"
     (tmp_path / "fairseq-train").write_text(
         f"#!/bin/sh\n({child}) >/dev/null 2>&1 &\nexec sleep 300\n"
     )
@@ -356,7 +356,7 @@ def test_a_run_that_is_ended_leaves_no_training_that_a_second_one_joins(
             with pytest.raises(SystemExit, match="error: another run is writing to"):
                 glue.main(arguments)
     finally:
-        script.kill()
+        script.terminate()
         script.wait()
         with contextlib.suppress(ProcessLookupError):
             if training:

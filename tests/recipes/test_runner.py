@@ -101,7 +101,7 @@ def test_continues_where_the_run_was_interrupted(tmp_path, where, number):
 def test_what_an_interrupted_command_started_has_ended_with_the_run(tmp_path):
     """Also a process that needs a moment more than the command."""
     ready = tmp_path / "ready"
-    slow = f"trap 'sleep 1; exit' TERM; touch {ready}; sleep 60; true"
+    slow = f"trap 'sleep 1; exit' TERM; sleep 60 & touch {ready}; wait"
     wait = f"while [ ! -e {ready} ]; do sleep 0.1; done"
     stages = five_stages(tmp_path, f"({slow}) & {wait}; kill -INT $PPID; wait", "generate")
     with pytest.raises(KeyboardInterrupt):

@@ -47,6 +47,7 @@ GRID = [marked(recipe, mixer) for recipe in catalogue.names() for mixer in ARCHI
 @pytest.fixture(autouse=True)
 def at_the_root(monkeypatch):
     monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 def smoke(capsys, *arguments: object) -> str:
@@ -55,7 +56,7 @@ def smoke(capsys, *arguments: object) -> str:
 
 
 def seconds_of_commands() -> float:
-    """Of computing, which other processes make longer by little."""
+    """Of computing, with one thread, which other processes make longer by little."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
