@@ -50,10 +50,8 @@ def running(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
 
 @contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Between its start and its being known here, a command would outlive an interrupted block.
-
-    A mask would do the same, but the command would inherit it.
-    """
+    """Have them come when the block is over, as one between a command's start and its being known
+    here, or before it is ended, would leave it behind. A command would inherit a mask."""
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in _ENDING}
     handlers = {number: handler for number, handler in before.items() if callable(handler)}
