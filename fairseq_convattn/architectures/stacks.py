@@ -8,7 +8,6 @@ from fairseq.models.transformer import (
     TransformerEncoderBase,
 )
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
-from fairseq.modules.quant_noise import quant_noise
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
@@ -19,11 +18,7 @@ from ..mixers import CrossAttention, MixerConfig, build_mixer
 
 
 class _MixerLayer:
-    """What both kinds of layer change: the mixer, and the feed-forward's initial values.
-
-    The paper's code starts every projection from Xavier with zero bias, its Transformer
-    baselines' too; fairseq's layers have since moved to ``nn.Linear``'s own values.
-    """
+    """What both kinds of layer change: the mixer."""
 
     def __init__(self, cfg: TransformerConfig, mixer: MixerConfig, *args):
         self.mixer_config = mixer
@@ -31,15 +26,6 @@ class _MixerLayer:
 
     def build_self_attention(self, embed_dim, cfg, add_bias_kv=False, add_zero_attn=False):
         return build_mixer(self.mixer_config)
-
-    def build_fc1(self, input_dim, output_dim, q_noise, qn_block_size):
-        linear = nn.Linear(input_dim, output_dim)
-        nn.init.xavier_uniform_(linear.weight)
-        nn.init.zeros_(linear.bias)
-        return quant_noise(linear, q_noise, qn_block_size)
-
-    build_fc2 = build_fc1
-
 
 class ConvAttnEncoderLayer(_MixerLayer, TransformerEncoderLayerBase):
     """fairseq's encoder layer around any mixer."""
