@@ -27,6 +27,7 @@ class _MixerLayer:
     def build_self_attention(self, embed_dim, cfg, add_bias_kv=False, add_zero_attn=False):
         return build_mixer(self.mixer_config)
 
+
 class ConvAttnEncoderLayer(_MixerLayer, TransformerEncoderLayerBase):
     """fairseq's encoder layer around any mixer."""
 

@@ -247,12 +247,3 @@ def test_full_context_alignment_is_refused():
     net, dictionary = model("attention")
     with pytest.raises(ValueError, match="full_context_alignment"):
         net.decoder(tokens(dictionary, 1, 3), full_context_alignment=True)
-
-
-def test_feed_forward_layers_start_as_in_the_papers_code():
-    net, _ = model("attention")
-    for layer in (net.encoder.layers[0], net.decoder.layers[0]):
-        for linear in (layer.fc1, layer.fc2):
-            bound = (6 / sum(linear.weight.shape)) ** 0.5
-            assert linear.weight.abs().max() <= bound and linear.weight.std() > bound / 2
-            assert (linear.bias == 0).all()
