@@ -6,7 +6,9 @@
 
 The options are fairseq-train's. Rank, world size, device and backend come from torchrun.
 After a worker was killed, ``--max-restarts`` starts all of them again, and training resumes
-from the last checkpoint.
+from the last checkpoint. On several machines name the first one with ``--master-addr``, as
+above: with torchrun's other rendezvous, ``--rdzv-backend c10d``, workers on CPUs do not find
+each other again after a kill.
 """
 
 import logging
