@@ -12,8 +12,8 @@ from fairseq import checkpoint_utils
 from fairseq_convattn.analysis.checkpoint import read_contents
 from fairseq_convattn.analysis.report import analyse, analysis, markdown
 from fairseq_convattn.analysis.toeplitz import toeplitz_r2
-from fairseq_convattn.checkpoint_files import CheckpointError
-from fairseq_convattn.legacy_checkpoint import convert_checkpoint
+from fairseq_convattn.checkpoints.files import CheckpointError
+from fairseq_convattn.checkpoints.legacy import convert_checkpoint
 from fairseq_convattn.ops import composite_attention, lightweight_conv, normalize_taps
 
 

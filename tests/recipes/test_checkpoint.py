@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import ROOT, SHRUNK, train
 
-from fairseq_convattn.checkpoint_files import restore_last, write_checkpoint
+from fairseq_convattn.checkpoints.files import restore_last, write_checkpoint
 from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import command_line, main, resolve
 from fairseq_convattn.recipes.checkpoint import evaluated, updates_done

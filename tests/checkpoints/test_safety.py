@@ -9,9 +9,9 @@ import torch
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
-from fairseq_convattn.checkpoint_averaging import average_checkpoints, best_checkpoints
-from fairseq_convattn.checkpoint_files import CheckpointError, read_checkpoint
-from fairseq_convattn.legacy_checkpoint import convert_checkpoint
+from fairseq_convattn.checkpoints.averaging import average_checkpoints, best_checkpoints
+from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint
+from fairseq_convattn.checkpoints.legacy import convert_checkpoint
 
 
 class Runs:
