@@ -23,7 +23,7 @@ from torch import Tensor
 from ..architectures.config import MASKED_LANGUAGE_MODEL, complete
 from ..architectures.masked_language_model import ConvAttnMaskedLanguageModel
 from ..architectures.presets import ARCHITECTURE_NAMES, MASKED_LM_PRESETS
-from .files import CheckpointError, read_weights, require_new
+from .files import CheckpointError, read_weights, require_new, save_with_digest, sync
 from .legacy import plain_configuration
 
 MIXERS = ("attention", "composite", "tisa")
@@ -150,11 +150,12 @@ def convert_albert(folder: Path, output: Path, mixer: str, keep_positions: bool)
     with TemporaryDirectory(dir=output.parent, prefix=".writing-") as directory:
         written = Path(directory, "complete")
         written.mkdir()
-        torch.save(_checkpoint(state, args, mixer), written / "checkpoint.pt")
+        save_with_digest(_checkpoint(state, args, mixer), written / "checkpoint.pt")
         _save_dictionary(dictionary, written / "dict.txt")
         shutil.copyfile(folder / "spiece.model", written / "sentencepiece.bpe.model")
         require_new(output)
         os.rename(written, output)
+    sync(output.parent)
 
 
 def _checkpoint(state: dict[str, Tensor], args: Namespace, mixer: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete
 from ..architectures.skeleton import language_model_skeleton, skeleton
-from .files import CheckpointError, read_checkpoint, require_new, write_checkpoint
+from .files import CheckpointError, read_any_checkpoint, require_new, write_checkpoint
 
 
 class _Inert:
@@ -137,7 +137,7 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> dict[str, Any]:
         FileNotFoundError: the directory of ``new`` is not there.
     """
     require_new(new)
-    state = read_checkpoint(old, also_allow=HARMLESS_GLOBALS)
+    state = read_any_checkpoint(old, also_allow=HARMLESS_GLOBALS)
     try:
         state = _converted(state)
     except CheckpointError as error:

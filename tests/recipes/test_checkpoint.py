@@ -10,7 +10,8 @@ import pytest
 import torch
 from conftest import ROOT, SHRUNK, train
 
-from fairseq_convattn.checkpoints.files import restore_last, write_checkpoint
+from fairseq_convattn.checkpoints.files import write_checkpoint
+from fairseq_convattn.checkpoints.recovery import restore_last
 from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import command_line, main, resolve
 from fairseq_convattn.recipes.checkpoint import evaluated, updates_done
