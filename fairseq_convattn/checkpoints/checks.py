@@ -92,7 +92,7 @@ def check_sizes(state: Any, size: int) -> None:
             raise CheckpointError(f"{name} claims {claimed:,} bytes in a file of {size:,}")
 
 
-def check_configuration(state: Mapping[str, Any]) -> None:
+def check_configuration(state: Any) -> None:
     """See that a checkpoint's configuration (``cfg``, or ``args`` of old) is plain values, and
     no text of it would run anything if it were evaluated.
 
@@ -101,15 +101,16 @@ def check_configuration(state: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: a value is something else; the message names its option.
     """
-    for part in ("cfg", "args"):
-        for name, value in _values(state.get(part)):
-            field = name.rpartition(".")[2]
-            if value is not None and not isinstance(value, (bool, int, float, str)):
-                raise CheckpointError(f"its option {name} is a {type(value).__name__}")
-            if isinstance(value, str) and _RESOLVER.search(value):
-                raise CheckpointError(f"its option {name} is {value[:80]!r}, which looks things up")
-            if isinstance(value, str) and field not in _FREE_TEXT and _is_active(value):
-                raise CheckpointError(f"its option {name} is {value[:80]!r}, which is code")
+    if not isinstance(state, Mapping):
+        raise CheckpointError("not a fairseq checkpoint")
+    for name, value in _values({part: state.get(part) for part in ("cfg", "args")}):
+        field = name.rpartition(".")[2]
+        if value is not None and not isinstance(value, (bool, int, float, str)):
+            raise CheckpointError(f"its option {name} is a {type(value).__name__}")
+        if isinstance(value, str) and _RESOLVER.search(value):
+            raise CheckpointError(f"its option {name} is {value[:80]!r}, which looks things up")
+        if isinstance(value, str) and field not in _FREE_TEXT and _is_active(value):
+            raise CheckpointError(f"its option {name} is {value[:80]!r}, which is code")
 
 
 def check_finite(weights: Mapping[str, Any]) -> None:

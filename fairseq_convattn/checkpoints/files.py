@@ -129,15 +129,20 @@ def _load(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) 
     return _torch_load(path, also_allow)
 
 
-def check_file(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> None:
+def check_file(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> Any:
     """See that a file is whole, loads without running code, and takes no more memory than it
     has bytes, before anything is read into memory.
+
+    Returns:
+        what it holds, its tensors mapped and not read.
 
     Raises:
         CheckpointError: it is not; the message does not name it.
     """
     check_archive(path)
-    check_sizes(read_outline(path, also_allow), Path(path).stat().st_size)
+    outline = read_outline(path, also_allow)
+    check_sizes(outline, Path(path).stat().st_size)
+    return outline
 
 
 def _torch_load(

@@ -40,9 +40,9 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
         """
         with naming(path):
             if os.path.isfile(path):
-                check_file(path)
+                check_configuration(check_file(path))
             state = load(path, *args, **kwargs)
-            check_configuration(state)
+            check_configuration(state)  # with --model-overrides
             check_digest(state)
             if is_ours(architecture_of(state)):  # lightconv's have weights that nobody has set
                 check_finite(state["model"])

@@ -51,6 +51,7 @@ def test_a_language_models_dictionary(monolingual, tmp_path):
     options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
     train(monolingual, tmp_path, *options, "--max-update", "1", "--tokens-per-sample", "16")
     last = tmp_path / "checkpoint_last.pt"
-    assert eval_lm(monolingual, last) > 0
+    sample = ("--tokens-per-sample", "16")
+    assert eval_lm(monolingual, last, *sample) > 0
     with pytest.raises(ValueError, match="source dictionary is not the one"):
-        eval_lm(reordered(monolingual, tmp_path / "other", "dict.txt"), last)
+        eval_lm(reordered(monolingual, tmp_path / "other", "dict.txt"), last, *sample)
