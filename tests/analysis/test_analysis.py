@@ -342,7 +342,7 @@ def test_a_constant_table_has_no_r2(tmp_path):
         ({"encoder.layers.0.conv.weight": torch.ones(2, 1, 3)}, "nothing to analyse: no position"),
         (
             {"encoder.embed_positions.weight": torch.tensor([[1.0, math.nan]])},
-            "weights of its encoder are not finite",
+            "encoder.embed_positions.weight has 1 of 2 values not finite",
         ),
     ],
 )
