@@ -24,7 +24,9 @@ else:
 
     from . import architectures as architectures
     from . import summarization as summarization
+    from .checkpoints import guard
     from .compatibility import apply
     from .scoring import fairseq_scorer as fairseq_scorer
 
     apply()
+    guard.install()

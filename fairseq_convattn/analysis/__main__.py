@@ -18,7 +18,7 @@ import importlib.util
 import logging
 import sys
 
-from ..checkpoint_files import CheckpointError, require_new
+from ..checkpoints.files import CheckpointError, require_new
 from .output import write_analysis
 from .report import analyse, markdown
 

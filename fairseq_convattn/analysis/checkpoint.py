@@ -7,8 +7,8 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from ..architectures.config import ENCODER_DECODER
-from ..checkpoint_files import CheckpointError, read_checkpoint
-from ..legacy_checkpoint import HARMLESS_GLOBALS
+from ..checkpoints.files import CheckpointError, read_checkpoint
+from ..checkpoints.legacy import HARMLESS_GLOBALS
 from ..ops.attention import alibi_slopes
 from .curves import TERM_PARAMETERS, Curves, kernel_curves, shared_by_layers, term_curves
 from .stored import POSITIONS, StoredStack, stored_stacks, updates

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..checkpoint_files import require_new
+from ..checkpoints.files import require_new
 from .checkpoint import Contents
 
 

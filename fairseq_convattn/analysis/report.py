@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..checkpoint_files import CheckpointError
+from ..checkpoints.files import CheckpointError
 from .checkpoint import Contents, Stack, layer_names, read_contents
 from .curves import Curves
 from .toeplitz import diagonal_means, r2_by_positions, white_noise_r2

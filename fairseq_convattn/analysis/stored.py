@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from ..checkpoint_files import CheckpointError
+from ..checkpoints.files import CheckpointError
 
 POSITIONS = "embed_positions.weight"
 

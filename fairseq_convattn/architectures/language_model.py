@@ -11,6 +11,7 @@ from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
 from omegaconf import DictConfig, open_dict
 from torch import nn
 
+from ..checkpoints.dictionaries import remember_dictionaries
 from .config import LANGUAGE_MODEL, ConvAttnLanguageModelConfig, complete
 from .layer_mixers import boolean, layer_mixers, refuse, whole_numbers
 from .presets import LANGUAGE_MODEL_PRESETS
@@ -49,6 +50,7 @@ class ConvAttnLanguageModel(TransformerLanguageModel):
         Raises:
             ValueError: an option cannot work; the message names it.
         """
+        remember_dictionaries(args, task)
         if getattr(args, "max_target_positions", None) is None:
             with open_dict(args) if isinstance(args, DictConfig) else nullcontext():
                 args.max_target_positions = _positions(args, task)

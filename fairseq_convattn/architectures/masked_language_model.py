@@ -12,6 +12,7 @@ from fairseq.modules import LayerNorm
 from omegaconf import DictConfig, open_dict
 from torch import Tensor, nn
 
+from ..checkpoints.dictionaries import remember_dictionaries
 from ..mixers import MixerConfig
 from .config import MASKED_LANGUAGE_MODEL, ConvAttnMaskedLanguageModelConfig, complete
 from .layer_mixers import boolean, layer_mixers, refuse
@@ -46,6 +47,7 @@ class ConvAttnMaskedLanguageModel(RobertaModel):
         Raises:
             ValueError: an option cannot work; the message names it.
         """
+        remember_dictionaries(args, task)
         if getattr(args, "max_positions", None) is None:
             with open_dict(args) if isinstance(args, DictConfig) else nullcontext():
                 args.max_positions = task.max_positions()

@@ -101,6 +101,9 @@ class ConvAttnDecoder(TransformerDecoderBase):
     ):
         self._mixers, self._tables = iter(mixers), _SharedTables()
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
+        for name, buffer in self.named_buffers():
+            if name.endswith("_float_tensor"):  # of adaptive softmax and input: never set
+                buffer.zero_()
 
     def build_decoder_layer(self, cfg, no_encoder_attn=False):
         layer = ConvAttnDecoderLayer(cfg, next(self._mixers), no_encoder_attn)

@@ -6,6 +6,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from omegaconf import OmegaConf
 
+from ..checkpoints.dictionaries import remember_dictionaries
 from .config import ENCODER_DECODER, ConvAttnConfig, complete
 from .layer_mixers import boolean, layer_mixers
 from .presets import ENCODER_DECODER_PRESETS
@@ -30,6 +31,7 @@ class ConvAttnModel(TransformerModelBase):
         Raises:
             ValueError: an option cannot work; the message names it.
         """
+        remember_dictionaries(cfg, task)
         return super().build_model(nested_config(complete(cfg)), task)
 
     @classmethod

@@ -20,7 +20,7 @@ from fairseq.data import Dictionary
 
 import fairseq_convattn
 
-from ..checkpoint_files import restore_last
+from ..checkpoints.recovery import restore_last
 from ..child_processes import running
 from ..folder_lock import locked
 from ..training_options import refusal

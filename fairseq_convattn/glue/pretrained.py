@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from ..checkpoint_files import CheckpointError, read_checkpoint
+from ..checkpoints.files import CheckpointError, read_checkpoint
 from .tasks import GlueError
 
 _FROM_THE_TASK = ("max_positions", "tokens_per_sample")

@@ -13,7 +13,8 @@ import torch
 
 from ..architectures.overview import preset_options
 from ..architectures.presets import ARCHITECTURE_NAMES
-from ..checkpoint_files import CheckpointError, restore_last
+from ..checkpoints.files import CheckpointError
+from ..checkpoints.recovery import restore_last
 from ..child_processes import exit_on_signals
 from ..training_options import refusal
 from . import catalogue

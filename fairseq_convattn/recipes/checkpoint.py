@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..checkpoint_files import read_checkpoint
-from ..legacy_checkpoint import HARMLESS_GLOBALS
+from ..checkpoints.files import read_checkpoint
+from ..checkpoints.legacy import HARMLESS_GLOBALS
 from .errors import RecipeError
 
 

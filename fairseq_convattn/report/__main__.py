@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..checkpoint_files import require_new
+from ..checkpoints.files import require_new
 from ..scoring.generated import ScoringError
 from . import ReportError
 from .markdown import markdown

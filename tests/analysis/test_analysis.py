@@ -12,8 +12,8 @@ from fairseq import checkpoint_utils
 from fairseq_convattn.analysis.checkpoint import read_contents
 from fairseq_convattn.analysis.report import analyse, analysis, markdown
 from fairseq_convattn.analysis.toeplitz import toeplitz_r2
-from fairseq_convattn.checkpoint_files import CheckpointError
-from fairseq_convattn.legacy_checkpoint import convert_checkpoint
+from fairseq_convattn.checkpoints.files import CheckpointError
+from fairseq_convattn.checkpoints.legacy import convert_checkpoint
 from fairseq_convattn.ops import composite_attention, lightweight_conv, normalize_taps
 
 
@@ -342,7 +342,7 @@ def test_a_constant_table_has_no_r2(tmp_path):
         ({"encoder.layers.0.conv.weight": torch.ones(2, 1, 3)}, "nothing to analyse: no position"),
         (
             {"encoder.embed_positions.weight": torch.tensor([[1.0, math.nan]])},
-            "weights of its encoder are not finite",
+            "encoder.embed_positions.weight has 1 of 2 values not finite",
         ),
     ],
 )

@@ -10,7 +10,8 @@ import pytest
 import torch
 from conftest import ROOT, SHRUNK, train
 
-from fairseq_convattn.checkpoint_files import restore_last, write_checkpoint
+from fairseq_convattn.checkpoints.files import write_checkpoint
+from fairseq_convattn.checkpoints.recovery import restore_last
 from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import command_line, main, resolve
 from fairseq_convattn.recipes.checkpoint import evaluated, updates_done
@@ -193,9 +194,9 @@ def test_a_preparation_that_wrote_nothing_may_have_another_source(tmp_path):
 
 @pytest.mark.parametrize("left", ["nothing", "half", "whole"])
 def test_the_copy_that_was_interrupted_is_made_again(tmp_path, left):
-    """From the newest checkpoint, whatever its name; one that is whole stays."""
-    names = ("checkpoint2.pt", "checkpoint_1_30.pt", "checkpoint10.pt")
-    for updates, name in enumerate((*names, "checkpoint_best.pt", "average.pt")):
+    """From the training's newest checkpoint, whatever its name; one that is whole stays."""
+    names = ("checkpoint2.pt", "checkpoint_1_30.pt", "checkpoint_best.pt")
+    for updates, name in enumerate((*names, "average.pt")):
         state = {"model": {}, "optimizer_history": [{"num_updates": updates}]}
         write_checkpoint(state, tmp_path / name)
         os.utime(tmp_path / name, (updates, updates))

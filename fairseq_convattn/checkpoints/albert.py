@@ -8,8 +8,9 @@ import json
 import os
 import re
 import shutil
-from argparse import Namespace
-from collections.abc import Iterator, Mapping
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,11 +20,11 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from .architectures.config import MASKED_LANGUAGE_MODEL, complete
-from .architectures.masked_language_model import ConvAttnMaskedLanguageModel
-from .architectures.presets import ARCHITECTURE_NAMES, MASKED_LM_PRESETS
-from .checkpoint_files import CheckpointError, read_weights, require_new
-from .legacy_checkpoint import plain_configuration
+from ..architectures.config import MASKED_LANGUAGE_MODEL, complete
+from ..architectures.masked_language_model import ConvAttnMaskedLanguageModel
+from ..architectures.presets import ARCHITECTURE_NAMES, MASKED_LM_PRESETS
+from .files import CheckpointError, read_weights, require_new, save_with_digest, sync
+from .legacy import plain_configuration
 
 MIXERS = ("attention", "composite", "tisa")
 """Those that have attention's projections."""
@@ -73,6 +74,52 @@ _LAYER_NAMES = {
     "final_layer_norm": "full_layer_layer_norm",
 }
 _NEW = re.compile(rf"{_ENCODER}\.(version|layers\.\d+\.self_attn\.terms\..+)")
+_DESCRIPTION = """\
+Turn ALBERT, as Hugging Face's transformers stores it, into a model of this plugin.
+
+NEW gets checkpoint.pt, dict.txt and sentencepiece.bpe.model. On GLUE it is fine-tuned by
+  bash scripts/prepare_glue.sh --sentencepiece NEW/sentencepiece.bpe.model \\
+    --dictionary NEW/dict.txt --output NEW_glue
+  bash scripts/finetune_glue.sh TASK NEW/checkpoint.pt --data NEW_glue/bin
+"""
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python scripts/convert_albert.py") -> None:
+    """The command that converts; its arguments are the process's unless given."""
+    parser = ArgumentParser(
+        prog=prog, description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "old",
+        type=Path,
+        metavar="OLD",
+        help="folder with config.json, spiece.model and pytorch_model.bin or model.safetensors, "
+        "as albert-base-v2",
+    )
+    parser.add_argument("new", type=Path, metavar="NEW", help="folder to write; it must not exist")
+    parser.add_argument(
+        "--mixer",
+        choices=MIXERS,
+        default="tisa",
+        help="what ALBERT's attention becomes: itself, or with new terms for positions "
+        "(default: tisa)",
+    )
+    parser.add_argument(
+        "--keep-positions",
+        action="store_true",
+        help="keep its embeddings of positions too (with attention they always stay)",
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        convert_albert(arguments.old, arguments.new, arguments.mixer, arguments.keep_positions)
+    except (CheckpointError, OSError) as error:
+        sys.exit(f"error: {error}")
+    new = arguments.new
+    print(
+        f"wrote {new}\nto fine-tune it: bash scripts/prepare_glue.sh --sentencepiece "
+        f"{new}/sentencepiece.bpe.model --dictionary {new}/dict.txt --output {new}_glue; "
+        f"bash scripts/finetune_glue.sh RTE {new}/checkpoint.pt --data {new}_glue/bin"
+    )
 
 
 def convert_albert(folder: Path, output: Path, mixer: str, keep_positions: bool) -> None:
@@ -103,11 +150,12 @@ def convert_albert(folder: Path, output: Path, mixer: str, keep_positions: bool)
     with TemporaryDirectory(dir=output.parent, prefix=".writing-") as directory:
         written = Path(directory, "complete")
         written.mkdir()
-        torch.save(_checkpoint(state, args, mixer), written / "checkpoint.pt")
+        save_with_digest(_checkpoint(state, args, mixer), written / "checkpoint.pt")
         _save_dictionary(dictionary, written / "dict.txt")
         shutil.copyfile(folder / "spiece.model", written / "sentencepiece.bpe.model")
         require_new(output)
         os.rename(written, output)
+    sync(output.parent)
 
 
 def _checkpoint(state: dict[str, Tensor], args: Namespace, mixer: str) -> dict[str, Any]:

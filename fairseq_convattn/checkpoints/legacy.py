@@ -8,9 +8,12 @@ outputs.
 import ast
 import dataclasses
 import re
+import shlex
+import sys
 import textwrap
 import warnings
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +23,9 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, BaseFairseqModel
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from .architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete
-from .architectures.skeleton import language_model_skeleton, skeleton
-from .checkpoint_files import CheckpointError, read_checkpoint, require_new, write_checkpoint
+from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete
+from ..architectures.skeleton import language_model_skeleton, skeleton
+from .files import CheckpointError, read_any_checkpoint, require_new, write_checkpoint
 
 
 class _Inert:
@@ -82,6 +85,37 @@ _RENAMED_KEYS = {
 _DROPPED_KEYS = re.compile(
     r"(encoder|decoder)\.version|.*(\.embed_positions\._float_tensor|\.conv\.conv_bias)"
 )
+# fairseq's own defaults
+_LANGUAGE_MODELING = {"sample_break_mode": "none", "output_dictionary_size": -1}
+
+_DESCRIPTION = """\
+Turn a LightConv or DynamicConv checkpoint of 2019 into one of this plugin.
+
+A translation model then decodes with
+  fairseq-generate DATA --user-dir fairseq_convattn --path NEW \\
+    --required-batch-size-multiple 1 --beam 5 --remove-bpe
+and a language model scores with
+  fairseq-eval-lm DATA --user-dir fairseq_convattn --path NEW
+Both are fine-tuned with fairseq-train, --finetune-from-model NEW and the model options that
+this command prints.
+"""
+
+
+def main(
+    argv: Sequence[str] | None = None, prog: str = "python scripts/convert_checkpoint.py"
+) -> None:
+    """The command that converts; its arguments are the process's unless given."""
+    parser = ArgumentParser(
+        prog=prog, description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter
+    )
+    parser.add_argument("old", metavar="OLD", help="checkpoint that fairseq wrote, v0.6 or later")
+    parser.add_argument("new", metavar="NEW", help="file to write; it must not exist")
+    arguments = parser.parse_args(argv)
+    try:
+        cfg = convert_checkpoint(arguments.old, arguments.new)
+    except (CheckpointError, OSError) as error:
+        sys.exit(f"error: {error}")
+    print(f"wrote {arguments.new}\nto fine-tune it: {_training_options(cfg)}")
 
 
 def convert_checkpoint(old: str | Path, new: str | Path) -> dict[str, Any]:
@@ -103,7 +137,7 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> dict[str, Any]:
         FileNotFoundError: the directory of ``new`` is not there.
     """
     require_new(new)
-    state = read_checkpoint(old, also_allow=HARMLESS_GLOBALS)
+    state = read_any_checkpoint(old, also_allow=HARMLESS_GLOBALS)
     try:
         state = _converted(state)
     except CheckpointError as error:
@@ -295,3 +329,26 @@ def _optimizer_history(state: dict) -> list[dict]:
             "num_updates": updates if isinstance(updates, int) else 0,
         }
     ]
+
+
+def _training_options(cfg: dict[str, Any]) -> str:
+    """The fairseq-train options of a configuration: whatever is not the default."""
+    model, task = cfg["model"], cfg["task"]
+    schema = next(k.schema for k in (_TRANSLATION, _LANGUAGE_MODEL) if k.model == model["_name"])
+    default = vars(complete(Namespace(), schema))
+    default |= {name: model[source] for name, source in schema.follows.items()}
+    given = {name: value for name, value in model.items() if value != default.get(name)}
+    if task["_name"] == "language_modeling":
+        given |= {name: task[name] for name, x in _LANGUAGE_MODELING.items() if task[name] != x}
+    options = ["--task", task["_name"], "--arch", given.pop("_name")]
+    if cfg["criterion"]["_name"] == "adaptive_loss":
+        options += ["--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"]
+    for name, value in sorted(given.items()):
+        if value is False:
+            continue
+        options.append(f"--{name.replace('_', '-')}")
+        if isinstance(value, list):
+            options.append(",".join(map(str, value)))
+        elif value is not True:
+            options.append(str(value))
+    return shlex.join(options)

@@ -17,8 +17,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
 from fairseq.models.lightconv import LightConvModel
 from fairseq.models.lightconv_lm import LightConvLanguageModel
 
-from fairseq_convattn.checkpoint_files import CheckpointError
-from fairseq_convattn.legacy_checkpoint import convert_checkpoint
+from fairseq_convattn.checkpoints.files import CheckpointError
+from fairseq_convattn.checkpoints.legacy import convert_checkpoint
 
 RECORDED = {
     "dynamic": "checkpoint_last.pt",

@@ -14,10 +14,10 @@ from fairseq import checkpoint_utils
 from fairseq.data.data_utils import load_indexed_dataset
 from glue_miniature import miniature_sentences
 
-from fairseq_convattn.albert_checkpoint import MIXERS, convert_albert
 from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
-from fairseq_convattn.checkpoint_files import CheckpointError
+from fairseq_convattn.checkpoints.albert import MIXERS, convert_albert
+from fairseq_convattn.checkpoints.files import CheckpointError
 from fairseq_convattn.glue.binarising import Pieces, binarise
 from fairseq_convattn.glue.evaluation import example_lengths
 from fairseq_convattn.glue.finetuning import Run, finetune

@@ -1,17 +1,48 @@
 """The mean of several checkpoints' weights, which often scores better than each."""
 
+import argparse
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from .checkpoint_files import CheckpointError, read_checkpoint, require_new, write_checkpoint
+from .files import CheckpointError, read_checkpoint, require_new, write_checkpoint
 
 _EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
 _BEST = re.compile(r"checkpoint\.best_(.+)_(-?\d+(?:\.\d+)?)\.pt")
+_DESCRIPTION = """\
+Average the weights of checkpoints.
+
+The newest five epochs (or updates, where no epoch was saved):
+  %(prog)s --inputs CKPT_DIR --last 5 --output OUT.pt
+The best five by the validation metric, of those that --keep-best-checkpoints kept:
+  %(prog)s --inputs CKPT_DIR --best 5 --output OUT.pt
+Any files:
+  %(prog)s --inputs A.pt B.pt --output OUT.pt
+
+The result decodes with fairseq-generate --path OUT.pt and is fine-tuned with
+fairseq-train --finetune-from-model OUT.pt.
+"""
+
+
+def main(
+    argv: Sequence[str] | None = None, prog: str = "python scripts/average_checkpoints.py"
+) -> None:
+    """The command that averages; its arguments are the process's unless given."""
+    arguments = _command_line(prog).parse_args(argv)
+    try:
+        average_checkpoints(
+            _chosen(arguments),
+            arguments.output,
+            progress=lambda path: print(f"averaging {path}", flush=True),
+        )
+    except (CheckpointError, OSError) as error:
+        sys.exit(f"error: {error}")
+    print(f"wrote {arguments.output}")
 
 
 def average_checkpoints(
@@ -175,3 +206,41 @@ def _means(sums: dict[str, Tensor], count: int, last: dict) -> dict:
         same = shared.setdefault(place, mean)
         means[name] = same if torch.equal(same, mean) else mean
     return means
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
+def _command_line(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=prog, description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--inputs", nargs="+", required=True, help="checkpoints, or the directory of them"
+    )
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--last", type=_positive, metavar="N", help="the newest N")
+    choice.add_argument("--best", type=_positive, metavar="N", help="the best N")
+    parser.add_argument("--output", required=True, help="file to write; it must not exist")
+    return parser
+
+
+def _chosen(arguments: argparse.Namespace) -> Sequence[str | Path]:
+    """The files to average.
+
+    Raises:
+        CheckpointError: there are not as many as asked for, or a directory is given alone.
+    """
+    if not arguments.last and not arguments.best:
+        for path in arguments.inputs:
+            if Path(path).is_dir():
+                raise CheckpointError(f"{path} is a directory; add --last N or --best N")
+        return arguments.inputs
+    if len(arguments.inputs) != 1:
+        raise CheckpointError("--last and --best take one directory as --inputs")
+    if arguments.last:
+        return last_checkpoints(arguments.inputs[0], arguments.last)
+    return best_checkpoints(arguments.inputs[0], arguments.best)

@@ -1,4 +1,3 @@
-import importlib.util
 import os
 import subprocess
 import sys
@@ -8,15 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_convattn.checkpoint_averaging import (
+from fairseq_convattn.checkpoints.averaging import (
     average_checkpoints,
     best_checkpoints,
     last_checkpoints,
+    main,
     mean_checkpoint,
 )
-from fairseq_convattn.checkpoint_files import CheckpointError, read_checkpoint, write_checkpoint
+from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "average_checkpoints.py"
 
 
@@ -224,15 +224,6 @@ def test_interrupted_writing_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("average_checkpoints_script", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -244,24 +235,22 @@ def script():
         (["--inputs", "{}/checkpoint1.pt", "--output", "{}/a/b.pt"], "no directory"),
     ],
 )
-def test_command_reports_in_one_line(tmp_path, script, monkeypatch, options, message):
+def test_command_reports_in_one_line(tmp_path, options, message):
     save_many(tmp_path, "checkpoint1.pt", "checkpoint2.pt")
     options = [option.format(tmp_path) for option in options]
-    command = ["average_checkpoints.py", "--output", f"{tmp_path}/out.pt", *options]
-    monkeypatch.setattr(sys, "argv", command)
+    command = ["--output", f"{tmp_path}/out.pt", *options]
     with pytest.raises(SystemExit) as caught:
-        script.main()
+        main(command)
     assert str(caught.value).startswith("error: ") and message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out.pt").exists()
 
 
 @pytest.mark.parametrize("options", [["--last", "0"], ["--best", "-1"], ["--last", "many"]])
-def test_command_wants_a_positive_count(script, monkeypatch, options, capsys):
-    command = ["average_checkpoints.py", "--inputs", "x", "--output", "y", *options]
-    monkeypatch.setattr(sys, "argv", command)
+def test_command_wants_a_positive_count(options, capsys):
+    command = ["--inputs", "x", "--output", "y", *options]
     with pytest.raises(SystemExit) as caught:
-        script.main()
+        main(command)
     assert caught.value.code == 2 and "positive" in capsys.readouterr().err
 
 
@@ -269,13 +258,12 @@ def test_command_wants_a_positive_count(script, monkeypatch, options, capsys):
     "choice, mean",
     [(["{}", "--last", "2"], 1.5), (["{}", "--best", "1"], 3.0), (["{}/checkpoint1.pt"], 0.0)],
 )
-def test_command_averages_what_was_chosen(tmp_path, script, monkeypatch, capsys, choice, mean):
+def test_command_averages_what_was_chosen(tmp_path, capsys, choice, mean):
     save_many(tmp_path, *(f"checkpoint{i}.pt" for i in (1, 2, 3)), "checkpoint.best_loss_1.000.pt")
     output = tmp_path / "out.pt"
     choice = [option.format(tmp_path) for option in choice]
-    command = ["average_checkpoints.py", "--output", str(output), "--inputs", *choice]
-    monkeypatch.setattr(sys, "argv", command)
-    script.main()
+    command = ["--output", str(output), "--inputs", *choice]
+    main(command)
     assert read_checkpoint(output)["model"]["w"].tolist() == [mean]
     assert f"wrote {output}" in capsys.readouterr().out
 

@@ -1,0 +1,188 @@
+"""What is checked of a checkpoint: its archive, its configuration and its weights."""
+
+import ast
+import hashlib
+import re
+import warnings
+import zipfile
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+DIGEST = "digest"
+"""Where a checkpoint keeps the digest of its weights."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is not what it should be; the message says in one line why."""
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Put a file's name before the message of a :class:`CheckpointError`."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error.__cause__
+
+
+# Paths and free text, which fairseq never evaluates; a folder may be called ``data (old)``.
+_FREE_TEXT = {
+    *("data", "save_dir", "path", "restore_file", "finetune_from_model", "source_prefix"),
+    *("tensorboard_logdir", "log_file", "results_path", "input"),
+}
+# Whatever can run code or take unbounded time or memory when it is evaluated as Python.
+_ACTIVE = (
+    *(ast.Call, ast.Await, ast.Lambda, ast.NamedExpr, ast.FormattedValue, ast.Starred),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom),
+    *(ast.Pow, ast.LShift, ast.Mult, ast.Mod),
+)
+_RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # such as ${oc.env:HOME}
+_MOST_VALUES = 1_000_000
+_MOST_LEVELS = 100
+
+# fairseq stores these without ever having set or read them.
+UNINITIALISED = re.compile(r"(?:.+\.)?(?:_float_tensor|conv\.conv_bias)")
+
+
+def check_archive(path: str | Path) -> None:
+    """See that a zip archive, as torch writes them, is whole: nothing in it is compressed or
+    larger than the file, and every record has its CRC-32. Files of other formats pass.
+
+    Raises:
+        CheckpointError: it is not.
+    """
+    if not is_zip(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            records = archive.infolist()
+            if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+                raise CheckpointError("it is compressed, and torch compresses nothing")
+            if sum(record.file_size for record in records) > Path(path).stat().st_size:
+                raise CheckpointError("its parts claim to be larger than the file")
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        raise CheckpointError(f"it was cut off or is damaged ({error})") from error
+    if damaged:
+        raise CheckpointError(f"{damaged} in it is damaged: its checksum is another")
+
+
+def is_zip(path: str | Path) -> bool:
+    """Whether a file begins as torch's archives do; the rest of it may be missing."""
+    with open(path, "rb") as file:
+        return b"PK".startswith(file.read(2))
+
+
+def check_sizes(state: Any, size: int) -> None:
+    """See that the tensors of a checkpoint need no more memory than its file has bytes.
+
+    Raises:
+        CheckpointError: one claims more, or the checkpoint is too deep or has too many values.
+    """
+    for name, value in _values(state):
+        if isinstance(value, Tensor) and value.numel() * value.element_size() > size:
+            claimed = value.numel() * value.element_size()
+            raise CheckpointError(f"{name} claims {claimed:,} bytes in a file of {size:,}")
+
+
+def check_configuration(state: Any) -> None:
+    """See that a checkpoint's configuration (``cfg``, or ``args`` of old) is plain values, and
+    no text of it would run anything if it were evaluated.
+
+    fairseq evaluates options of models, tasks and criteria as Python.
+
+    Raises:
+        CheckpointError: a value is something else; the message names its option.
+    """
+    if not isinstance(state, Mapping):
+        raise CheckpointError("not a fairseq checkpoint")
+    for name, value in _values({part: state.get(part) for part in ("cfg", "args")}):
+        field = name.rpartition(".")[2]
+        if value is not None and not isinstance(value, (bool, int, float, str)):
+            raise CheckpointError(f"its option {name} is a {type(value).__name__}")
+        if isinstance(value, str) and _RESOLVER.search(value):
+            raise CheckpointError(f"its option {name} is {value[:80]!r}, which looks things up")
+        if isinstance(value, str) and field not in _FREE_TEXT and _is_active(value):
+            raise CheckpointError(f"its option {name} is {value[:80]!r}, which is code")
+
+
+def check_finite(weights: Mapping[str, Any]) -> None:
+    """See that there is no NaN and no infinity among the weights.
+
+    Raises:
+        CheckpointError: there is; the message names the weight.
+    """
+    for name, weight in weights.items():
+        if not isinstance(weight, Tensor) or not weight.is_floating_point():
+            continue
+        # A sum is thirty times as fast as isfinite, but of large values may overflow.
+        total = weight.sum(dtype=torch.promote_types(weight.dtype, torch.float32))
+        if not total.isfinite() and not weight.isfinite().all() and not UNINITIALISED.match(name):
+            count = int((~weight.isfinite()).sum())
+            raise CheckpointError(f"{name} has {count:,} of {weight.numel():,} values not finite")
+
+
+def check_digest(state: Mapping[str, Any]) -> None:
+    """See that a checkpoint has the weights that it was written with, if it says so.
+
+    Raises:
+        CheckpointError: they have changed.
+    """
+    expected = state.get(DIGEST)
+    if expected is not None and expected != weights_digest(state["model"]):
+        raise CheckpointError(
+            f"its weights are not those that were written ({DIGEST} {str(expected)[:12]}); remove "
+            f"its {DIGEST!r} if you have changed them"
+        )
+
+
+def weights_digest(weights: Mapping[str, Any]) -> str:
+    """SHA-256 over names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        weight = weights[name]
+        if isinstance(weight, Tensor):
+            digest.update(f"{name} {weight.dtype} {list(weight.shape)}\n".encode())
+            digest.update(weight.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+        else:
+            digest.update(f"{name} {weight!r}\n".encode())
+    return digest.hexdigest()
+
+
+def _values(root: Any) -> Iterator[tuple[str, Any]]:
+    """Everything in nested dictionaries, lists and namespaces, by dotted name."""
+    waiting, seen = [("", root)], 0
+    while waiting:
+        name, value = waiting.pop()
+        seen += 1
+        if seen > _MOST_VALUES or name.count(".") > _MOST_LEVELS:
+            raise CheckpointError("it has too many values, or too deep ones, for a checkpoint")
+        if OmegaConf.is_config(value):
+            value = OmegaConf.to_container(value, resolve=False)
+        if isinstance(value, Namespace):
+            value = vars(value)
+        if isinstance(value, Mapping):
+            waiting += [(f"{name}.{key}".lstrip("."), inner) for key, inner in value.items()]
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            waiting += [(f"{name}.{place}", inner) for place, inner in enumerate(value)]
+        else:
+            yield name, value
+
+
+def _is_active(text: str) -> bool:
+    """Whether Python's ``eval`` would do anything else with a text than name and list values."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(text.lstrip(" \t"), mode="eval")  # as eval strips them
+    except (SyntaxError, ValueError):
+        return False
+    except (MemoryError, RecursionError):
+        return True
+    return any(isinstance(node, _ACTIVE) for node in ast.walk(tree))

@@ -1,0 +1,215 @@
+"""Checkpoint files: reading runs nothing that a file brings, writing replaces none."""
+
+import functools
+import logging
+import os
+import re
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from .checks import (
+    DIGEST,
+    CheckpointError,
+    check_archive,
+    check_configuration,
+    check_digest,
+    check_finite,
+    check_sizes,
+    is_zip,
+    naming,
+    weights_digest,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def read_checkpoint(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> dict:
+    """Load a checkpoint without running anything that it brings.
+
+    What names an architecture of another package than this one is warned about.
+
+    Args:
+        path: a file that fairseq wrote.
+        also_allow: types that it may hold beside tensors and configuration, as
+            ``torch.serialization.safe_globals`` takes them.
+
+    Raises:
+        CheckpointError: the file is not there, is no checkpoint, is damaged, refers to anything
+            that is not allowed, has code among its options, or weights that are not finite.
+    """
+    state = read_any_checkpoint(path, also_allow)
+    architecture = architecture_of(state)
+    if architecture and not is_ours(architecture):
+        _warn_of_another(architecture)
+    return state
+
+
+def read_any_checkpoint(
+    path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()
+) -> dict:
+    """:func:`read_checkpoint`, for any architecture without a word."""
+    with naming(path):
+        state = _load(path, also_allow)
+        if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
+            raise CheckpointError("not a fairseq checkpoint, it has no 'model'")
+        check_configuration(state)
+        check_finite(state["model"])
+        check_digest(state)
+    return state
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """Load tensors by name, without running anything that the file brings.
+
+    Raises:
+        CheckpointError: the file is not there, or holds anything else.
+    """
+    with naming(path):
+        state = _load(path)
+        if not isinstance(state, dict) or not all(isinstance(x, Tensor) for x in state.values()):
+            raise CheckpointError("does not hold tensors by name")
+        check_finite(state)
+    return state
+
+
+def read_outline(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> Any:
+    """What a file holds, its tensors mapped and not read; the archive is not checked.
+
+    Raises:
+        CheckpointError: the file does not load; the message does not name it.
+    """
+    return _torch_load(path, also_allow, mmap=is_zip(path))
+
+
+def architecture_of(state: Mapping[str, Any]) -> str | None:
+    """The architecture that a checkpoint names; None if it names none."""
+    for options in (_mapping(state.get("cfg")).get("model"), state.get("args")):
+        named = _mapping(options)
+        if named.get("arch") or named.get("_name"):
+            return str(named.get("arch") or named["_name"])
+    return None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, DictConfig):
+        return OmegaConf.to_container(value, resolve=False)
+    if isinstance(value, Namespace):
+        return vars(value)
+    return value if isinstance(value, Mapping) else {}
+
+
+def is_ours(architecture: str | None) -> bool:
+    """Whether this package has the architecture."""
+    model = ARCH_MODEL_REGISTRY.get(architecture)
+    return model is not None and model.__module__.partition(".")[0] == __package__.partition(".")[0]
+
+
+@functools.cache
+def _warn_of_another(architecture: str) -> None:
+    logger.warning(
+        "the architecture %s is not this plugin's: what loads such a model runs its package's "
+        "code on the checkpoint's options",
+        architecture,
+    )
+
+
+def _load(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> Any:
+    if not Path(path).is_file():
+        raise CheckpointError("there is no such file")
+    check_file(path, also_allow)
+    return _torch_load(path, also_allow)
+
+
+def check_file(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> Any:
+    """See that a file is whole, loads without running code, and takes no more memory than it
+    has bytes, before anything is read into memory.
+
+    Returns:
+        what it holds, its tensors mapped and not read.
+
+    Raises:
+        CheckpointError: it is not; the message does not name it.
+    """
+    check_archive(path)
+    outline = read_outline(path, also_allow)
+    check_sizes(outline, Path(path).stat().st_size)
+    return outline
+
+
+def _torch_load(
+    path: str | Path, also_allow: Sequence[type | tuple[type, str]], **options: Any
+) -> Any:
+    # The context would on leaving forbid again what was allowed before it.
+    allowed = torch.serialization.get_safe_globals()
+    more = [entry for entry in also_allow if entry not in allowed]
+    try:
+        with torch.serialization.safe_globals(more):
+            return torch.load(path, map_location="cpu", weights_only=True, **options)
+    except Exception as error:  # a damaged file can fail in any way
+        raise CheckpointError(_reason(error)) from error
+
+
+def require_new(path: str | Path) -> None:
+    """See that a file can be written without replacing one, before the work is done.
+
+    Raises:
+        FileExistsError: ``path`` is there already.
+        FileNotFoundError: its directory is not there.
+    """
+    if os.path.lexists(path):
+        raise FileExistsError(f"{path} is there already; it is not overwritten")
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no directory {Path(path).parent}")
+
+
+def write_checkpoint(state: dict, path: str | Path) -> None:
+    """Save a checkpoint with the digest of its weights; it appears complete or not at all,
+    whenever the power fails.
+
+    Raises:
+        FileExistsError: ``path`` is there already, or appeared while it was written.
+        FileNotFoundError: its directory is not there.
+    """
+    with TemporaryDirectory(dir=Path(path).parent, prefix=".writing-") as directory:
+        complete = Path(directory, Path(path).name)
+        save_with_digest(state, complete)
+        require_new(path)
+        os.replace(complete, path)
+    sync(Path(path).parent)
+
+
+def save_with_digest(state: dict, path: Path) -> None:
+    """Write a checkpoint's bytes to the disk."""
+    with open(path, "wb") as file:
+        torch.save({**state, DIGEST: weights_digest(state["model"])}, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(folder: Path) -> None:
+    """Have the disk know the names of a folder's files."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error: Exception) -> str:
+    """Why a file did not load, without PyTorch's advice to load it unsafely."""
+    if not isinstance(error, UnpicklingError):
+        first_sentence = re.split(r"\.\s|\n", str(error))[0]
+        return f"not a readable PyTorch file ({first_sentence})"
+    refused = re.search(r"GLOBAL (\S+)", str(error))
+    if refused:
+        return f"it refers to {refused[1]}, which is not loaded"
+    return "it is no PyTorch file that loads without running code"

@@ -1,0 +1,65 @@
+"""What stands between fairseq's commands and a checkpoint.
+
+fairseq has no hook between reading a file and building the task that its configuration
+names, which may evaluate options as Python. So two of its functions are called by way of
+ours while the plugin is loaded; fairseq's files stay as they are.
+"""
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from fairseq import checkpoint_utils
+from omegaconf import DictConfig
+
+from .checks import check_configuration, check_digest, check_finite, naming
+from .files import architecture_of, check_file, is_ours
+from .recovery import recovered
+
+logger = logging.getLogger(__name__)
+
+
+def install() -> None:
+    """Check what fairseq's commands load, and recover trainings that were killed."""
+    for name, wrapper in (("load_checkpoint_to_cpu", _checking), ("load_checkpoint", _recovering)):
+        function = getattr(checkpoint_utils, name)
+        if not hasattr(function, "__wrapped__"):
+            setattr(checkpoint_utils, name, wrapper(function))
+
+
+def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
+    @functools.wraps(load)
+    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> dict:
+        """fairseq's, of files that pass every check of this package.
+
+        Raises:
+            CheckpointError: the file is damaged, its weights are not finite or not those that
+                were written, or an option of it (or of ``--model-overrides``) is code.
+        """
+        with naming(path):
+            if os.path.isfile(path):
+                check_configuration(check_file(path))
+            state = load(path, *args, **kwargs)
+            check_configuration(state)  # with --model-overrides
+            check_digest(state)
+            if is_ours(architecture_of(state)):  # lightconv's have weights that nobody has set
+                check_finite(state["model"])
+        return state
+
+    return load_checkpoint_to_cpu
+
+
+def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
+    @functools.wraps(load)
+    def load_checkpoint(cfg: DictConfig, trainer: Any, **kwargs: Any) -> tuple:
+        """fairseq's, from the newest whole checkpoint where the last is damaged."""
+        if cfg.save_interval_updates > 0 and not trainer.cfg.dataset.update_epoch_batch_itr:
+            logger.warning(
+                "--save-interval-updates saves within epochs: a training that goes on from there "
+                "sees other batches than an uninterrupted one; add --update-epoch-batch-itr True"
+            )
+        return load(recovered(cfg, trainer.data_parallel_rank == 0), trainer, **kwargs)
+
+    return load_checkpoint

@@ -1,0 +1,234 @@
+"""No option that a checkpoint brings runs code, whatever reads the checkpoint."""
+
+import dataclasses
+import shutil
+from argparse import Namespace
+from collections.abc import Iterator
+
+import pytest
+import torch
+from conftest import SHRUNK, SHRUNK_LM, command, eval_lm, generate, interactive, train, validate
+from fairseq import checkpoint_utils
+from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.registry import REGISTRIES
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+
+from fairseq_convattn.analysis.checkpoint import read_contents
+from fairseq_convattn.architectures import ConvAttnModel
+from fairseq_convattn.checkpoints.averaging import average_checkpoints
+from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint
+from fairseq_convattn.checkpoints.legacy import convert_checkpoint
+from fairseq_convattn.glue.pretrained import read_pretrained
+from fairseq_convattn.recipes.checkpoint import evaluated
+
+pytestmark = pytest.mark.reliability
+
+MODELS = ("convattn", "convattn_lm", "convattn_mlm")
+TASKS = (
+    *("translation", "summarization", "language_modeling", "masked_lm", "sentence_prediction"),
+    "multilingual_translation",  # evaluates its options
+)
+CRITERIA = (
+    *("cross_entropy", "label_smoothed_cross_entropy", "adaptive_loss", "masked_lm"),
+    *("sentence_prediction", "ctc"),  # ctc evaluates its options
+)
+TEXT_ALONE = {  # never evaluated: paths and a prefix
+    *("data", "save_dir", "path", "restore_file", "finetune_from_model", "source_prefix"),
+    *("tensorboard_logdir", "log_file", "results_path", "input"),
+}
+
+
+def touch(target) -> str:
+    return f"__import__('pathlib').Path({str(target)!r}).touch()"
+
+
+PAYLOADS = {
+    "a call": touch,
+    "a call after space": lambda target: f" \t{touch(target)}",
+    "a call after a line": lambda target: f"\n{touch(target)}",
+    "a call in a list": lambda target: f"[{touch(target)} or 5]",
+    "a list with a call": lambda target: [1, touch(target)],
+    "a call in a dictionary": lambda target: {"deep": {"deeper": [touch(target)]}},
+    "a call with a name": lambda target: f"[x := {touch(target)}]",
+    "a call in a text": lambda target: "f'{" + f'__import__("os").mkdir("{target}")' + "}'",
+    "without end": lambda target: "9**9**9**9",
+    "too much": lambda target: "[0] * 10**12",
+    "the environment": lambda target: "${oc.env:HOME}",
+    "an object": lambda target: torch.ones(2),
+}
+
+
+def fields() -> Iterator[tuple[str, str, str]]:
+    """Part, its ``_name`` and the option, of everything that a configuration can hold."""
+    parts = [("model", name, MODEL_DATACLASS_REGISTRY[name]) for name in MODELS]
+    parts += [("task", name, TASK_DATACLASS_REGISTRY.get(name)) for name in TASKS]
+    parts += [("criterion", name, CRITERION_DATACLASS_REGISTRY[name]) for name in CRITERIA]
+    for registry, found in REGISTRIES.items():
+        parts += [(registry, name, config) for name, config in found["dataclass_registry"].items()]
+    for field in dataclasses.fields(FairseqConfig):
+        if dataclasses.is_dataclass(field.type):
+            parts.append((field.name, "", field.type))
+    for part, name, config in parts:
+        own = (
+            [field.name for field in dataclasses.fields(config)] if config else ["left_pad_source"]
+        )
+        yield from ((part, name, option) for option in own if option not in TEXT_ALONE)
+
+
+def checkpoint(part: str, name: str, option: str, value) -> dict:
+    cfg = {"model": {"_name": "convattn"}, "task": {"_name": "translation"}}
+    cfg[part] = {"_name": name or None, option: value}
+    return {
+        "args": None,
+        "cfg": cfg,
+        "model": {"w": torch.ones(2)},
+        "optimizer_history": [{"optimizer_name": "Adam", "lr_scheduler_state": {}}],
+        "extra_state": {"train_iterator": {"epoch": 1}},
+    }
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_every_option_is_read_before_fairseq_sees_it(tmp_path, payload):
+    """With the first payload all options, with the others one of each part."""
+    target, path, seen = tmp_path / "created", tmp_path / "evil.pt", set()
+    for part, name, option in fields():
+        if payload != "a call" and part in seen:
+            continue
+        seen.add(part)
+        state = checkpoint(part, name, option, PAYLOADS[payload](target))
+        torch.save(state, path)
+        for read in (read_checkpoint, checkpoint_utils.load_checkpoint_to_cpu):
+            with pytest.raises(CheckpointError, match=rf"its option cfg\.{part}\.{option}"):
+                read(str(path))
+    assert len(seen) > 12 and not target.exists()
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_a_namespace_is_read_too(tmp_path, payload):
+    args = Namespace(arch="convattn", task="translation", x=PAYLOADS[payload](tmp_path / "created"))
+    state = {**checkpoint("model", "convattn", "dropout", 0.1), "args": args, "cfg": None}
+    torch.save(state, tmp_path / "evil.pt")
+    for read in (read_checkpoint, checkpoint_utils.load_checkpoint_to_cpu):
+        with pytest.raises(CheckpointError, match=r"its option args\.x"):
+            read(str(tmp_path / "evil.pt"))
+    assert not (tmp_path / "created").exists()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            "(0.9, 0.98)",
+            "[(1, 64), (2, 128)]",
+            "3,7,15",
+            "@@ ",
+            "sentencepiece",
+            "de-en",
+            "a/b.pt",
+        ),
+        *('{"beam": 4, "lenpen": 0.6}', "${task.data}", "data (old", "x" * 10_000, [0.5, None], {}),
+    ],
+)
+def test_what_options_are_is_let_in(tmp_path, value):
+    torch.save(checkpoint("task", "translation", "x", value), tmp_path / "good.pt")
+    read_checkpoint(tmp_path / "good.pt")
+    checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "good.pt"))
+
+
+def test_folders_may_be_called_like_calls(tmp_path):
+    torch.save(checkpoint("task", "translation", "data", "data (old)/bin"), tmp_path / "good.pt")
+    read_checkpoint(tmp_path / "good.pt")
+
+
+# What fairseq evaluates, in a model, a task and a criterion that build and load it first.
+PLACES = {
+    "model": ("model", {"adaptive_softmax_cutoff": "{}"}),
+    "task": ("task", {"_name": None, "task": "multilingual_translation", "left_pad_source": "{}"}),
+    "criterion": ("criterion", {"_name": "ctc", "wer_args": "{}"}),
+}
+
+
+def overridden(data, path, *_) -> None:
+    code = "__import__('pathlib').Path('created').touch()"
+    good = path.with_name("good.pt")
+    generate(data, good, "--model-overrides", repr({"adaptive_softmax_cutoff": code}))
+
+
+TRANSLATION = ("--arch", "dynamic_conv_tiny", *SHRUNK)
+DOORS = {
+    "generate": generate,
+    "interactive": interactive,
+    "validate": lambda data, path: validate(data, path, "--task", "translation"),
+    "overrides": overridden,
+    "language model": lambda data, path: generate(
+        data, path.with_name("good.pt"), "--lm-path", str(path)
+    ),
+    "hub": lambda data, path: ConvAttnModel.from_pretrained(str(path.parent), path.name, str(data)),
+    "restore": lambda data, path: train(
+        data, path.parent / "new", *TRANSLATION, "--restore-file", str(path)
+    ),
+    "fine-tune": lambda data, path: train(
+        data, path.parent / "new", *TRANSLATION, "--finetune-from-model", str(path)
+    ),
+    "average": lambda data, path: average_checkpoints([path], path.with_name("average.pt")),
+    "convert": lambda data, path: convert_checkpoint(path, path.with_name("new.pt")),
+    "analysis": lambda data, path: read_contents(path),
+    "recipes": lambda data, path: evaluated(path, "translation"),
+    "glue": lambda data, path: read_pretrained(path),
+}
+
+
+@pytest.fixture(scope="module")
+def good(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("good")
+    train(data, folder, *TRANSLATION, "--max-update", "1")
+    return folder / "checkpoint_last.pt"
+
+
+def poisoned(good, folder, place: str, code: str):
+    """A copy of a good checkpoint with code in one place."""
+    state = torch.load(good)
+    part, options = PLACES[place]
+    for name, value in options.items():
+        state["cfg"][part][name] = code if value == "{}" else value
+    torch.save(state, folder / "evil.pt")
+    shutil.copyfile(good, folder / "good.pt")
+    return folder / "evil.pt"
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("door", DOORS)
+def test_through_every_door(good, data, tmp_path, monkeypatch, door, place):
+    monkeypatch.chdir(tmp_path)
+    path = poisoned(good, tmp_path, place, touch(tmp_path / "created"))
+    with pytest.raises(ValueError, match="which is code"):
+        DOORS[door](data, path)
+    assert not (tmp_path / "created").exists()
+    assert {file.name for file in tmp_path.rglob("*.pt")} == {"evil.pt", "good.pt"}
+
+
+def test_through_the_door_of_language_models(monolingual, tmp_path):
+    options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
+    train(monolingual, tmp_path, *options, "--max-update", "1", "--tokens-per-sample", "16")
+    path = poisoned(tmp_path / "checkpoint_last.pt", tmp_path, "model", touch(tmp_path / "created"))
+    with pytest.raises(ValueError, match="which is code"):
+        eval_lm(monolingual, path)
+    assert not (tmp_path / "created").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", ["fairseq-generate", "fairseq-validate", "fairseq-train"])
+def test_commands_as_typed_refuse_it(good, data, tmp_path, name, place):
+    path = poisoned(good, tmp_path, place, touch(tmp_path / "created"))
+    arguments = [data, "--user-dir", "fairseq_convattn", "--cpu", "--max-tokens", "600"]
+    if name == "fairseq-train":
+        arguments += [*TRANSLATION, "--optimizer", "adam", "--lr", "0.1", "--max-update", "2"]
+        arguments += ["--save-dir", tmp_path / "new", "--finetune-from-model", path]
+    else:
+        arguments += ["--path", path]
+    run = command(name, *arguments)
+    assert run.returncode and "which is code" in run.stderr.splitlines()[-1]
+    assert not (tmp_path / "created").exists()

@@ -1,0 +1,57 @@
+"""Another dictionary than the training's is seen where its size tells nothing."""
+
+import shutil
+
+import pytest
+import torch
+from conftest import SHRUNK, SHRUNK_LM, eval_lm, generate, train
+
+from fairseq_convattn.checkpoints.averaging import average_checkpoints
+
+pytestmark = pytest.mark.reliability
+
+
+def reordered(data, folder, *names):
+    """The data with the first two types of each dictionary swapped."""
+    shutil.copytree(data, folder)
+    for name in names:
+        first, second, *others = (folder / name).read_text(encoding="utf-8").splitlines()
+        (folder / name).write_text("\n".join((second, first, *others, "")), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    train(data, folder, "--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
+    return folder / "checkpoint_last.pt"
+
+
+def test_a_reordered_dictionary_is_refused(trained, data, tmp_path):
+    """By a checkpoint of the training, by an average; the right one is not."""
+    average_checkpoints([trained], tmp_path / "average.pt")
+    for checkpoint in (trained, tmp_path / "average.pt"):
+        assert len(generate(data, checkpoint, "--max-len-b", "3", "--beam", "1")) == 13
+        for side in ("src", "tgt"):
+            other = tmp_path / f"{side}-{checkpoint.stem}"
+            reordered(data, other, f"dict.{side}.txt")
+            with pytest.raises(ValueError, match="dictionary is not the one that the model was"):
+                generate(other, checkpoint)
+
+
+def test_checkpoints_of_before_say_nothing(trained, data, tmp_path):
+    state = torch.load(trained)
+    del state["cfg"]["dictionaries"]
+    torch.save(state, tmp_path / "before.pt")
+    other = reordered(data, tmp_path / "other", "dict.tgt.txt")
+    assert len(generate(other, tmp_path / "before.pt", "--max-len-b", "3", "--beam", "1")) == 13
+
+
+def test_a_language_models_dictionary(monolingual, tmp_path):
+    options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
+    train(monolingual, tmp_path, *options, "--max-update", "1", "--tokens-per-sample", "16")
+    last = tmp_path / "checkpoint_last.pt"
+    sample = ("--tokens-per-sample", "16")
+    assert eval_lm(monolingual, last, *sample) > 0
+    with pytest.raises(ValueError, match="source dictionary is not the one"):
+        eval_lm(reordered(monolingual, tmp_path / "other", "dict.txt"), last, *sample)

@@ -1,0 +1,237 @@
+"""A training that was killed goes on, and ends where the uninterrupted one does."""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import time
+from argparse import Namespace
+
+import pytest
+import torch
+from conftest import SHRUNK, train
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from fairseq_convattn.architectures.config import LANGUAGE_MODEL, complete
+from fairseq_convattn.architectures.language_model import ConvAttnLanguageModel
+from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
+from fairseq_convattn.checkpoints.averaging import main as average
+from fairseq_convattn.checkpoints.recovery import newest_whole
+from fairseq_convattn.mixers import MIXERS
+
+pytestmark = pytest.mark.reliability
+
+CONVOLUTIONS = ("lightweight", "dynamic")
+RANDOM = (
+    *("--dropout", "0.3", "--encoder-layerdrop", "0.3", "--decoder-layerdrop", "0.3"),
+    *("--update-epoch-batch-itr", "True"),
+)
+
+
+def options(mixer: str) -> tuple[str, ...]:
+    """A tiny model that draws random numbers wherever it can."""
+    dropped = "--weight-dropout" if mixer in CONVOLUTIONS else "--attention-dropout"
+    name = ARCHITECTURE_NAMES[mixer].format("tiny")
+    return ("--arch", name, *SHRUNK, *RANDOM, dropped, "0.2")
+
+
+def state_of(path) -> dict[str, Tensor]:
+    """Weights and the optimizer's tensors by name."""
+    state = torch.load(path)
+    optimizer = state["last_optimizer_state"]["state"].items()
+    moments = {f"{number}.{k}": v for number, values in optimizer for k, v in values.items()}
+    return {**state["model"], **{k: v for k, v in moments.items() if isinstance(v, Tensor)}}
+
+
+def assert_same(first, second) -> None:
+    first, second = state_of(first / "checkpoint_last.pt"), state_of(second / "checkpoint_last.pt")
+    assert first.keys() == second.keys()
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+
+
+DEFAULT = {
+    *(("dynamic", "--max-epoch", "0"), ("dynamic", "--max-update", "0")),
+    ("composite", "--max-update", "2"),
+}
+EVERY = [
+    pytest.param(
+        mixer,
+        where,
+        workers,
+        marks=[]
+        if (mixer, workers) in {("dynamic", "0"), ("composite", "2")}
+        else pytest.mark.slow,
+        id=f"{mixer}, {where[0][2:]}, {workers} workers",
+    )
+    for mixer in MIXERS
+    for where in (("--max-update", "4", "11"), ("--max-epoch", "1", "2"))
+    for workers in ("0", "2")
+]
+
+
+@pytest.mark.parametrize(("mixer", "where", "workers"), EVERY)
+def test_resumed_equals_uninterrupted(data, tmp_path, mixer, where, workers):
+    """In the middle of an epoch of seven updates, and at its end."""
+    option, begin, end = where
+    given = (*options(mixer), "--num-workers", workers, "--max-update", "99")
+    train(data, tmp_path / "whole", *given, option, end)
+    for stop in (begin, end):
+        train(data, tmp_path / "resumed", *given, option, stop)
+    assert_same(tmp_path / "whole", tmp_path / "resumed")
+
+
+DAMAGE = {
+    "cut": lambda content: content[:-100],
+    "half": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "one byte": lambda content: b"P",
+    "zeros at the end": lambda content: content[:-5000] + bytes(5000),
+    "zeros in the middle": lambda content: content[:3000] + bytes(2000) + content[5000:],
+}
+
+
+@pytest.fixture(scope="module")
+def interrupted(data, tmp_path_factory):
+    """Trained for 4 updates with a checkpoint after 2 and 4; for 6; the options of both."""
+    given = (*options("dynamic"), "--save-interval-updates", "2", "--no-epoch-checkpoints")
+    folder = tmp_path_factory.mktemp("interrupted")
+    train(data, folder / "four", *given, "--max-update", "4")
+    train(data, folder / "six", *given, "--max-update", "6")
+    return folder, given
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_last_checkpoint_is_passed_over(interrupted, data, tmp_path, damage, caplog):
+    folder, given = interrupted
+    run = shutil.copytree(folder / "four", tmp_path / "run")
+    last = run / "checkpoint_last.pt"
+    last.write_bytes(DAMAGE[damage](last.read_bytes()))
+    (run / "checkpoint_1_2.pt.tmp").write_bytes(b"PK half")
+    os.utime(run / "checkpoint_1_2.pt")  # what counts is the number of updates
+    train(data, run, *given, "--max-update", "6")
+    (line,) = (line for line in caplog.messages if "is damaged" in line)
+    assert line.startswith(f"{last} is damaged: training goes on from {run}/checkpoint")
+    assert not list(run.glob("*.tmp"))
+    assert_same(run, folder / "six")
+
+
+def test_the_newest_whole_one_is_taken(interrupted, tmp_path):
+    run = shutil.copytree(interrupted[0] / "four", tmp_path / "run")
+    (run / "checkpoint_best.pt").unlink(missing_ok=True)
+    assert newest_whole(run).name == "checkpoint_1_4.pt"
+    (run / "checkpoint_1_4.pt").write_bytes((run / "checkpoint_1_4.pt").read_bytes()[:-9])
+    assert newest_whole(run).name == "checkpoint_1_2.pt"
+
+
+def test_without_any_whole_checkpoint_training_begins_anew(interrupted, data, tmp_path, caplog):
+    folder, given = interrupted
+    (tmp_path / "checkpoint_last.pt").write_bytes(b"PK")
+    train(data, tmp_path, *given, "--max-update", "6")
+    assert "no other checkpoint is there: training begins anew" in caplog.text
+    assert_same(tmp_path, folder / "six")
+
+
+def test_a_damaged_file_that_was_asked_for_is_refused(interrupted, data, tmp_path):
+    folder, given = interrupted
+    (tmp_path / "cut.pt").write_bytes((folder / "four" / "checkpoint_last.pt").read_bytes()[:-9])
+    with pytest.raises(ValueError, match="cut.pt: it was cut off or is damaged"):
+        train(data, tmp_path / "new", *given, "--restore-file", str(tmp_path / "cut.pt"))
+
+
+def test_a_full_disk_costs_nothing_but_the_last_save(interrupted, data, tmp_path, monkeypatch):
+    """The copy to checkpoint_last.pt breaks off; the same command goes on."""
+    folder, given = interrupted
+    run = shutil.copytree(folder / "four", tmp_path / "run")
+
+    def full(source, target, **_):
+        with open(source, "rb") as file, open(target, "wb") as half:
+            half.write(file.read()[:2000])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(shutil, "copyfile", full)
+        with pytest.raises((OSError, AssertionError)):
+            train(data, run, *given, "--max-update", "6")
+    assert {path.name for path in run.glob("checkpoint_1_*.pt")} >= {"checkpoint_1_4.pt"}
+    train(data, run, *given, "--max-update", "6")
+    assert_same(run, folder / "six")
+
+
+def test_what_cannot_be_written_is_one_line(interrupted):
+    inputs = str(interrupted[0] / "four" / "checkpoint_last.pt")
+    with pytest.raises(SystemExit, match="error: .*/proc") as caught:
+        average(["--inputs", inputs, "--output", "/proc/average.pt"])  # where not even root writes
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_of_saving(data, tmp_path, kills):
+    """A training that saves after every update, and always goes on by the same command."""
+    given = (*options("dynamic"), "--save-interval-updates", "1", "--keep-interval-updates", "2")
+    given = (*given, "--disable-validation", "--max-update", str(4 * kills))
+    moments = random.Random(kills)
+    for _ in range(kills):
+        begun = time.time()
+        child = os.fork()
+        if not child:
+            _train_quietly(data, tmp_path / "killed", given)
+        while not _saved_since(tmp_path / "killed", begun) and not os.waitid(
+            os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT
+        ):
+            time.sleep(0.001)
+        time.sleep(moments.uniform(0, 0.3))
+        os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0
+    train(data, tmp_path / "killed", *given)
+    train(data, tmp_path / "whole", *given)
+    assert_same(tmp_path / "killed", tmp_path / "whole")
+    assert not list((tmp_path / "killed").glob("*.tmp"))
+
+
+def _train_quietly(data, folder, given) -> None:
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    try:
+        train(data, folder, *given)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _saved_since(folder, begun: float) -> bool:
+    last = folder / "checkpoint_last.pt"
+    return last.exists() and last.stat().st_mtime > begun
+
+
+@pytest.mark.parametrize("regrouped", ["True", "False"])
+def test_saving_within_epochs_without_new_batches_is_warned_about(
+    data, tmp_path, caplog, regrouped
+):
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--update-epoch-batch-itr", regrouped)
+    train(data, tmp_path, *given, "--save-interval-updates", "2", "--max-update", "1")
+    assert ("add --update-epoch-batch-itr True" in caplog.text) == (regrouped == "False")
+
+
+def test_nothing_in_a_model_is_whatever_was_in_memory(monkeypatch):
+    """fairseq's adaptive softmax and input keep a tensor that they never set."""
+    uninitialised = torch.FloatTensor
+    monkeypatch.setattr(torch, "FloatTensor", lambda n: uninitialised(n).fill_(float("nan")))
+    dictionary = Dictionary()
+    for number in range(26):
+        dictionary.add_symbol(str(number))
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    args = complete(
+        Namespace(
+            **{"decoder_embed_dim": 16, "decoder_layers": 1, "decoder_attention_heads": 2},
+            **{"adaptive_input": "true", "adaptive_softmax_cutoff": "10,20"},
+            tie_adaptive_weights="true",
+            max_target_positions=9,
+        ),
+        LANGUAGE_MODEL,
+    )
+    state = ConvAttnLanguageModel.build_model(args, task).state_dict()
+    found = [name for name in state if name.endswith("_float_tensor")]
+    assert len(found) == 2 and all(value.isfinite().all() for value in state.values())
