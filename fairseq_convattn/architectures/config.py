@@ -8,16 +8,19 @@ and under hydra alike an explicit value wins over the preset, the preset over th
 import dataclasses
 from argparse import Namespace
 from dataclasses import field, make_dataclass
+from enum import Enum
 from typing import Any, NamedTuple, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass.utils import interpret_dc_type
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from fairseq.utils import get_available_activation_fns
 from omegaconf import DictConfig, OmegaConf
 
+from ..mixers import MIXERS, options
 from ..mixers.composite import TISA_TERMS
-from ..ops.attention import POSITION_TERMS
+from ..ops.attention import POSITION_TERMS, TERMS
 from .mixer_fields import DECODER_FIELDS, ENCODER_FIELDS, MIXER_FIELDS, flag, switch, unset
 
 
@@ -253,6 +256,51 @@ MASKED_LANGUAGE_MODEL = Schema(
 )
 
 
+_WHOLE_NUMBERS = {
+    "encoder_kernel_sizes": options.whole_numbers("3,7,15,31"),
+    "decoder_kernel_sizes": options.whole_numbers("3,7,15,31"),
+    "adaptive_softmax_cutoff": options.whole_numbers("20000,60000, or none"),
+    "adaptive_input_cutoff": options.whole_numbers("20000,60000, or none"),
+}
+_NUMBERS = {int: options.whole(), float: options.number(), bool: options.FLAG}
+_OF_ANOTHER_KIND = {
+    **_WHOLE_NUMBERS,
+    "encoder_mixers": options.names("mixer", MIXERS, repeated=True),
+    "decoder_mixers": options.names("mixer", MIXERS, repeated=True),
+    "attention_terms": options.names("term", TERMS, repeated=False),
+    "encoder_layers_to_keep": options.LAYERS,
+    "decoder_layers_to_keep": options.LAYERS,
+    "encoder_embed_path": options.FILE,
+    "decoder_embed_path": options.FILE,
+    "encoder_xformers_att_config": options.unread("no mixer is an attention of xFormers"),
+    "decoder_xformers_att_config": options.unread("no mixer is an attention of xFormers"),
+    "character_filters": options.FILTERS,
+}
+
+
+def _kind(option: dataclasses.Field) -> options.Kind:
+    """What an option may be set to, before fairseq, which evaluates some text, sees it."""
+    if option.name in _OF_ANOTHER_KIND:
+        return _OF_ANOTHER_KIND[option.name]
+    type_ = interpret_dc_type(option.type)
+    if type_ in _NUMBERS:
+        return _NUMBERS[type_]
+    return options.choice(x.value for x in type_) if issubclass(type_, Enum) else options.SWITCH
+
+
+def _check(values: dict[str, Any], schema: Schema) -> None:
+    """See that every option is what it may be, whoever set it: also a checkpoint.
+
+    Raises:
+        ValueError: one is not; the message is one line and names it.
+    """
+    for option in dataclasses.fields(schema.config):
+        value = values[option.name]
+        unset = value is None or (option.name in _WHOLE_NUMBERS and value == "none")
+        if option.name != "_name" and not unset:
+            options.read(option.name, _kind(option), value)
+
+
 def complete(
     cfg: Namespace | DictConfig, schema: Schema = ENCODER_DECODER, preset: dict | None = None
 ) -> Namespace:
@@ -270,10 +318,15 @@ def complete(
     )
     values = {f.name: f.default for f in dataclasses.fields(schema.config)}
     values.update(preset or {})
-    values.update((name, value) for name, value in given.items() if value is not None)
+    values.update(
+        (name, value)
+        for name, value in given.items()
+        if value is not None and name in (*values, "criterion")
+    )
     for name, value in values.items():
         if str(value).startswith("${"):
             values[name] = None
+    _check(values, schema)
     positions_unset = values["no_token_positional_embeddings"] is None
     for name, value in schema.base.items():
         if values[name] is None:

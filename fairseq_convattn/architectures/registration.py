@@ -4,7 +4,6 @@ import importlib.util
 import logging
 from argparse import Namespace
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 from fairseq.models import (
@@ -73,14 +72,16 @@ def _architecture(model: str, preset: dict, schema: Schema, check: Callable[[Nam
     is loaded, and again with a stored or hydra configuration."""
 
     def apply(cfg: Namespace | DictConfig) -> None:
-        given = _given(cfg, schema) if isinstance(cfg, Namespace) else set()
-        with open_dict(cfg) if isinstance(cfg, DictConfig) else nullcontext():
-            # a checkpoint keeps its model's whole description, whatever defaults become
-            _fill(cfg, vars(complete(cfg, schema, preset)))
-        if isinstance(cfg, Namespace):
+        if isinstance(cfg, DictConfig):
+            with open_dict(cfg):
+                # a checkpoint keeps its model's whole description, whatever defaults become
+                _fill(cfg, vars(complete(cfg, schema, preset)))
+        else:
+            given = _given(cfg, schema)
             _train_bfloat16_without_tpu(cfg)
             try:
                 _check_task(model, cfg)
+                _fill(cfg, vars(complete(cfg, schema, preset)))
                 options = complete(cfg, schema)
                 check(options)
                 refuse_unread(options, schema.stacks, given)

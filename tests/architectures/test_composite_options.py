@@ -85,7 +85,10 @@ def test_tables_of_all_layers_are_one_on_demand():
     "flags, message",
     [
         ("--attention-terms ,", "--attention-terms: no terms, choose from content, fixed"),
-        ("--attention-terms content,contents", "--attention-terms: unknown 'contents', choose"),
+        (
+            "--attention-terms content,contents",
+            "--attention-terms: unknown term 'contents'",
+        ),
         ("--attention-terms fixed,fixed", "--attention-terms: 'fixed' twice"),
         ("--attention-span -1", "--attention-span: a span of -1 cannot work"),
         ("--tisa-kernels 0", "--tisa-kernels: 0 kernels cannot work"),
@@ -225,7 +228,7 @@ def test_a_presets_options_are_not_the_users():
 )
 @pytest.mark.parametrize("mixer", ["dynamic", "attention", "tisa"])
 def test_names_must_be_known_even_where_no_layer_reads_them(option, value, known, mixer):
-    message = f"--{option.replace('_', '-')}: unknown 'nonsense', choose from {known}"
+    message = f"--{option.replace('_', '-')}: unknown .*'nonsense', choose from {known}"
     with pytest.raises(ValueError, match=message):
         skeleton(Namespace(encoder_mixers=mixer, decoder_mixers=mixer, **{option: value}), 9, 9)
 
