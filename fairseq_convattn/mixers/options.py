@@ -1,12 +1,15 @@
-"""Kinds of values that options can have."""
+"""What an option is: its values, its help, and the mixers that read it."""
 
 import ast
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
+
+from fairseq.dataclass import ChoiceEnum
 
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
@@ -82,7 +85,7 @@ def probability(below_one: str | None = None) -> Kind:
     return Kind(float, read_probability)
 
 
-def choice(known: Iterable[str], annotation: Any = str) -> Kind:
+def choice(known: Iterable[str]) -> Kind:
     """One of several names."""
     known = tuple(known)
 
@@ -92,7 +95,7 @@ def choice(known: Iterable[str], annotation: Any = str) -> Kind:
             raise ValueError(f"unknown {shown(name)}, choose from {', '.join(known)}")
         return name
 
-    return Kind(annotation, read_choice)
+    return Kind(ChoiceEnum(list(known)), read_choice)
 
 
 def _read_switch(given: Any) -> bool:
@@ -107,7 +110,7 @@ def _read_flag(given: Any) -> bool:
     return given
 
 
-def whole_numbers(example: str, least: int | None = None) -> Kind:
+def whole_numbers(example: str) -> Kind:
     """``3,7,15`` on a command line; a number or a list from Python and from YAML."""
 
     def read_whole_numbers(given: Any) -> list[int]:
@@ -117,7 +120,7 @@ def whole_numbers(example: str, least: int | None = None) -> Kind:
             raise ValueError(
                 f"{shown(given)} must be whole numbers with commas between them, as {example}"
             )
-        return [_within(int(number), least, None) for number in numbers]
+        return [int(number) for number in numbers]
 
     return Kind(Any, read_whole_numbers)
 
@@ -143,14 +146,24 @@ def names(noun: str, known: Iterable[str], repeated: bool) -> Kind:
     return Kind(str, read_names)
 
 
-def _read_layers(given: Any) -> list[int]:
-    """Rising, from text, which fairseq reads once more."""
+def _read_layers(given: Any) -> str:
     if not isinstance(given, str) or not re.fullmatch(r" *\d{1,9} *(, *\d{1,9} *)*", given):
         raise ValueError(f"{shown(given)} must name layers, as 0,2")
-    layers = sorted(int(layer) for layer in given.split(","))
+    layers = [int(layer) for layer in given.split(",")]
     if len(set(layers)) < len(layers):
         raise ValueError(f"{shown(given)} names a layer twice")
-    return layers
+    return given  # for fairseq reads it again
+
+
+def _read_cutoffs(given: Any) -> list[int] | None:
+    if given == "none":
+        return None
+    cutoffs = whole_numbers("20000,60000, or none").read(given)
+    if sorted(set(cutoffs)) != cutoffs or cutoffs[0] < 1:
+        raise ValueError(
+            f"{shown(given)} must rise from word to word of the dictionary, as 20000,60000"
+        )
+    return cutoffs
 
 
 def _read_filters(given: Any) -> list[tuple[int, int]]:
@@ -182,6 +195,7 @@ def unread(reason: str) -> Kind:
 SWITCH = Kind(str, _read_switch, bare="true")
 FLAG = Kind(bool, _read_flag)
 LAYERS = Kind(str, _read_layers)
+CUTOFFS = Kind(Any, _read_cutoffs)
 FILTERS = Kind(Any, _read_filters)
 FILE = Kind(str, _read_file)
 
@@ -200,3 +214,50 @@ def _within(given: float, least: float | None, most: float | None) -> float:
     if most is not None and given > most:
         raise ValueError(f"{given} is more than {most}")
     return given
+
+
+class Option(NamedTuple):
+    """A row of the table of options.
+
+    Attributes:
+        kind: its values.
+        help: what it does; None where the option is fairseq's own.
+        default: its value where nobody sets it.
+        default_text: the default in words, where the value does not say it.
+        readers: the mixers that read it.
+        name: on the command line, where it is not that of the field.
+        per_stack: the encoder and the decoder have one each.
+        reads: whether a reader does so, by its ``MixerConfig`` and the values of all options.
+        needs: what that takes, in words.
+        refused: why a reader's ``MixerConfig`` cannot work, or None.
+        fixed: by mixer, the value that it has whatever the option says.
+    """
+
+    kind: Kind
+    help: str | None = None
+    default: Any = None
+    default_text: str | None = None
+    readers: tuple[str, ...] = ()
+    name: str | None = None
+    per_stack: bool = False
+    reads: Callable[[Any, dict[str, Any]], bool] = lambda config, values: True
+    needs: str = ""
+    refused: Callable[[Any], str | None] = lambda config: None
+    fixed: Mapping[str, Any] = MappingProxyType({})
+
+    def stored(self) -> Any:
+        """The default as a configuration has it."""
+        if isinstance(self.default, tuple):
+            return ",".join(self.default)
+        if self.kind is SWITCH and self.default is not None:
+            return str(self.default).lower()
+        return self.default
+
+    def text(self) -> str:
+        """The help with the default."""
+        default = self.default_text or self.stored()
+        if isinstance(default, float):
+            default = f"{default:g}"
+        prefix = "true or false: " if self.kind is SWITCH else ""
+        suffix = "" if default is None or self.kind is FLAG else f" (default: {default})"
+        return f"{prefix}{self.help}{suffix}"
