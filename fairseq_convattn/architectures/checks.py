@@ -92,10 +92,14 @@ def _quantisation_noise(options: Namespace, *widths: str) -> None:
             )
 
 
-def run(options: Namespace, criterion: str | None, fp16: bool, cpu: bool) -> None:
+def run(
+    options: Namespace, criterion: str | None, fp16: bool, cpu: bool, distributed_world_size: int
+) -> None:
     """Refuse, by ValueError in one line, what the rest of a training cannot do with a model."""
     if fp16 and cpu:
         refuse("fp16", "needs a GPU; with --cpu there is --bf16")
+    if getattr(options, "base_layers", 0) and distributed_world_size == 1:
+        refuse("base_layers", "needs several processes, as by --distributed-world-size")
     cutoffs = getattr(options, "adaptive_softmax_cutoff", None)
     if criterion == "adaptive_loss" and not cutoffs:
         refuse("criterion", "adaptive_loss needs --adaptive-softmax-cutoff")
