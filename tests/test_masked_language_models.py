@@ -12,8 +12,7 @@ from fairseq.models.roberta import RobertaModel
 
 from fairseq_convattn.__main__ import main as help_command
 from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel
-from fairseq_convattn.architectures.config import MASKED_LANGUAGE_MODEL, complete
-from fairseq_convattn.architectures.masked_language_model import masked_language_model_options
+from fairseq_convattn.architectures.config import MASKED_LANGUAGE_MODEL, configure
 from fairseq_convattn.architectures.overview import masked_language_model_table
 from fairseq_convattn.architectures.presets import MASKED_LM_PRESETS
 from fairseq_convattn.architectures.skeleton import masked_language_model_skeleton
@@ -287,7 +286,7 @@ def parse(arch, *flags):
 
 
 def chosen_by(arch, *flags) -> Namespace:
-    return masked_language_model_options(complete(parse(arch, *flags), MASKED_LANGUAGE_MODEL))
+    return configure(parse(arch, *flags), MASKED_LANGUAGE_MODEL).options
 
 
 def test_presets_have_the_papers_shapes():

@@ -13,15 +13,11 @@ from omegaconf import DictConfig, open_dict
 from torch import Tensor, nn
 
 from ..checkpoints.dictionaries import remember_dictionaries
-from ..mixers import MixerConfig
-from .config import MASKED_LANGUAGE_MODEL, ConvAttnMaskedLanguageModelConfig, complete
-from .layer_mixers import boolean, layer_mixers, refuse
+from .config import MASKED_LANGUAGE_MODEL
 from .presets import MASKED_LM_PRESETS
-from .registration import register_family
+from .registration import options_to_build, register_family
 from .stacks import ConvAttnEncoder
 
-_TRISTATE = ("layernorm_embedding", "no_token_positional_embeddings", "share_encoder_layers")
-_CONVOLUTIONS = ("lightweight", "dynamic")  # the mixers that have --encoder-kernel-sizes
 _TABLES = "self_attn.terms"  # a layer's parameters of relative positions
 
 
@@ -38,7 +34,7 @@ class ConvAttnMaskedLanguageModel(RobertaModel):
     @classmethod
     def add_args(cls, parser):
         """Options without their defaults, so that a preset can tell what was given."""
-        gen_parser_from_dataclass(parser, ConvAttnMaskedLanguageModelConfig(), delete_default=True)
+        gen_parser_from_dataclass(parser, MASKED_LANGUAGE_MODEL.config(), delete_default=True)
 
     @classmethod
     def build_model(cls, args, task):
@@ -51,7 +47,8 @@ class ConvAttnMaskedLanguageModel(RobertaModel):
         if getattr(args, "max_positions", None) is None:
             with open_dict(args) if isinstance(args, DictConfig) else nullcontext():
                 args.max_positions = task.max_positions()
-        options = masked_language_model_options(complete(args, MASKED_LANGUAGE_MODEL))
+        options = options_to_build(args, MASKED_LANGUAGE_MODEL)
+        options.checkpoint_activations |= options.offload_activations
         return cls(options, MaskedLanguageModelEncoder(options, task.source_dictionary))
 
     def upgrade_state_dict_named(self, state_dict, name):
@@ -169,41 +166,6 @@ def _share_weights(layers: nn.ModuleList) -> None:
                     setattr(module, parameter, getattr(shared[name], parameter))
 
 
-def masked_language_model_options(args: Namespace) -> Namespace:
-    """The options of a complete configuration with their values in place of text;
-    ``encoder_mixers`` has one entry per layer.
-
-    Raises:
-        ValueError: an option cannot work; the message is one line and names it.
-    """
-    options = Namespace(**vars(args))
-    options.encoder_mixers = layer_mixers(args, "encoder")
-    for name in _TRISTATE:
-        setattr(options, name, boolean(name, getattr(args, name)))
-    options.checkpoint_activations |= options.offload_activations
-    for name in ("encoder_input_dim", "max_positions"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            refuse(name, f"{getattr(args, name)} is less than 1")
-    if args.segments < 0:
-        refuse("segments", f"{args.segments} is less than 0")
-    if options.share_encoder_layers:
-        _check_sharing(options.encoder_mixers)
-    return options
-
-
-def _check_sharing(mixers: list[MixerConfig]) -> None:
-    names = sorted({mixer.mixer for mixer in mixers})
-    if len(names) > 1:
-        refuse("share_encoder_layers", f"needs one mixer for all layers, not {', '.join(names)}")
-    sizes = {mixer.kernel_size for mixer in mixers}
-    if len(sizes) > 1 and names[0] in _CONVOLUTIONS:
-        refuse("share_encoder_layers", "needs one value of --encoder-kernel-sizes, as 31")
-
-
 register_family(
-    "convattn_mlm",
-    ConvAttnMaskedLanguageModel,
-    MASKED_LANGUAGE_MODEL,
-    MASKED_LM_PRESETS,
-    masked_language_model_options,
+    "convattn_mlm", ConvAttnMaskedLanguageModel, MASKED_LANGUAGE_MODEL, MASKED_LM_PRESETS
 )

@@ -3,8 +3,9 @@
 import dataclasses
 from argparse import Namespace
 
+from ..mixers.config import OPTIONS
 from .config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL, complete
-from .layer_mixers import COMPOSITE_MIXERS
+from .layer_mixers import flag
 from .presets import (
     ARCHITECTURE_NAMES,
     ENCODER_DECODER_PRESETS,
@@ -32,12 +33,16 @@ def preset_options(arch: str) -> str:
         )
         if arch in presets
     )
-    of_convolutions = ["weight_dropout", "input_dropout"]
-    of_convolutions += [f"{side}_{x}" for x in ("glu", "kernel_sizes") for side in schema.stacks]
+    shown = ["weight_dropout", "input_dropout"]
+    shown += [f"{side}_{option}" for option in ("glu", "kernel_sizes") for side in schema.stacks]
     mixer = preset[f"{schema.stacks[0]}_mixers"]
-    unread = [] if mixer in ("lightweight", "dynamic") else of_convolutions
-    unread = unread if mixer in COMPOSITE_MIXERS else [*unread, "share_tables_across_layers"]
-    names = [x for x in dict.fromkeys((*preset, *of_convolutions)) if x not in unread]
+    unread = {
+        flag(field, option, side)
+        for side in schema.stacks
+        for field, option in OPTIONS.items()
+        if mixer not in option.readers and option.help
+    }
+    names = [name for name in dict.fromkeys((*preset, *shown)) if name not in unread]
     known = {field.name for field in dataclasses.fields(schema.config)}
     args = vars(complete(Namespace(**preset), schema))
     chosen = {name: args[name] for name in names if name in known}

@@ -1,6 +1,6 @@
 """The named architectures: shapes and dropouts of the papers, as data."""
 
-from ..mixers import MIXERS
+from ..mixers.config import CONVOLUTIONS
 
 
 def _shape(width: int, ffn: int, heads: int) -> dict:
@@ -118,19 +118,18 @@ ARCHITECTURE_NAMES = {
 
 
 def _preset(mixer: str, shape: dict) -> dict:
-    convolution = mixer in ("lightweight", "dynamic")
-    layers = _CONVOLUTION_LAYERS if convolution else _ATTENTION_LAYERS
+    layers = _CONVOLUTION_LAYERS if mixer in CONVOLUTIONS else _ATTENTION_LAYERS
     return {"encoder_mixers": mixer, "decoder_mixers": mixer, **layers, **shape}
 
 
 ENCODER_DECODER_PRESETS = {
     ARCHITECTURE_NAMES[mixer].format(name): _preset(mixer, shape)
-    for mixer in MIXERS
+    for mixer in ARCHITECTURE_NAMES
     for name, shape in ENCODER_DECODER_SHAPES.items()
 }
 LANGUAGE_MODEL_PRESETS = {
     ARCHITECTURE_NAMES[mixer].format(name): {"decoder_mixers": mixer, **shape}
-    for mixer in MIXERS
+    for mixer in ARCHITECTURE_NAMES
     for name, shape in LANGUAGE_MODEL_SHAPES.items()
 }
 # the 16 blocks of Baevski and Auli's models
@@ -138,6 +137,6 @@ for mixer in ("attention", "composite", "tisa"):
     LANGUAGE_MODEL_PRESETS[ARCHITECTURE_NAMES[mixer].format("lm_gbw")] |= {"decoder_layers": 16}
 MASKED_LM_PRESETS = {
     ARCHITECTURE_NAMES[mixer].format(name): {"encoder_mixers": mixer, **shape}
-    for mixer in MIXERS
+    for mixer in ARCHITECTURE_NAMES
     for name, shape in MASKED_LM_SHAPES.items()
 }

@@ -3,9 +3,6 @@
 import importlib.util
 import logging
 from argparse import Namespace
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any
 
 from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
@@ -15,11 +12,12 @@ from fairseq.models import (
     register_model_architecture,
 )
 from fairseq.tasks import TASK_REGISTRY
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from .config import Schema, complete
-from .layer_mixers import refuse
-from .unread_options import refuse_unread
+from ..mixers.options import refuse
+from . import checks
+from .config import Configuration, Schema, configure, given_values
+from .layer_mixers import refuse_unread
 
 logger = logging.getLogger(__name__)
 
@@ -33,17 +31,12 @@ TASK_MODELS = {
 
 
 def register_family(
-    name: str,
-    model: type[BaseFairseqModel],
-    schema: Schema,
-    presets: dict[str, dict],
-    check: Callable[[Namespace], Any],
+    name: str, model: type[BaseFairseqModel], schema: Schema, presets: dict[str, dict]
 ) -> None:
     """Register a model and its architectures with fairseq.
 
     Args:
         presets: what each architecture sets.
-        check: raises ValueError, in one line, of a complete configuration that cannot work.
 
     Raises:
         ImportError: fairseq knows another model under that name, which it would keep.
@@ -52,9 +45,9 @@ def register_family(
         raise ImportError(f"another plugin has registered a fairseq model named {name!r}")
     register_model(name, dataclass=schema.config)(model)
     for arch, preset in presets.items():
-        register_model_architecture(name, arch)(_architecture(name, preset, schema, check))
+        register_model_architecture(name, arch)(_architecture(name, preset, schema))
     # fairseq's own does nothing
-    ARCH_CONFIG_REGISTRY[name] = _architecture(name, {}, schema, check)
+    ARCH_CONFIG_REGISTRY[name] = _architecture(name, {}, schema)
 
 
 def warn_of_dropped_sentences(task: str | None, required_batch_size_multiple: int) -> None:
@@ -68,28 +61,65 @@ def warn_of_dropped_sentences(task: str | None, required_batch_size_multiple: in
         )
 
 
-def _architecture(model: str, preset: dict, schema: Schema, check: Callable[[Namespace], Any]):
+def _architecture(model: str, preset: dict, schema: Schema):
     """What fairseq calls for ``--arch``: with the command line's options before anything
     is loaded, and again with a stored or hydra configuration."""
 
     def apply(cfg: Namespace | DictConfig) -> None:
-        given = _given(cfg, schema) if isinstance(cfg, Namespace) else set()
-        with open_dict(cfg) if isinstance(cfg, DictConfig) else nullcontext():
-            # a checkpoint keeps its model's whole description, whatever defaults become
-            _fill(cfg, vars(complete(cfg, schema, preset)))
-        if isinstance(cfg, Namespace):
-            _train_bfloat16_without_tpu(cfg)
-            try:
-                _check_task(model, cfg)
-                options = complete(cfg, schema)
-                check(options)
-                refuse_unread(options, schema.stacks, given)
-            except ValueError as error:
-                raise SystemExit(f"error: {error}") from None
-            multiple = getattr(cfg, "required_batch_size_multiple", 1)
-            warn_of_dropped_sentences(getattr(cfg, "task", None), multiple)
+        if isinstance(cfg, DictConfig):
+            if _is_complete(cfg, schema):
+                return
+            stored = (_start if _is_hydras(cfg, schema) else configure)(cfg, schema, preset).stored
+            with open_dict(cfg):
+                _fill(cfg, stored)
+            return
+        _train_bfloat16_without_tpu(cfg)
+        _fill(cfg, _start(cfg, schema, preset, model).stored)
+        multiple = getattr(cfg, "required_batch_size_multiple", 1)
+        warn_of_dropped_sentences(getattr(cfg, "task", None), multiple)
 
     return apply
+
+
+def options_to_build(cfg: Namespace | DictConfig, schema: Schema) -> Namespace:
+    """The values of all options of a model that is to be built.
+
+    Raises:
+        ValueError: an option cannot work; the message is one line and names it.
+    """
+    start = isinstance(cfg, DictConfig) and _is_hydras(cfg, schema)
+    return (_start if start else configure)(cfg, schema).options
+
+
+def _start(
+    cfg: Namespace | DictConfig, schema: Schema, preset: dict | None = None, model: str = ""
+) -> Configuration:
+    """Check what a user asked for; where it cannot work, end in one line."""
+    try:
+        if model:
+            _check_task(model, cfg)
+        configuration = configure(cfg, schema, preset)
+        checks.run(configuration.options, **_run(cfg))
+        refuse_unread(configuration.options, schema.stacks, _given(cfg, schema))
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None
+    return configuration
+
+
+def _run(cfg: Namespace | DictConfig) -> dict:
+    """What checks.run looks at, of the whole configuration that a model's is a part of."""
+    places = {
+        "criterion": ("criterion._name", None),
+        "fp16": ("common.fp16", False),
+        "cpu": ("common.cpu", False),
+        "distributed_world_size": ("distributed_training.distributed_world_size", 1),
+    }
+    if isinstance(cfg, Namespace):
+        return {name: getattr(cfg, name, default) for name, (_, default) in places.items()}
+    return {
+        name: OmegaConf.select(cfg._get_root(), place, default=default)
+        for name, (place, default) in places.items()
+    }
 
 
 def _train_bfloat16_without_tpu(args: Namespace) -> None:
@@ -98,11 +128,25 @@ def _train_bfloat16_without_tpu(args: Namespace) -> None:
         args.tpu = False
 
 
-def _given(args: Namespace, schema: Schema) -> set[str]:
+def _is_hydras(cfg: DictConfig, schema: Schema) -> bool:
+    """Whether a user wrote it; fairseq sets this flag for a checkpoint's, which may be of a
+    version with fewer options, and a command line's has been completed before."""
+    return not (cfg._get_flag("allow_objects") or _is_complete(cfg, schema))
+
+
+def _is_complete(cfg: Namespace | DictConfig, schema: Schema) -> bool:
+    return schema.base.keys() <= given_values(cfg).keys()
+
+
+def _given(cfg: Namespace | DictConfig, schema: Schema) -> set[str]:
     """The options that a user named; none where a preset has been filled in already, from
     which they cannot be told."""
-    given = {name for name, value in vars(args).items() if value is not None}
-    return set() if given.issuperset(schema.base) else given
+    if _is_complete(cfg, schema):
+        return set()
+    default = schema.config()
+    return {
+        name for name, value in given_values(cfg).items() if value != getattr(default, name, None)
+    }
 
 
 def _check_task(model: str, args: Namespace) -> None:
@@ -116,7 +160,8 @@ def _check_task(model: str, args: Namespace) -> None:
         )
 
 
-def _fill(cfg: Namespace | DictConfig, values: dict) -> None:
-    for name, value in values.items():
+def _fill(cfg: Namespace | DictConfig, stored: dict) -> None:
+    """A checkpoint keeps its model's whole description, whatever defaults become."""
+    for name, value in stored.items():
         if value is not None and getattr(cfg, name, None) is None:
             setattr(cfg, name, value)

@@ -12,7 +12,7 @@ from .masked_language_model import ConvAttnMaskedLanguageModel
 from .translation import ConvAttnModel
 
 
-class _Vocabulary(list):
+class Vocabulary(list):
     """As much of a fairseq dictionary as building a model needs."""
 
     def __init__(self, types: int):
@@ -61,8 +61,8 @@ def _built(
     target_types: int,
 ) -> BaseFairseqModel:
     task = Namespace(
-        source_dictionary=_Vocabulary(source_types),
-        target_dictionary=_Vocabulary(target_types),
+        source_dictionary=Vocabulary(source_types),
+        target_dictionary=Vocabulary(target_types),
         args=Namespace(max_target_positions=None, tokens_per_sample=1),
         max_positions=lambda: 512,
     )

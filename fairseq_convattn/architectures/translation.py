@@ -7,10 +7,10 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from omegaconf import OmegaConf
 
 from ..checkpoints.dictionaries import remember_dictionaries
-from .config import ENCODER_DECODER, ConvAttnConfig, complete
-from .layer_mixers import boolean, layer_mixers
+from . import checks
+from .config import ENCODER_DECODER
 from .presets import ENCODER_DECODER_PRESETS
-from .registration import register_family, warn_of_dropped_sentences
+from .registration import options_to_build, register_family, warn_of_dropped_sentences
 from .stacks import ConvAttnDecoder, ConvAttnEncoder
 
 
@@ -22,7 +22,7 @@ class ConvAttnModel(TransformerModelBase):
     @classmethod
     def add_args(cls, parser):
         """Options without their defaults, so that a preset can tell what was given."""
-        gen_parser_from_dataclass(parser, ConvAttnConfig(), delete_default=True)
+        gen_parser_from_dataclass(parser, ENCODER_DECODER.config(), delete_default=True)
 
     @classmethod
     def build_model(cls, cfg, task):
@@ -32,7 +32,9 @@ class ConvAttnModel(TransformerModelBase):
             ValueError: an option cannot work; the message names it.
         """
         remember_dictionaries(cfg, task)
-        return super().build_model(nested_config(complete(cfg)), task)
+        options = options_to_build(cfg, ENCODER_DECODER)
+        checks.dictionaries(options, len(task.source_dictionary), len(task.target_dictionary))
+        return super().build_model(nested_config(options), task)
 
     @classmethod
     def build_encoder(cls, cfg, src_dict, embed_tokens):
@@ -61,19 +63,11 @@ class ConvAttnModel(TransformerModelBase):
         super().prepare_for_inference_(cfg)
 
 
-def nested_config(args: Namespace) -> TransformerConfig:
-    """fairseq's nested configuration of a complete flat one, with ``encoder.mixers`` and
-    ``decoder.mixers`` resolved to one entry per layer.
-
-    Raises:
-        ValueError: an option cannot work; the message names it.
-    """
-    mixers = {side: layer_mixers(args, side) for side in ("encoder", "decoder")}
-    cfg = TransformerConfig.from_namespace(args)
-    name = "no_token_positional_embeddings"
-    setattr(cfg, name, boolean(name, getattr(args, name)))
-    cfg.encoder.mixers, cfg.decoder.mixers = mixers["encoder"], mixers["decoder"]
+def nested_config(options: Namespace) -> TransformerConfig:
+    """fairseq's nested configuration, with ``encoder.mixers`` and ``decoder.mixers``."""
+    cfg = TransformerConfig.from_namespace(options)
+    cfg.encoder.mixers, cfg.decoder.mixers = options.encoder_mixers, options.decoder_mixers
     return cfg
 
 
-register_family("convattn", ConvAttnModel, ENCODER_DECODER, ENCODER_DECODER_PRESETS, nested_config)
+register_family("convattn", ConvAttnModel, ENCODER_DECODER, ENCODER_DECODER_PRESETS)

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from ..ops import composite_attention
 from ..ops.attention import Terms, alibi_slopes
 from .attention import KeyValueCache
-from .config import MixerConfig
+from .config import TISA_TERMS, MixerConfig
 from .injection import ValueConvolution, projection_convolution
 
-TISA_TERMS = ("content", "tisa")
 T5_BUCKETS = 32
 SHARED_TERMS = ("query", "key")  # whose table serves all heads in the paper
 

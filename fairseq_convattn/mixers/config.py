@@ -1,39 +1,157 @@
+"""The configuration of a mixer, which is the table of the mixers' options."""
+
+import dataclasses
 from dataclasses import dataclass
+from typing import Any
+
+from fairseq.utils import get_available_activation_fns
+
+from ..ops import TAP_NORMALIZATIONS
+from ..ops.attention import BEYOND, TABLE_TERMS, TERMS
+from ..ops.taps import RENORMALIZABLE
+from .options import FLAG, SWITCH, Option, choice, names, probability, whole, whole_numbers
+
+CONVOLUTIONS = ("lightweight", "dynamic")
+COMPOSITE = ("composite", "tisa")
+TISA_TERMS = ("content", "tisa")
+PROJECTIONS = {
+    "linear": "W x",
+    "lightweight": "a lightweight convolution of W x",
+    "dynamic": "a dynamic convolution of W x",
+    "separable": "W of a depthwise convolution of x",
+}
+VALUE_CONVOLUTIONS = {
+    "none": "nothing",
+    "depthwise": "a depthwise convolution of the values",
+    "scaled": "the same times a learned number per head, 1 at first",
+}
+PER_LAYER = "one for all layers, or a comma-separated list with one per layer"
+
+
+def _listed(meanings: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items())
+
+
+def _has_tables(config: "MixerConfig") -> bool:
+    return not set(TABLE_TERMS).isdisjoint(config.attention_terms)
+
+
+def _has_span(config: "MixerConfig", values: dict[str, Any]) -> bool:
+    return _has_tables(config) or config.beyond_span == "mask"
+
+
+def _has_span_or_its_taps(config: "MixerConfig", values: dict[str, Any]) -> bool:
+    taps_from_span = values["projection_kernel_size"] is None
+    return _has_span(config, values) or (taps_from_span and _convolves(config, values))
+
+
+def _has_parameters(config: "MixerConfig", values: dict[str, Any]) -> bool:
+    return not {"content", "alibi"}.issuperset(config.attention_terms)
+
+
+def _has_these_terms(config: "MixerConfig", values: dict[str, Any]) -> bool:
+    return set(config.attention_terms) == set(values["attention_terms"])
+
+
+def _projections(config: "MixerConfig") -> set[str]:
+    return {config.query_key_projection, config.value_projection} - {"linear"}
+
+
+def _convolves(config: "MixerConfig", values: dict[str, Any]) -> bool:
+    return bool(_projections(config)) or config.value_conv != "none"
+
+
+def _bad_taps(config: "MixerConfig") -> str | None:
+    taps = config.kernel_size
+    if taps < 1:
+        return f"a kernel of {taps} taps cannot work, give at least 1"
+    if not config.causal and taps % 2 == 0:
+        return f"a kernel of {taps} taps cannot be centred, give an odd number"
+    return None
+
+
+def _bad_projection_taps(config: "MixerConfig") -> str | None:
+    taps = config.projection_kernel_size
+    odd = config.causal or taps % 2
+    return None if odd else f"{taps} taps cannot work, give an odd number"
+
+
+def _bad_conv_dim(config: "MixerConfig") -> str | None:
+    width, heads = config.conv_dim or config.embed_dim, config.num_heads
+    return f"{heads} heads do not divide the width {width}" if width % heads else None
+
+
+def _bad_renormalization(config: "MixerConfig") -> str | None:
+    if not config.renorm_padding or config.tap_norm in RENORMALIZABLE:
+        return None
+    return f"works with --weight-norm {', '.join(RENORMALIZABLE)}, not {config.tap_norm}"
+
+
+def _bad_attention_dropout(config: "MixerConfig") -> str | None:
+    if config.mixer in COMPOSITE and config.attention_dropout == 1:
+        return "composite attention needs less than 1, not 1.0"
+    return None
+
+
+def _bad_span(config: "MixerConfig") -> str | None:
+    tables = config.mixer == "composite" and _has_tables(config)
+    if tables and config.attention_span == 0 and config.beyond_span == "clip":
+        return "with a span of 0 --beyond-span clip gives all positions one tap"
+    return None
+
+
+def _bad_beyond(config: "MixerConfig") -> str | None:
+    if config.mixer != "composite" or config.beyond_span != "zero" or _has_tables(config):
+        return None
+    terms = ",".join(config.attention_terms)
+    return f"zero concerns the terms {', '.join(TABLE_TERMS)}, not {terms}"
+
+
+def _bad_query_key_projection(config: "MixerConfig") -> str | None:
+    seen = {"content", "query", "key", "key_only"}.intersection(config.attention_terms)
+    if config.query_key_projection == "linear" or seen:
+        return None
+    return f"the terms {','.join(config.attention_terms)} look at neither queries nor keys"
+
+
+def _not_convolved(config: "MixerConfig") -> str | None:
+    needed = "nothing is convolved; give --query-key-projection or --value-projection"
+    return None if _projections(config) else needed
+
+
+def _bad_activation(config: "MixerConfig") -> str | None:
+    return None if config.projection_activation == "linear" else _not_convolved(config)
+
+
+def _bad_halves(config: "MixerConfig") -> str | None:
+    if config.convolved_heads == "all":
+        return None
+    odd = f"{config.num_heads} heads have no half" if config.num_heads % 2 else None
+    return _not_convolved(config) or odd
+
+
+def _row(value: Any, *args: Any, **kwargs: Any) -> Any:
+    option = Option(*args, **{"default": value, **kwargs})
+    return dataclasses.field(default=value, metadata={"option": option})
+
+
+_SPAN = f"one of the terms {', '.join(TABLE_TERMS)}, or --beyond-span mask"
+_PARAMETERS = "a term that is learned, as neither content nor alibi is"
+_CONVOLVED = "--query-key-projection, --value-projection or --value-conv"
 
 
 @dataclass(frozen=True)
 class MixerConfig:
     """What one layer's token mixer is made of. Mixers read what concerns them.
 
+    A field with an option is a row of the table: its default, its values, its help and the
+    mixers that read it.
+
     Attributes:
         mixer: a name in the registry of :mod:`fairseq_convattn.mixers`.
         embed_dim: width of the mixer's input and output.
         num_heads: heads of the attention or of the convolution.
         causal: True in a decoder: a position sees itself and earlier ones.
-        kernel_size: taps of the convolution.
-        conv_dim: width that is convolved; None for ``embed_dim``.
-        glu: gate the input projection (twice its parameters).
-        tap_norm: a key of :data:`fairseq_convattn.ops.TAP_NORMALIZATIONS`.
-        weight_dropout: DropConnect on the normalised taps.
-        input_dropout: dropout on the mixer's input.
-        conv_bias: add a learned bias to every convolved channel.
-        renorm_padding: normalise over the taps that fall on real tokens.
-        attention_dropout: dropout on attention's probabilities.
-        attention_terms: what composite attention's scores are made of, of
-            :data:`fairseq_convattn.ops.attention.TERMS`.
-        attention_span: n, the distance that its tables reach.
-        beyond_span: ``clip``, ``zero`` or ``mask``.
-        tisa_kernels: radial kernels of the ``tisa`` term.
-        share_tables_across_heads: None for what the papers do (``query`` and ``key`` yes,
-            the others no).
-        share_tables_across_layers: one set of tables for all layers of a stack.
-        query_key_projection, value_projection: ``linear``, or the convolution that
-            projects them: ``lightweight``, ``dynamic`` or ``separable``.
-        projection_kernel_size: taps of those convolutions and of the values'.
-        projection_activation: fairseq's name of an activation in those projections.
-        convolved_heads: ``all``, or ``half``: the second half is projected linearly.
-        value_conv: ``none``, or a convolution of the values that is added to attention's
-            output: ``depthwise``, or ``scaled`` by a learned number per head.
         self_attention: False when keys come from elsewhere too (``--cross-self-attention``).
         quant_noise: probability of quantisation noise on the projections.
         quant_noise_block_size: its block size.
@@ -43,27 +161,183 @@ class MixerConfig:
     embed_dim: int
     num_heads: int
     causal: bool
-    kernel_size: int = 31
-    conv_dim: int | None = None
-    glu: bool = True
-    tap_norm: str = "softmax"
-    weight_dropout: float = 0.0
-    input_dropout: float = 0.0
-    conv_bias: bool = False
-    renorm_padding: bool = False
-    attention_dropout: float = 0.0
-    attention_terms: tuple[str, ...] = ("content", "fixed", "query")
-    attention_span: int = 8
-    beyond_span: str = "clip"
-    tisa_kernels: int = 5
-    share_tables_across_heads: bool | None = None
-    share_tables_across_layers: bool = False
-    query_key_projection: str = "linear"
-    value_projection: str = "linear"
-    projection_kernel_size: int = 17
-    projection_activation: str = "linear"
-    convolved_heads: str = "all"
-    value_conv: str = "none"
+    kernel_size: int = _row(
+        31,
+        whole_numbers("3,7,15,31"),
+        "taps of the {side}'s convolutions, {taps}; " + PER_LAYER,
+        default=None,  # of a stack, which has sizes by layer
+        default_text="3,7,15 and then 31",
+        readers=CONVOLUTIONS,
+        name="kernel_sizes",
+        per_stack=True,
+        refused=_bad_taps,
+    )
+    conv_dim: int | None = _row(
+        None,
+        whole(1),
+        "width of the {side}'s convolutions",
+        default_text="its embedding dimension",
+        readers=CONVOLUTIONS,
+        per_stack=True,
+        refused=_bad_conv_dim,
+    )
+    glu: bool = _row(
+        True,
+        SWITCH,
+        "gate the input of the {side}'s convolutions",
+        readers=CONVOLUTIONS,
+        per_stack=True,
+    )
+    weight_dropout: float = _row(
+        0.0,
+        probability(below_one="1 would drop every tap"),
+        "DropConnect: probability of dropping a normalised tap",
+        readers=CONVOLUTIONS,
+    )
+    tap_norm: str = _row(
+        "softmax",
+        choice(TAP_NORMALIZATIONS),
+        f"normalisation of the K taps W of a kernel. {_listed(TAP_NORMALIZATIONS)}",
+        readers=CONVOLUTIONS,
+        name="weight_norm",
+    )
+    input_dropout: float = _row(
+        0.0,
+        probability(),
+        "dropout probability of the convolutions' input",
+        readers=CONVOLUTIONS,
+    )
+    conv_bias: bool = _row(
+        False, FLAG, "add a learned bias after every convolution", readers=CONVOLUTIONS
+    )
+    renorm_padding: bool = _row(
+        False,
+        FLAG,
+        "normalise kernels over the taps that fall on tokens, so that no weight is "
+        "lost at the edges and at padding",
+        readers=CONVOLUTIONS,
+        refused=_bad_renormalization,
+    )
+    attention_terms: tuple[str, ...] = _row(
+        ("content", "fixed", "query"),
+        names("term", TERMS, repeated=False),
+        "what the scores of composite attention are the sum of, with commas between. "
+        f"{_listed(TERMS)}",
+        readers=COMPOSITE,
+        reads=_has_these_terms,
+        needs="the mixer composite; those of tisa are content,tisa",
+        fixed={"tisa": TISA_TERMS},
+    )
+    attention_span: int = _row(
+        8,
+        whole(0),
+        "distance n up to which the fixed, query and key terms have an entry of their own",
+        readers=COMPOSITE,
+        reads=_has_span_or_its_taps,
+        needs=_SPAN,
+        refused=_bad_span,
+    )
+    beyond_span: str = _row(
+        "clip",
+        choice(BEYOND),
+        "beyond that distance the entry of n is used (clip) or none (zero), or nothing is "
+        "seen (mask: a window)",
+        readers=COMPOSITE,
+        reads=_has_span,
+        needs=_SPAN,
+        refused=_bad_beyond,
+    )
+    tisa_kernels: int = _row(
+        5,
+        whole(1),
+        "radial kernels of the tisa term per head",
+        readers=COMPOSITE,
+        reads=lambda config, values: "tisa" in config.attention_terms,
+        needs="the term tisa",
+    )
+    share_tables_across_heads: bool | None = _row(
+        None,
+        SWITCH,
+        "one table of every term for all heads of a layer (default, as in "
+        "the papers: true for query and key, false for the others)",
+        readers=COMPOSITE,
+        reads=_has_parameters,
+        needs=_PARAMETERS,
+    )
+    share_tables_across_layers: bool = _row(
+        False,
+        SWITCH,
+        "one set of tables for all layers of a stack",
+        readers=COMPOSITE,
+        reads=_has_parameters,
+        needs=_PARAMETERS,
+    )
+    query_key_projection: str = _row(
+        "linear",
+        choice(PROJECTIONS),
+        f"how composite attention projects its input x to queries and keys. {_listed(PROJECTIONS)}",
+        readers=COMPOSITE,
+        refused=_bad_query_key_projection,
+    )
+    value_projection: str = _row(
+        "linear",
+        choice(PROJECTIONS),
+        "how it projects its input to values; as --query-key-projection",
+        readers=COMPOSITE,
+    )
+    projection_kernel_size: int | None = _row(
+        None,
+        whole(1),
+        "taps of those convolutions and of --value-conv, odd with an encoder",
+        default_text="2 n + 1 in an encoder, n + 1 in a decoder, with --attention-span n",
+        readers=COMPOSITE,
+        reads=_convolves,
+        needs=_CONVOLVED,
+        refused=_bad_projection_taps,
+    )
+    projection_activation: str = _row(
+        "linear",
+        choice(get_available_activation_fns()),
+        "activation in those projections: after a lightweight or dynamic convolution, "
+        "between a depthwise one and W",
+        default_text="linear, none",
+        readers=COMPOSITE,
+        refused=_bad_activation,
+    )
+    convolved_heads: str = _row(
+        "all",
+        choice(("all", "half")),
+        "heads whose projection is a convolution; half: the others' is linear",
+        readers=COMPOSITE,
+        refused=_bad_halves,
+    )
+    value_conv: str = _row(
+        "none",
+        choice(VALUE_CONVOLUTIONS),
+        f"what is added to attention's output. {_listed(VALUE_CONVOLUTIONS)}",
+        readers=COMPOSITE,
+    )
+    attention_dropout: float = _row(
+        0.0, probability(), readers=("attention", *COMPOSITE), refused=_bad_attention_dropout
+    )
     self_attention: bool = True
     quant_noise: float = 0.0
     quant_noise_block_size: int = 8
+
+    def __post_init__(self):
+        if self.projection_kernel_size is None:
+            taps = self.attention_span if self.causal else 2 * self.attention_span
+            object.__setattr__(self, "projection_kernel_size", taps + 1)
+
+
+OPTIONS: dict[str, Option] = {
+    field.name: field.metadata["option"]
+    for field in dataclasses.fields(MixerConfig)
+    if "option" in field.metadata
+}
+_KNOWN = {mixer for option in OPTIONS.values() for mixer in option.readers}
+
+
+def may_read(mixer: str, option: Option) -> bool:
+    """Whether a mixer reads an option; one that no row names may read any."""
+    return mixer in option.readers or mixer not in _KNOWN

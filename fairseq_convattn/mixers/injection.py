@@ -7,19 +7,9 @@ from fairseq.utils import get_activation_fn
 from torch import Tensor, nn
 
 from ..ops import dynamic_conv, lightweight_conv, normalize_taps
+from .config import PROJECTIONS as PROJECTIONS
+from .config import VALUE_CONVOLUTIONS as VALUE_CONVOLUTIONS
 from .config import MixerConfig
-
-PROJECTIONS = {
-    "linear": "W x",
-    "lightweight": "a lightweight convolution of W x",
-    "dynamic": "a dynamic convolution of W x",
-    "separable": "W of a depthwise convolution of x",
-}
-VALUE_CONVOLUTIONS = {
-    "none": "nothing",
-    "depthwise": "a depthwise convolution of the values",
-    "scaled": "the same times a learned number per head, 1 at first",
-}
 
 
 def _convolve(

@@ -5,8 +5,7 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
-from fairseq_convattn.architectures.config import LANGUAGE_MODEL, complete
-from fairseq_convattn.architectures.language_model import language_model_options
+from fairseq_convattn.architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, configure
 from fairseq_convattn.architectures.translation import nested_config
 
 
@@ -21,7 +20,7 @@ def configuration(arch, *flags):
     """fairseq's nested configuration of the model that fairseq-train builds."""
     cfg = convert_namespace_to_omegaconf(parse(arch, *flags)).model
     ARCH_CONFIG_REGISTRY[arch](cfg)
-    return nested_config(complete(cfg))
+    return nested_config(configure(cfg, ENCODER_DECODER).options)
 
 
 def parse_lm(arch, *flags):
@@ -31,7 +30,7 @@ def parse_lm(arch, *flags):
 def lm_options(arch, *flags):
     if not arch.endswith("tiny") and "none" not in flags:
         flags = (*flags, "--criterion", "adaptive_loss")
-    return language_model_options(complete(parse_lm(arch, *flags), LANGUAGE_MODEL))
+    return configure(parse_lm(arch, *flags), LANGUAGE_MODEL).options
 
 
 def count(model) -> float:

@@ -85,13 +85,15 @@ def test_tables_of_all_layers_are_one_on_demand():
     "flags, message",
     [
         ("--attention-terms ,", "--attention-terms: no terms, choose from content, fixed"),
-        ("--attention-terms content,contents", "--attention-terms: unknown 'contents', choose"),
+        (
+            "--attention-terms content,contents",
+            "--attention-terms: unknown term 'contents'",
+        ),
         ("--attention-terms fixed,fixed", "--attention-terms: 'fixed' twice"),
-        ("--attention-span -1", "--attention-span: a span of -1 cannot work"),
-        ("--tisa-kernels 0", "--tisa-kernels: 0 kernels cannot work"),
+        ("--attention-span -1", "--attention-span: -1 is less than 0"),
+        ("--tisa-kernels 0", "--tisa-kernels: 0 is less than 1"),
         ("--projection-kernel-size 4", "--projection-kernel-size: 4 taps cannot work"),
-        ("--projection-kernel-size -1", "--projection-kernel-size: -1 taps cannot work"),
-        ("--projection-kernel-size 0", "--projection-kernel-size: 0 taps cannot work"),
+        ("--projection-kernel-size -1", "--projection-kernel-size: -1 is less than 1"),
         ("--attention-dropout 1.0", "--attention-dropout: composite attention needs less than 1"),
         ("--attention-dropout -0.5", "--attention-dropout: -0.5 is no probability"),
         ("--attention-terms content,fixed,", "--attention-terms: a name is missing in 'content,f"),
@@ -225,7 +227,7 @@ def test_a_presets_options_are_not_the_users():
 )
 @pytest.mark.parametrize("mixer", ["dynamic", "attention", "tisa"])
 def test_names_must_be_known_even_where_no_layer_reads_them(option, value, known, mixer):
-    message = f"--{option.replace('_', '-')}: unknown 'nonsense', choose from {known}"
+    message = f"--{option.replace('_', '-')}: unknown .*'nonsense', choose from {known}"
     with pytest.raises(ValueError, match=message):
         skeleton(Namespace(encoder_mixers=mixer, decoder_mixers=mixer, **{option: value}), 9, 9)
 
@@ -236,5 +238,5 @@ def test_a_causal_stack_takes_any_number_of_taps():
     assert lm_options(*arch, "4").decoder_mixers[0].projection_kernel_size == 4
     with pytest.raises(SystemExit) as error:
         parse_lm(*arch, "-1")
-    message = "error: --projection-kernel-size: -1 taps cannot work, give at least 1"
+    message = "error: --projection-kernel-size: -1 is less than 1"
     assert str(error.value) == message

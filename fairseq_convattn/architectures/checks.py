@@ -1,0 +1,121 @@
+"""Options of models that cannot work together."""
+
+from argparse import Namespace
+from typing import Any
+
+from ..mixers import MixerConfig
+from ..mixers.config import OPTIONS, may_read
+from ..mixers.options import refuse
+
+_CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
+_FACTORS = ("adaptive_softmax_factor", "adaptive_input_factor")
+_DIMENSIONS = ("decoder_output_dim", "decoder_input_dim")
+_PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
+
+
+def encoder_decoder(options: Namespace) -> None:
+    """Refuse, by ValueError in one line, what an encoder-decoder cannot be."""
+    if options.tie_adaptive_weights and options.adaptive_softmax_cutoff:
+        refuse("tie_adaptive_weights", "needs adaptive input, which only language models have")
+    if options.share_all_embeddings:
+        _need_equal(options, "share_all_embeddings", "encoder_embed_dim", "decoder_embed_dim")
+    if not options.adaptive_softmax_cutoff:
+        for option in ("share_all_embeddings", "share_decoder_input_output_embed"):
+            if getattr(options, option):
+                _need_equal(options, option, "decoder_output_dim", "decoder_embed_dim")
+    _quantisation_noise(options, "encoder_embed_dim", "decoder_embed_dim")
+
+
+def language_model(options: Namespace) -> None:
+    """Refuse, by ValueError in one line, what a language model cannot be."""
+    if options.character_embeddings and options.adaptive_input:
+        refuse("character_embeddings", "cannot be had with --adaptive-input; turn that off")
+    if options.adaptive_input and options.adaptive_input_cutoff is None:
+        refuse(
+            "adaptive_input", "needs --adaptive-input-cutoff, as 20000,60000, or to be set false"
+        )
+    if options.share_decoder_input_output_embed:
+        for option in ("character_embeddings", "adaptive_input"):
+            if getattr(options, option):
+                refuse("share_decoder_input_output_embed", f"works on a table, not {_flag(option)}")
+        _need_equal(options, "share_decoder_input_output_embed", *_DIMENSIONS)
+    if options.tie_adaptive_weights:
+        if not (options.adaptive_input and options.adaptive_softmax_cutoff):
+            refuse(
+                "tie_adaptive_weights",
+                "needs --adaptive-input and --adaptive-softmax-cutoff, or to be set false",
+            )
+        for pair in (_CUTOFFS, _FACTORS, _DIMENSIONS):
+            _need_equal(options, "tie_adaptive_weights", *pair)
+    _quantisation_noise(options, "decoder_embed_dim")
+
+
+def dictionaries(options: Namespace, source_types: int, target_types: int) -> None:
+    """Refuse, by ValueError in one line, what a language model cannot be with these."""
+    if source_types != target_types:
+        for option in ("tie_adaptive_weights", "share_decoder_input_output_embed"):
+            if getattr(options, option):
+                refuse(option, "needs the whole dictionary as output, not --output-dictionary-size")
+    sizes = {"adaptive_softmax_cutoff": target_types}
+    if getattr(options, "adaptive_input", False):
+        sizes["adaptive_input_cutoff"] = source_types
+    for option, types in sizes.items():
+        cutoffs = getattr(options, option)
+        if cutoffs and cutoffs[-1] > types:
+            refuse(option, f"{cutoffs[-1]} is beyond the dictionary's {types} types")
+
+
+def masked_language_model(options: Namespace) -> None:
+    """Refuse, by ValueError in one line, what a masked language model cannot be."""
+    if options.share_encoder_layers:
+        _sharing(options.encoder_mixers)
+    _quantisation_noise(options, "encoder_embed_dim")
+
+
+def _sharing(mixers: list[MixerConfig]) -> None:
+    names = sorted({mixer.mixer for mixer in mixers})
+    if len(names) > 1:
+        refuse("share_encoder_layers", f"needs one mixer for all layers, not {', '.join(names)}")
+    sizes = {mixer.kernel_size for mixer in mixers}
+    if len(sizes) > 1 and may_read(names[0], OPTIONS["kernel_size"]):
+        refuse("share_encoder_layers", "needs one value of --encoder-kernel-sizes, as 31")
+
+
+def _quantisation_noise(options: Namespace, *widths: str) -> None:
+    size = options.quant_noise_pq_block_size
+    names = [width.replace("embed", x) for width in widths for x in ("embed", "ffn_embed", "conv")]
+    for name in names if options.quant_noise_pq > 0 else ():
+        if getattr(options, name) % size:
+            refuse(
+                "quant_noise_pq_block_size",
+                f"blocks of {size} do not divide {getattr(options, name)} ({_flag(name)})",
+            )
+
+
+def run(
+    options: Namespace, criterion: str | None, fp16: bool, cpu: bool, distributed_world_size: int
+) -> None:
+    """Refuse, by ValueError in one line, what the rest of a training cannot do with a model."""
+    if fp16 and cpu:
+        refuse("fp16", "needs a GPU; with --cpu there is --bf16")
+    if getattr(options, "base_layers", 0) and distributed_world_size == 1:
+        refuse("base_layers", "needs several processes, as by --distributed-world-size")
+    cutoffs = getattr(options, "adaptive_softmax_cutoff", None)
+    if criterion == "adaptive_loss" and not cutoffs:
+        refuse("criterion", "adaptive_loss needs --adaptive-softmax-cutoff")
+    if cutoffs and criterion in _PLAIN_CRITERIA:
+        refuse(
+            "criterion",
+            f"{criterion} cannot train an adaptive softmax; give adaptive_loss, and "
+            "--ddp-backend legacy_ddp",
+        )
+
+
+def _need_equal(options: Namespace, option: str, first: str, second: str) -> None:
+    values: list[Any] = [getattr(options, name) for name in (first, second)]
+    if values[0] != values[1]:
+        refuse(option, f"needs equal {_flag(first)} and {_flag(second)}")
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"

@@ -1,0 +1,163 @@
+"""fairseq's own options: what they may be, and how our models set them."""
+
+import dataclasses
+import re
+from dataclasses import field
+from enum import Enum
+from typing import Any, Optional
+
+from fairseq.dataclass.utils import interpret_dc_type
+from fairseq.models.transformer import TransformerConfig
+
+from ..mixers.config import OPTIONS
+from ..mixers.options import (
+    CUTOFFS,
+    FILE,
+    FILTERS,
+    FLAG,
+    LAYERS,
+    SWITCH,
+    Kind,
+    choice,
+    number,
+    probability,
+    unread,
+    whole,
+)
+
+_LAYERS_AT_MOST = 1000
+_KINDS = {
+    r"attention_dropout": OPTIONS["attention_dropout"].kind,
+    r"adaptive_(softmax|input)_cutoff": CUTOFFS,
+    r"adaptive_(softmax|input)_factor": number(1),
+    r"character_filters": FILTERS,
+    r".*_layers_to_keep": LAYERS,
+    r".*_embed_path": FILE,
+    r".*_xformers_att_config": unread("no mixer is an attention of xFormers"),
+    r".*layerdrop": probability(below_one="1 would drop every layer"),
+    r".*dropout|quant_noise_(pq|scalar)": probability(),
+    r"(encoder|decoder)_layers": whole(0, _LAYERS_AT_MOST),
+    r".*_(dim|attention_heads|positions|block_size|sublayers)|tokens_per_sample": whole(1),
+}
+_BY_TYPE = {bool: FLAG, int: whole(0), float: number(0)}
+_AS_TEXT_OR_LIST = (CUTOFFS, FILTERS)  # YAML and Python have lists
+
+_ATTENTION = {"dropout": 0.1, "attention_dropout": 0.0}
+_DECODER = {
+    "decoder_layers": 6,
+    "decoder_attention_heads": 8,
+    "no_token_positional_embeddings": "false",  # where no term knows positions
+}
+ENCODER_DECODER_BASE = {
+    **_ATTENTION,
+    **_DECODER,
+    "encoder_embed_dim": 512,
+    "encoder_ffn_embed_dim": 2048,
+    "encoder_layers": 6,
+    "encoder_attention_heads": 8,
+}
+LANGUAGE_MODEL_BASE = {
+    **_ATTENTION,
+    **_DECODER,
+    "decoder_embed_dim": 512,
+    "decoder_ffn_embed_dim": 2048,
+    # fairseq's language models, lightconv's too: "training is not stable without this"
+    "decoder_normalize_before": "true",
+    "no_decoder_final_norm": "false",
+    "activation_dropout": 0.0,
+    "adaptive_input": "false",
+    "adaptive_softmax_dropout": 0.0,
+    "tie_adaptive_weights": "false",
+    "tie_adaptive_proj": "false",
+}
+# BERT-base as RoBERTa has it
+MASKED_LANGUAGE_MODEL_BASE = {
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "encoder_embed_dim": 768,
+    "encoder_ffn_embed_dim": 3072,
+    "encoder_layers": 12,
+    "encoder_attention_heads": 12,
+    "activation_fn": "gelu",
+    "layernorm_embedding": "true",
+    "no_token_positional_embeddings": "false",
+}
+_DECODER_FOLLOWS = {
+    "decoder_input_dim": "decoder_embed_dim",
+    "decoder_output_dim": "decoder_embed_dim",
+    "decoder_conv_dim": "decoder_embed_dim",
+}
+ENCODER_DECODER_FOLLOWS = {
+    "decoder_embed_dim": "encoder_embed_dim",
+    "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
+    "encoder_conv_dim": "encoder_embed_dim",
+    **_DECODER_FOLLOWS,
+}
+LANGUAGE_MODEL_FOLLOWS = {**_DECODER_FOLLOWS, "adaptive_input_cutoff": "adaptive_softmax_cutoff"}
+MASKED_LANGUAGE_MODEL_FOLLOWS = {
+    "encoder_input_dim": "encoder_embed_dim",
+    "encoder_conv_dim": "encoder_embed_dim",
+}
+_CONDITIONAL = {
+    "no_token_positional_embeddings": "true where every stack has a layer with a position term, "
+    "else false"
+}
+# what RoBERTa shares with fairseq's transformer
+ENCODER_OPTIONS = (
+    *("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_layers", "encoder_attention_heads"),
+    *("encoder_normalize_before", "encoder_layerdrop", "encoder_layers_to_keep"),
+    *("activation_fn", "dropout", "attention_dropout", "activation_dropout"),
+    *("no_token_positional_embeddings", "layernorm_embedding"),
+    *("checkpoint_activations", "offload_activations", "min_params_to_wrap"),
+    *("quant_noise_pq", "quant_noise_pq_block_size", "quant_noise_scalar"),
+)
+
+
+def transformer_options() -> list[dataclasses.Field]:
+    """fairseq's transformer options, under the names that its command line gives them."""
+    flat = []
+    for outer in dataclasses.fields(TransformerConfig):
+        if not dataclasses.is_dataclass(outer.type):
+            flat.append(outer)
+            continue
+        for inner in dataclasses.fields(outer.type):
+            metadata = dict(inner.metadata)
+            if "help" in metadata:
+                metadata["help"] = f"{outer.name.replace('_', ' ')}: {metadata['help']}"
+            option = field(default=inner.default, metadata=metadata)
+            option.name, option.type = f"{outer.name}_{inner.name}", inner.type
+            flat.append(option)
+    return flat
+
+
+def kind_of(option: dataclasses.Field, base: dict[str, Any]) -> Kind:
+    """What one of fairseq's options may be set to."""
+    if base.get(option.name) in ("true", "false"):
+        return SWITCH
+    for pattern, kind in _KINDS.items():
+        if re.fullmatch(pattern, option.name):
+            return kind
+    type_ = interpret_dc_type(option.type)
+    return choice(x.value for x in type_) if issubclass(type_, Enum) else _BY_TYPE[type_]
+
+
+def our_field(option: dataclasses.Field, base: dict[str, Any], follows: dict[str, str]) -> tuple:
+    """The field of a flat configuration for one of fairseq's options: without a default where
+    presets may set it, and for a flag that they switch on, with values to switch it off."""
+    name, type_, default = option.name, option.type, option.default
+    metadata, kind = dict(option.metadata), kind_of(option, base)
+    if kind is LAYERS:  # fairseq reads it as a string
+        type_, default = Optional[str], None
+    elif name in base or name in follows:
+        type_, default = Optional[type_], None
+        fallback = base.get(name, f"--{follows.get(name, '').replace('_', '-')}")
+        fallback = _CONDITIONAL.get(name, fallback)
+        metadata["help"] = f"{metadata.get('help', name.replace('_', ' '))} (default: {fallback})"
+        if kind is SWITCH:  # a flag could not switch a preset off
+            type_, metadata["argparse_const"] = Optional[str], kind.bare
+            metadata["help"] = f"true or false: {metadata['help']}"
+    if kind in _AS_TEXT_OR_LIST:
+        type_ = Any
+    if kind is CUTOFFS:
+        metadata["help"] = f"{metadata['help']}; none for none"
+    return name, type_, field(default=default, metadata=metadata)

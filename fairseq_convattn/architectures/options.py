@@ -1,0 +1,81 @@
+"""The options of our models; those of their mixers are in :mod:`..mixers.config`."""
+
+from collections.abc import Iterable
+
+from fairseq.utils import get_available_activation_fns
+
+from ..mixers import MIXERS
+from ..mixers.config import OPTIONS, PER_LAYER
+from ..mixers.options import FLAG, SWITCH, Option, choice, names, probability, whole
+
+_TAPS = {
+    "encoder": "odd (the kernel is centred)",
+    "decoder": "any number >= 1 (the kernel is causal)",
+}
+_MIXERS = Option(
+    names("mixer", MIXERS, repeated=True),
+    f"token mixers of the {{side}}: {', '.join(MIXERS)}; {PER_LAYER}",
+    default="dynamic",
+)
+
+
+def mixer_options(stacks: Iterable[str]) -> dict[str, Option]:
+    """The options of the mixers of ``encoder``, ``decoder`` or both, by their names."""
+    options = {}
+    for side in stacks:
+        own = {"mixers": _MIXERS} | {
+            option.name or field: option for field, option in OPTIONS.items() if option.per_stack
+        }
+        for name, option in own.items():
+            help_ = option.help.format(side=side, taps=_TAPS[side])
+            options[f"{side}_{name}"] = option._replace(help=help_)
+    for field, option in OPTIONS.items():
+        if option.help and not option.per_stack:
+            options[option.name or field] = option
+    return options
+
+
+MASKED_LANGUAGE_MODEL_OPTIONS = {
+    "encoder_input_dim": Option(
+        whole(1),
+        "width of the embeddings, of tokens and of positions; where it is not the encoder's, "
+        "a linear map follows them and another one precedes the output",
+        default_text="--encoder-embed-dim",
+    ),
+    "share_encoder_layers": Option(
+        SWITCH,
+        "one set of weights for all layers, but for the tables of relative "
+        "positions, which --share-tables-across-layers shares",
+        default=False,
+    ),
+    "segments": Option(
+        whole(0),
+        "embeddings of segments, BERT's and ALBERT's two: a token's is the number of </s> "
+        "before it, or the last one's",
+        default=0,
+        default_text="0, none",
+    ),
+    "max_positions": Option(
+        whole(1),
+        "number of positions that have an embedding, so the longest input; without "
+        "embeddings of absolute positions there is no limit",
+        default_text="the task's",
+    ),
+    "pooler_activation_fn": Option(
+        choice(get_available_activation_fns()),
+        "activation function of classification heads",
+        default="tanh",
+    ),
+    "pooler_dropout": Option(
+        probability(), "dropout probability of classification heads", default=0.0
+    ),
+    "untie_weights_roberta": Option(
+        FLAG, "give the output a table of its own, not the embedding's", default=False
+    ),
+    "load_checkpoint_heads": Option(
+        FLAG, "register and load the classification heads of a checkpoint", default=False
+    ),
+    "spectral_norm_classification_head": Option(
+        FLAG, "apply spectral normalisation to classification heads", default=False
+    ),
+}

@@ -1,0 +1,263 @@
+"""What an option is: its values, its help, and the mixers that read it."""
+
+import ast
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
+
+from fairseq.dataclass import ChoiceEnum
+
+_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+
+
+class Kind(NamedTuple):
+    """What an option may be set to.
+
+    Attributes:
+        annotation: its type for fairseq's parser and for hydra.
+        read: gives the value of text from a command line, or of what Python and YAML have;
+            raises ValueError with the reason, in one line.
+        bare: its value where a command line gives the option none.
+    """
+
+    annotation: Any
+    read: Callable[[Any], Any]
+    bare: str | None = None
+
+
+def refuse(option: str, reason: object) -> NoReturn:
+    """Raise ValueError, in one line that names the option."""
+    raise ValueError(f"--{option.replace('_', '-')}: {reason}")
+
+
+def read(option: str, kind: Kind, given: Any) -> Any:
+    """The value of ``given``.
+
+    Raises:
+        ValueError: it is none of the kind; the message is one line and names the option.
+    """
+    try:
+        return kind.read(given)
+    except ValueError as error:
+        refuse(option, error)
+
+
+def shown(given: Any) -> str:
+    """In one short line."""
+    text = repr(given)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def whole(least: int | None = None, most: int | None = None) -> Kind:
+    """A whole number, within bounds."""
+
+    def read_whole(given: Any) -> int:
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise ValueError(f"{shown(given)} is no whole number")
+        return _within(given, least, most)
+
+    return Kind(int, read_whole)
+
+
+def number(least: float | None = None, most: float | None = None) -> Kind:
+    """A finite number, within bounds."""
+
+    def read_number(given: Any) -> float:
+        return _within(_finite(given), least, most)
+
+    return Kind(float, read_number)
+
+
+def probability(below_one: str | None = None) -> Kind:
+    """A number from 0 to 1; ``below_one`` says why it cannot be 1."""
+
+    def read_probability(given: Any) -> float:
+        if not 0 <= _finite(given) <= 1:
+            raise ValueError(f"{given} is no probability")
+        if below_one and given == 1:
+            raise ValueError(below_one)
+        return given
+
+    return Kind(float, read_probability)
+
+
+def choice(known: Iterable[str]) -> Kind:
+    """One of several names."""
+    known = tuple(known)
+
+    def read_choice(given: Any) -> str:
+        name = given.value if isinstance(given, Enum) else given
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"unknown {shown(name)}, choose from {', '.join(known)}")
+        return name
+
+    return Kind(ChoiceEnum(list(known)), read_choice)
+
+
+def _read_switch(given: Any) -> bool:
+    if not isinstance(given, bool | str) or str(given).lower() not in _TRUE + _FALSE:
+        raise ValueError(f"{shown(given)} is neither true nor false")
+    return str(given).lower() in _TRUE
+
+
+def _read_flag(given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise ValueError(f"{shown(given)} is neither true nor false")
+    return given
+
+
+def whole_numbers(example: str) -> Kind:
+    """``3,7,15`` on a command line; a number or a list from Python and from YAML."""
+
+    def read_whole_numbers(given: Any) -> list[int]:
+        numbers = given.strip("[] ").split(",") if isinstance(given, str) else given
+        numbers = list(numbers) if isinstance(numbers, list | tuple) else [numbers]
+        if not all(re.fullmatch(r"\s*[+-]?\d{1,18}\s*", str(number)) for number in numbers):
+            raise ValueError(
+                f"{shown(given)} must be whole numbers with commas between them, as {example}"
+            )
+        return [int(number) for number in numbers]
+
+    return Kind(Any, read_whole_numbers)
+
+
+def names(noun: str, known: Iterable[str], repeated: bool) -> Kind:
+    """Names with commas between them; ``known`` may grow, ``noun`` says what they name."""
+
+    def read_names(given: Any) -> tuple[str, ...]:
+        if not isinstance(given, str):
+            raise ValueError(f"{shown(given)} must be names with commas between them")
+        found = tuple(name.strip() for name in given.split(","))
+        if not any(found):
+            raise ValueError(f"no {noun}s, choose from {', '.join(known)}")
+        if not all(found):
+            raise ValueError(f"a name is missing in {shown(given)}, before or after a comma")
+        for name in found:
+            if name not in known:
+                raise ValueError(f"unknown {noun} {shown(name)}, choose from {', '.join(known)}")
+            if not repeated and found.count(name) > 1:
+                raise ValueError(f"{name!r} twice")
+        return found
+
+    return Kind(str, read_names)
+
+
+def _read_layers(given: Any) -> str:
+    if not isinstance(given, str) or not re.fullmatch(r" *\d{1,9} *(, *\d{1,9} *)*", given):
+        raise ValueError(f"{shown(given)} must name layers, as 0,2")
+    layers = [int(layer) for layer in given.split(",")]
+    if len(set(layers)) < len(layers):
+        raise ValueError(f"{shown(given)} names a layer twice")
+    return given  # for fairseq reads it again
+
+
+def _read_cutoffs(given: Any) -> list[int] | None:
+    if given == "none":
+        return None
+    cutoffs = whole_numbers("20000,60000, or none").read(given)
+    if sorted(set(cutoffs)) != cutoffs or cutoffs[0] < 1:
+        raise ValueError(
+            f"{shown(given)} must rise from word to word of the dictionary, as 20000,60000"
+        )
+    return cutoffs
+
+
+def _read_filters(given: Any) -> list[tuple[int, int]]:
+    try:
+        pairs = ast.literal_eval(given) if isinstance(given, str) else given
+        filters = [(int(width), int(channels)) for width, channels in pairs]
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        filters = []
+    if not filters or min(min(pair) for pair in filters) < 1:
+        raise ValueError(f"{shown(given)} must be (width, channels) pairs, as [(1, 64)]")
+    return filters
+
+
+def _read_file(given: Any) -> str:
+    if not isinstance(given, str) or not os.path.isfile(given):
+        raise ValueError(f"{shown(given)} is no file")
+    return given
+
+
+def unread(reason: str) -> Kind:
+    """What nothing reads, whatever its value."""
+
+    def read_nothing(given: Any) -> NoReturn:
+        raise ValueError(reason)
+
+    return Kind(str, read_nothing)
+
+
+SWITCH = Kind(str, _read_switch, bare="true")
+FLAG = Kind(bool, _read_flag)
+LAYERS = Kind(str, _read_layers)
+CUTOFFS = Kind(Any, _read_cutoffs)
+FILTERS = Kind(Any, _read_filters)
+FILE = Kind(str, _read_file)
+
+
+def _finite(given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise ValueError(f"{shown(given)} is no number")
+    if not -math.inf < given < math.inf:
+        raise ValueError(f"{shown(given)} is no number")
+    return given
+
+
+def _within(given: float, least: float | None, most: float | None) -> float:
+    if least is not None and given < least:
+        raise ValueError(f"{given} is less than {least}")
+    if most is not None and given > most:
+        raise ValueError(f"{given} is more than {most}")
+    return given
+
+
+class Option(NamedTuple):
+    """A row of the table of options.
+
+    Attributes:
+        kind: its values.
+        help: what it does; None where the option is fairseq's own.
+        default: its value where nobody sets it.
+        default_text: the default in words, where the value does not say it.
+        readers: the mixers that read it.
+        name: on the command line, where it is not that of the field.
+        per_stack: the encoder and the decoder have one each.
+        reads: whether a reader does so, by its ``MixerConfig`` and the values of all options.
+        needs: what that takes, in words.
+        refused: why a reader's ``MixerConfig`` cannot work, or None.
+        fixed: by mixer, the value that it has whatever the option says.
+    """
+
+    kind: Kind
+    help: str | None = None
+    default: Any = None
+    default_text: str | None = None
+    readers: tuple[str, ...] = ()
+    name: str | None = None
+    per_stack: bool = False
+    reads: Callable[[Any, dict[str, Any]], bool] = lambda config, values: True
+    needs: str = ""
+    refused: Callable[[Any], str | None] = lambda config: None
+    fixed: Mapping[str, Any] = MappingProxyType({})
+
+    def stored(self) -> Any:
+        """The default as a configuration has it."""
+        if isinstance(self.default, tuple):
+            return ",".join(self.default)
+        if self.kind is SWITCH and self.default is not None:
+            return str(self.default).lower()
+        return self.default
+
+    def text(self) -> str:
+        """The help with the default."""
+        default = self.default_text or self.stored()
+        if isinstance(default, float):
+            default = f"{default:g}"
+        prefix = "true or false: " if self.kind is SWITCH else ""
+        suffix = "" if default is None or self.kind is FLAG else f" (default: {default})"
+        return f"{prefix}{self.help}{suffix}"
