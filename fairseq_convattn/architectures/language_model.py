@@ -12,6 +12,7 @@ from omegaconf import DictConfig, open_dict
 from torch import nn
 
 from .config import LANGUAGE_MODEL, ConvAttnLanguageModelConfig, complete
+from .hub import Pretrained
 from .layer_mixers import boolean, layer_mixers, refuse, whole_numbers
 from .presets import LANGUAGE_MODEL_PRESETS
 from .registration import register_family
@@ -28,7 +29,7 @@ _PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
 _DIMENSIONS = ("decoder_output_dim", "decoder_input_dim")
 
 
-class ConvAttnLanguageModel(TransformerLanguageModel):
+class ConvAttnLanguageModel(Pretrained, TransformerLanguageModel):
     """fairseq's transformer language model with lightweight convolution, dynamic
     convolution or self-attention as the token mixer of every layer (Wu et al. 2019).
     """

@@ -7,13 +7,14 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from omegaconf import OmegaConf
 
 from .config import ENCODER_DECODER, ConvAttnConfig, complete
+from .hub import Pretrained
 from .layer_mixers import boolean, layer_mixers
 from .presets import ENCODER_DECODER_PRESETS
 from .registration import register_family, warn_of_dropped_sentences
 from .stacks import ConvAttnDecoder, ConvAttnEncoder
 
 
-class ConvAttnModel(TransformerModelBase):
+class ConvAttnModel(Pretrained, TransformerModelBase):
     """fairseq's transformer with lightweight convolution, dynamic convolution or
     self-attention as the token mixer of every layer (Wu et al. 2019).
     """
