@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from .base import IncrementalState, State, TokenMixer, dropout_p
+from .base import State, TokenMixer, dropout_p
 from .config import MixerConfig
 
 
@@ -69,29 +69,12 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
             qn_block_size=config.quant_noise_block_size,
         )
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
-        incremental_state: IncrementalState | None = None,
-        need_weights: bool = False,
-        static_kv: bool = False,
-        attn_mask: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        """The call of every mixer; attention can follow a mask and look elsewhere too.
-
-        Args:
-            key, value: ``[keys, batch, embed_dim]``; they end where the query ends. None:
-                the query.
-            key_padding_mask: boolean ``[batch, keys]``, True at padding.
-            attn_mask: added to the scores, ``[time, keys]``.
-        """
-        state = self._state(incremental_state)
-        y = self.mix(query, key_padding_mask, state, key, value, attn_mask)
-        self._set_input_buffer(incremental_state, state)
-        return y, None
+    def _elsewhere(
+        self, key: Tensor | None, value: Tensor | None, attn_mask: Tensor | None
+    ) -> dict[str, Tensor | None]:
+        """Keys and values ``[keys, batch, embed_dim]``, which end where the query ends (None:
+        the query), and what is added to the scores, ``[time, keys]``."""
+        return {"key": key, "value": value, "attn_mask": attn_mask}
 
     def mix(
         self,

@@ -40,24 +40,36 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         Args:
             query: ``[time, batch, embed_dim]``. With an ``incremental_state``, the
                 positions that follow those already seen, one or several.
-            key, value, need_weights, static_kv: not used.
+            key, value, attn_mask: as fairseq's in :class:`SelfAttention`. Other mixers
+                ignore keys and values and refuse a mask.
             key_padding_mask: boolean ``[batch, time]``, True at padding.
             incremental_state: fairseq's decoding state (causal mixers only).
-            attn_mask: must be None.
+            need_weights, static_kv: not used.
 
         Returns:
             ``[time, batch, embed_dim]`` and None in place of attention weights.
 
         Raises:
-            ValueError: an ``attn_mask`` is given, or a state to a mixer that is not causal.
+            ValueError: a mask or a state is given to a mixer that cannot follow it.
         """
-        if attn_mask is not None:
-            raise ValueError(f"{type(self).__name__} cannot follow an attention mask")
-        state = self._state(incremental_state)
+        if incremental_state is not None and not self.config.causal:
+            raise ValueError("only a causal mixer decodes from an incremental state")
+        elsewhere = self._elsewhere(key, value, attn_mask)
         padding_mask = None if key_padding_mask is None else key_padding_mask.bool()
-        y = self.mix(query, padding_mask, state)
+        if incremental_state is None:
+            return self.mix(query, padding_mask, None, **elsewhere), None
+        state = dict(self._get_input_buffer(incremental_state))
+        y = self.mix(query, padding_mask, state, **elsewhere)
         self._set_input_buffer(incremental_state, state)
         return y, None
+
+    def _elsewhere(
+        self, key: Tensor | None, value: Tensor | None, attn_mask: Tensor | None
+    ) -> dict[str, Tensor | None]:
+        """Further arguments of :meth:`mix`, for a mixer that looks beyond its query."""
+        if attn_mask is not None:
+            raise ValueError(f"{type(self).__name__} cannot follow an attention mask")
+        return {}
 
     @abstractmethod
     def mix(self, x: Tensor, padding_mask: Tensor | None, state: State | None) -> Tensor:
@@ -87,13 +99,6 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         }
         self._set_input_buffer(incremental_state, state)
         return incremental_state
-
-    def _state(self, incremental_state: IncrementalState | None) -> State | None:
-        if incremental_state is None:
-            return None
-        if not self.config.causal:
-            raise ValueError("only a causal mixer decodes from an incremental state")
-        return dict(self._get_input_buffer(incremental_state))
 
     def _with_quant_noise(self, linear: nn.Linear) -> nn.Module:
         return quant_noise(linear, self.config.quant_noise, self.config.quant_noise_block_size)

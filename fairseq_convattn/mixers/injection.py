@@ -21,7 +21,7 @@ PROJECTIONS = {
 VALUE_CONVOLUTIONS = {
     "none": "nothing",
     "depthwise": "a depthwise convolution of the values",
-    "scaled": "the same times a learned number per head, 1 at first",
+    "scaled": "the same times a learned number per head, initially 1",
 }
 
 
@@ -43,8 +43,8 @@ def _depthwise_conv(
 ) -> Tensor:
     """Convolve every channel of ``x``, ``[time, batch, channels]``, with its own kernel.
 
-    PyTorch's convolution is the fastest here: with a kernel per channel ours has no weights
-    to reuse. ``state[name]``, ``[batch, channels, kernel_size - 1]``, has the inputs before.
+    With a kernel per channel PyTorch's convolution is faster than ours at every length.
+    ``state[name]``, ``[batch, channels, kernel_size - 1]``, holds the previous inputs.
     """
     before = taps.size(1) - 1
     x = without_padding(x, padding_mask).permute(1, 2, 0)  # [batch, channels, time]
@@ -60,8 +60,9 @@ def _depthwise_conv(
 
 class ProjectionConvolution(nn.Module, ABC):
     """A projection to queries, keys or values that sees neighbouring positions (Chang et
-    al. 2021, section 4). With ``config.convolved_heads == "half"`` the second half of the
-    heads is projected linearly.
+    al. 2021, section 4).
+
+    With ``config.convolved_heads == "half"`` the second half of the heads is linear.
     """
 
     def __init__(self, config: MixerConfig):
@@ -162,9 +163,8 @@ def projection_convolution(config: MixerConfig, kind: str) -> ProjectionConvolut
 
 
 class ValueConvolution(nn.Module):
-    """A depthwise convolution of the values with a bias, to be added to attention's output
-    (Chang et al. 2021, section 4).
-    """
+    """A depthwise convolution of the values with a bias, which is added to the output of
+    attention (Chang et al. 2021, section 4)."""
 
     def __init__(self, config: MixerConfig):
         super().__init__()
