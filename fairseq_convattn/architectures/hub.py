@@ -9,6 +9,8 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.hub_utils import GeneratorHubInterface, from_pretrained
 from fairseq.models.roberta import RobertaHubInterface
 
+DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_prediction's
+
 
 class ConvAttnHub(GeneratorHubInterface):
     """fairseq's interface of a trained model that generates text, in evaluation mode.
@@ -146,7 +148,7 @@ def _data_folder(folder: str, data: str) -> str:
     if data.startswith("."):
         candidates.insert(0, Path(folder, data))
     for candidate in candidates:
-        if any(candidate.glob("dict*.txt")):
+        if any(any(candidate.glob(name)) for name in DICTIONARIES):
             return str(candidate.resolve())
     raise FileNotFoundError(
         f"no dictionary (dict.*.txt) in {' or '.join(map(str, candidates))}; give the folder that "
