@@ -28,9 +28,7 @@ from fairseq_convattn.summarization.options import DECODING_DEFAULTS
 TASK = ("--task", "summarization")
 DYNAMIC = ("--arch", "dynamic_conv_tiny", *SHRUNK)
 ARCHITECTURES = {
-    "lightweight": ("--arch", "lightweight_conv_tiny", *SHRUNK),
     "dynamic": DYNAMIC,
-    "attention": ("--arch", "attention_tiny", *SHRUNK),
     "fairseq's transformer": ("--arch", "transformer", *SHRUNK),
     "fairseq's lstm": (
         *("--arch", "lstm", "--encoder-embed-dim", "16", "--encoder-hidden-size", "16"),
@@ -97,6 +95,15 @@ def texts(hypotheses) -> list[list[str]]:
     return [hypotheses[number][1].split() for number in sorted(hypotheses)]
 
 
+def seen_in_validation(task, batch) -> dict:
+    """What the criterion gets."""
+
+    def criterion(model, sample):
+        return 0.0, 1, {"sample": sample}
+
+    return task.valid_step(batch, torch.nn.Module(), criterion)[2]["sample"]
+
+
 def repeated(words, size) -> bool:
     ngrams = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
     return len(set(ngrams)) < len(ngrams)
@@ -159,10 +166,7 @@ def test_validation_loss_sees_what_training_sees(articles):
     whole = dataset.collater([dataset[index] for index in range(13)])
     assert whole["target"].size(1) == 22
 
-    def criterion(model, sample):
-        return 0.0, 1, {"sample": sample}
-
-    seen = task.valid_step(whole, torch.nn.Module(), criterion)[2]["sample"]
+    seen = seen_in_validation(task, whole)
     for name in ("src_tokens", "prev_output_tokens"):
         assert torch.equal(seen["net_input"][name], trains["net_input"][name])
     assert torch.equal(seen["target"], trains["target"])
@@ -178,21 +182,11 @@ def test_batches_are_those_of_the_translation_task(articles):
     batch = dataset.collater([dataset[index] for index in range(13)])
     assert (batch["net_input"]["src_tokens"].size(1), batch["target"].size(1)) == (64, 24)
 
-    def criterion(model, sample):
-        return 0.0, 1, {"sample": sample}
-
-    seen = task.valid_step(batch, torch.nn.Module(), criterion)[2]["sample"]
+    seen = seen_in_validation(task, batch)
     assert seen["target"].size(1) == seen["net_input"]["prev_output_tokens"].size(1) == 8
 
 
 def test_decoding_defaults_yield_to_explicit_options(articles, trained):
-    assert DECODING_DEFAULTS == {
-        "min_len": 10,
-        "max_len_a": 0,
-        "max_len_b": 200,
-        "no_repeat_ngram_size": 3,
-        "lenpen": 1.0,
-    }
     ours, translation = generation(*TASK), generation()
     for name, value in DECODING_DEFAULTS.items():
         assert getattr(ours, name) == value
@@ -337,11 +331,7 @@ def test_unknown_words_of_a_reference_match_nothing(articles):
     unknown[0, -1] = dictionary.eos()
     task.inference_step = lambda *_: [[{"tokens": unknown[0]}]]
     task._rouge_generator = task._rouge_detokenizer = None
-
-    def criterion(model, sample):
-        return 0.0, 1, {}
-
-    sums = task.valid_step({"target": unknown}, torch.nn.Module(), criterion)[2]
+    sums = task.valid_step({"target": unknown}, torch.nn.Module(), lambda *_: (0.0, 1, {}))[2]
     assert sums["_rouge1_sum"] == 0 and sums["_rouge_count"] == 1
 
 
@@ -463,7 +453,7 @@ def test_warns_of_sources_prepared_otherwise(articles, trained, caplog):
         (["--eval-rouge", "--eval-rouge-detok", "nope"], "--eval-rouge-detok: fairseq has no"),
         (["--eval-rouge", "--eval-rouge-detok-args", "x"], "--eval-rouge-detok-args: x is not"),
         (["--eval-rouge", "--eval-rouge-split", "q"], "--eval-rouge-split: sentences are split"),
-        (["--eval-bleu"], "--eval-bleu: it would compare with cut summaries; use --eval-rouge"),
+        (["--eval-bleu"], "--eval-bleu: it would score against cut references; use --eval-rouge"),
         (
             ["--eval-rouge", "--max-target-positions", "10"],
             "--min-len: no summary has 10 tokens or more with at most 200",

@@ -13,12 +13,13 @@ from torch import nn
 from ..checkpoints.dictionaries import remember_dictionaries
 from . import checks
 from .config import LANGUAGE_MODEL
+from .hub import Pretrained
 from .presets import LANGUAGE_MODEL_PRESETS
 from .registration import options_to_build, register_family
 from .stacks import ConvAttnDecoder
 
 
-class ConvAttnLanguageModel(TransformerLanguageModel):
+class ConvAttnLanguageModel(Pretrained, TransformerLanguageModel):
     """fairseq's transformer language model with lightweight convolution, dynamic
     convolution or self-attention as the token mixer of every layer (Wu et al. 2019).
     """

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import FairseqEncoder
-from fairseq.models.roberta import RobertaEncoder, RobertaHubInterface, RobertaModel
+from fairseq.models.roberta import RobertaEncoder, RobertaModel
 from fairseq.models.roberta.model import RobertaLMHead
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import LayerNorm
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..checkpoints.dictionaries import remember_dictionaries
 from .config import MASKED_LANGUAGE_MODEL
+from .hub import PretrainedMaskedLanguageModel
 from .presets import MASKED_LM_PRESETS
 from .registration import options_to_build, register_family
 from .stacks import ConvAttnEncoder
@@ -21,7 +22,7 @@ from .stacks import ConvAttnEncoder
 _TABLES = "self_attn.terms"  # a layer's parameters of relative positions
 
 
-class ConvAttnMaskedLanguageModel(RobertaModel):
+class ConvAttnMaskedLanguageModel(PretrainedMaskedLanguageModel, RobertaModel):
     """fairseq's RoBERTa with any token mixer in every layer: BERT with convolutions (Chang et
     al. 2021) or translation-invariant attention (Wennberg and Henter 2021), and ALBERT's
     sharing (Lan et al. 2020).
@@ -72,30 +73,6 @@ class ConvAttnMaskedLanguageModel(RobertaModel):
         for head in self.classification_heads:
             for part, value in pooler.items():
                 state_dict[f"{prefix}classification_heads.{head}.dense.{part}"] = value
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        model_name_or_path,
-        checkpoint_file="model.pt",
-        data_name_or_path=".",
-        bpe="sentencepiece",
-        **kwargs,
-    ) -> RobertaHubInterface:
-        """fairseq's, with SentencePiece in place of GPT-2's bytes.
-
-        Args:
-            model_name_or_path: the folder of the checkpoint.
-            checkpoint_file: its name there.
-            data_name_or_path: the folder of ``dict.txt``; relative to the checkpoint's where
-                it begins with a dot.
-            bpe: ``sentencepiece`` (with ``sentencepiece_model``, unless the checkpoint's folder
-                has it as ``sentencepiece.bpe.model``) or another of fairseq's.
-            kwargs: other options that replace those of the checkpoint.
-        """
-        return super().from_pretrained(
-            model_name_or_path, checkpoint_file, data_name_or_path, bpe=bpe, **kwargs
-        )
 
 
 class MaskedLanguageModelEncoder(RobertaEncoder):

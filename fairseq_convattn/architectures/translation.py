@@ -9,12 +9,13 @@ from omegaconf import OmegaConf
 from ..checkpoints.dictionaries import remember_dictionaries
 from . import checks
 from .config import ENCODER_DECODER
+from .hub import Pretrained
 from .presets import ENCODER_DECODER_PRESETS
 from .registration import options_to_build, register_family, warn_of_dropped_sentences
 from .stacks import ConvAttnDecoder, ConvAttnEncoder
 
 
-class ConvAttnModel(TransformerModelBase):
+class ConvAttnModel(Pretrained, TransformerModelBase):
     """fairseq's transformer with lightweight convolution, dynamic convolution or
     self-attention as the token mixer of every layer (Wu et al. 2019).
     """

@@ -5,11 +5,12 @@ import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+from .base import State, TokenMixer, dropout_p
 from .config import MixerConfig
 
 
-class KeyValueCache:
-    """Heads, and fairseq's decoding state of keys and values, for attention modules."""
+class AttentionMixer(TokenMixer):
+    """What mixers with queries, keys and values share: their heads and their cache."""
 
     def _heads(self, x: Tensor) -> Tensor:
         """``[time, batch, embed_dim]`` -> ``[batch, heads, time, head_dim]``."""
@@ -17,7 +18,7 @@ class KeyValueCache:
 
     def _cached(
         self,
-        incremental_state: dict,
+        state: State,
         k: Tensor,
         v: Tensor,
         padding_mask: Tensor | None,
@@ -25,18 +26,19 @@ class KeyValueCache:
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Append to the cache, which keeps the last ``window`` positions, or all.
 
+        Args:
+            k, v: ``[batch, heads, time, head_dim]``; ``v`` is ``k`` where no term reads keys.
+            padding_mask: boolean ``[batch, time]``, or None.
+
         Returns:
-            All keys, all values and the padding mask of all keys, of the window and ``k``.
+            Keys, values and padding mask of the cache and of ``k``.
         """
-        state = self._get_input_buffer(incremental_state)
-        past_mask = state.get("prev_key_padding_mask")
+        past_mask = state.pop("prev_key_padding_mask", None)
         if padding_mask is not None or past_mask is not None:
             past = state["prev_key"].size(2) if "prev_key" in state else 0
+            masks = ((past_mask, past), (padding_mask, k.size(2)))
             padding_mask = torch.cat(
-                [
-                    self._or_unpadded(past_mask, k, past),
-                    self._or_unpadded(padding_mask, k, k.size(2)),
-                ],
+                [k.new_zeros(k.size(0), n, dtype=torch.bool) if m is None else m for m, n in masks],
                 dim=1,
             )
         if "prev_key" in state:
@@ -44,25 +46,21 @@ class KeyValueCache:
             v = torch.cat([state["prev_value"], v], dim=2)
             k = v if alike else torch.cat([state["prev_key"], k], dim=2)
         kept = slice(0 if window is None else max(0, k.size(2) - window), None)
-        mask = padding_mask if padding_mask is None else padding_mask[:, kept]
         state |= {"prev_key": k[:, :, kept], "prev_value": v[:, :, kept]}
-        self._set_input_buffer(incremental_state, {**state, "prev_key_padding_mask": mask})
+        if padding_mask is not None:
+            state["prev_key_padding_mask"] = padding_mask[:, kept]
         return k, v, padding_mask
 
-    @staticmethod
-    def _or_unpadded(mask: Tensor | None, like: Tensor, length: int) -> Tensor:
-        if mask is not None:
-            return mask
-        return torch.zeros(like.size(0), length, dtype=torch.bool, device=like.device)
 
+class SelfAttention(AttentionMixer, MultiheadAttention):
+    """fairseq's multi-head self-attention, with the same parameters and initial values.
 
-class SelfAttention(KeyValueCache, MultiheadAttention):
-    """fairseq's multi-head self-attention (same parameters, same decoding cache), causal
-    by itself in a decoder, so that no time x time mask has to be built for it.
+    In a decoder it is causal by itself, so that no time x time mask is built for it.
     """
 
     def __init__(self, config: MixerConfig):
         super().__init__(
+            config,
             config.embed_dim,
             config.num_heads,
             dropout=config.attention_dropout,
@@ -70,49 +68,33 @@ class SelfAttention(KeyValueCache, MultiheadAttention):
             q_noise=config.quant_noise,
             qn_block_size=config.quant_noise_block_size,
         )
-        self.causal = config.causal
 
-    def forward(
+    def _elsewhere(
+        self, key: Tensor | None, value: Tensor | None, attn_mask: Tensor | None
+    ) -> dict[str, Tensor | None]:
+        """Keys and values ``[keys, batch, embed_dim]``, which end where the query ends (None:
+        the query), and what is added to the scores, ``[time, keys]``."""
+        return {"key": key, "value": value, "attn_mask": attn_mask}
+
+    def mix(
         self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        incremental_state: dict[str, dict[str, Tensor | None]] | None = None,
-        need_weights: bool = False,
-        static_kv: bool = False,
+        x: Tensor,
+        padding_mask: Tensor | None,
+        state: State | None,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
         attn_mask: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        """Attend from ``query`` to ``key``.
-
-        Args:
-            query: ``[time, batch, embed_dim]``. With an ``incremental_state``, the
-                positions that follow those already seen, one or several.
-            key, value: ``[keys, batch, embed_dim]``; they end where the query ends.
-            key_padding_mask: boolean ``[batch, keys]``, True at padding.
-            incremental_state: fairseq's decoding state: cached keys and values.
-            need_weights, static_kv: not used; no attention weights are computed.
-            attn_mask: added to the scores, ``[time, keys]``.
-
-        Returns:
-            ``[time, batch, embed_dim]`` and None in place of attention weights.
-        """
-        q, k, v = (
-            self._heads(self.q_proj(query)),
-            self._heads(self.k_proj(key)),
-            self._heads(self.v_proj(value)),
-        )
-        if incremental_state is not None:
-            k, v, key_padding_mask = self._cached(incremental_state, k, v, key_padding_mask)
-        dropout = self.dropout_module
+    ) -> Tensor:
+        q = self._heads(self.q_proj(x))
+        k = self._heads(self.k_proj(x if key is None else key))
+        v = self._heads(self.v_proj(x if value is None else value))
+        if state is not None:
+            k, v, padding_mask = self._cached(state, k, v, padding_mask)
+        mask = self._mask(q, k, padding_mask, attn_mask)
         y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            dropout_p=dropout.p if self.training or dropout.apply_during_inference else 0.0,
-            **self._mask(q, k, key_padding_mask, attn_mask),
-        )  # [batch, heads, time, head_dim]
-        return self.out_proj(y.permute(2, 0, 1, 3).flatten(2)), None
+            q, k, v, dropout_p=dropout_p(self.dropout_module), **mask
+        )
+        return self.out_proj(y.permute(2, 0, 1, 3).flatten(2))
 
     def _mask(
         self, q: Tensor, k: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None
@@ -121,7 +103,7 @@ class SelfAttention(KeyValueCache, MultiheadAttention):
         that sees nothing (one at padding)."""
         time, keys = q.size(2), k.size(2)
         visible = None
-        if self.causal and time > 1:
+        if self.config.causal and time > 1:
             if padding_mask is None and attn_mask is None and time == keys:
                 return {"is_causal": True}
             visible = q.new_ones(time, keys, dtype=torch.bool).tril(keys - time)

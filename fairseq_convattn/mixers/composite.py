@@ -3,21 +3,18 @@
 from dataclasses import replace
 
 import torch
-from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from fairseq.modules import FairseqDropout
-from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
 from ..ops import composite_attention
 from ..ops.attention import Terms, alibi_slopes
-from .attention import KeyValueCache
+from .attention import AttentionMixer
+from .base import State, dropout_p
 from .config import TISA_TERMS, MixerConfig
 from .injection import ValueConvolution, projection_convolution
 
 T5_BUCKETS = 32
-SHARED_TERMS = ("query", "key")  # whose table serves all heads in the paper
-
-IncrementalState = dict[str, dict[str, Tensor | None]]
+SHARED_TERMS = ("query", "key")  # one table for all heads in the paper
 
 
 class RelativeTerms(nn.Module):
@@ -79,20 +76,16 @@ class RelativeTerms(nn.Module):
         }
 
 
-class CompositeAttention(KeyValueCache, FairseqIncrementalState, nn.Module):
+class CompositeAttention(AttentionMixer):
     """Self-attention united with convolutions over relative positions.
 
-    Its projections start as those of fairseq's multi-head attention; there is none that
-    no term needs. ``config`` says what the scores are made of, and where convolutions
-    are injected (Chang et al. 2021, sections 3 and 4).
+    Its projections start as those of fairseq's multi-head attention. A projection that no
+    term reads is not built. ``config`` names the terms of the scores and the injected
+    convolutions (Chang et al. 2021, sections 3 and 4).
     """
 
     def __init__(self, config: MixerConfig):
-        super().__init__()
-        self.config = config
-        self.embed_dim = config.embed_dim
-        self.num_heads = config.num_heads
-        self.head_dim = config.embed_dim // config.num_heads
+        super().__init__(config)
         self.dropout_module = FairseqDropout(
             config.attention_dropout, module_name=type(self).__name__
         )
@@ -114,62 +107,16 @@ class CompositeAttention(KeyValueCache, FairseqIncrementalState, nn.Module):
     def _linear(self, gain: float) -> nn.Module:
         linear = nn.Linear(self.embed_dim, self.embed_dim)
         nn.init.xavier_uniform_(linear.weight, gain=gain)
-        return quant_noise(linear, self.config.quant_noise, self.config.quant_noise_block_size)
+        return self._with_quant_noise(linear)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
-        incremental_state: IncrementalState | None = None,
-        need_weights: bool = False,
-        static_kv: bool = False,
-        attn_mask: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        """Mix the positions of ``query``; its call is that of fairseq's self-attention.
-
-        Args:
-            query: ``[time, batch, embed_dim]``. With an ``incremental_state``, the
-                positions that follow those already seen, one or several.
-            key, value, need_weights, static_kv: not used.
-            key_padding_mask: boolean ``[batch, time]``, True at padding.
-            incremental_state: fairseq's decoding state (causal mixers only).
-            attn_mask: must be None.
-
-        Returns:
-            ``[time, batch, embed_dim]`` and None in place of attention weights.
-
-        Raises:
-            ValueError: an ``attn_mask`` is given, or a state to a mixer that is not causal.
-        """
-        if attn_mask is not None:
-            raise ValueError("composite attention cannot follow an attention mask")
-        if incremental_state is not None and not self.config.causal:
-            raise ValueError("only a causal mixer decodes from an incremental state")
-        padding_mask = None if key_padding_mask is None else key_padding_mask.bool()
-        state = None if incremental_state is None else self._get_input_buffer(incremental_state)
-        q, k, v = (self._project(name, query, padding_mask, state) for name in "qkv")
+    def mix(self, x: Tensor, padding_mask: Tensor | None, state: State | None) -> Tensor:
+        q, k, v = (self._project(name, x, padding_mask, state) for name in "qkv")
         local = 0 if self.value_conv is None else self.value_conv(v, padding_mask, state)
         v = self._heads(v)
-        q, k = (v if x is None else self._heads(x) for x in (q, k))  # no term looks at them
-        if incremental_state is not None:
-            self._set_input_buffer(incremental_state, state)
-            k, v, padding_mask = self._cached(incremental_state, k, v, padding_mask, self._window())
-        y = self._attend(q, k, v, padding_mask)  # [batch, heads, time, head_dim]
-        return self.out_proj(y.permute(2, 0, 1, 3).flatten(2) + local), None
-
-    def _project(
-        self, name: str, x: Tensor, padding_mask: Tensor | None, state: dict | None
-    ) -> Tensor | None:
-        linear, conv = getattr(self, f"{name}_proj"), getattr(self, f"{name}_conv")
-        if linear is None:
-            return None
-        return linear(x) if conv is None else conv(x, linear, padding_mask, state, name)
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        dropout = self.dropout_module
-        return composite_attention(
+        q, k = (v if x is None else self._heads(x) for x in (q, k))  # no term reads these
+        if state is not None:
+            k, v, padding_mask = self._cached(state, k, v, padding_mask, self._window())
+        y = composite_attention(
             q,
             k,
             v,
@@ -178,32 +125,26 @@ class CompositeAttention(KeyValueCache, FairseqIncrementalState, nn.Module):
             beyond=self.config.beyond_span,
             span=self._window(),
             padding_mask=padding_mask,
-            dropout_p=dropout.p if self.training or dropout.apply_during_inference else 0.0,
-        )
+            dropout_p=dropout_p(self.dropout_module),
+        )  # [batch, heads, time, head_dim]
+        return self.out_proj(y.permute(2, 0, 1, 3).flatten(2) + local)
+
+    def _project(
+        self, name: str, x: Tensor, padding_mask: Tensor | None, state: State | None
+    ) -> Tensor | None:
+        linear, conv = getattr(self, f"{name}_proj"), getattr(self, f"{name}_conv")
+        if linear is None:
+            return None
+        return linear(x) if conv is None else conv(x, linear, padding_mask, state, name)
 
     def _window(self) -> int | None:
-        """How far a query sees; None: everywhere."""
+        """Distance that a query sees; None: unlimited."""
         return self.config.attention_span if self.config.beyond_span == "mask" else None
-
-    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor):
-        """Give every hypothesis the state of the one that it continues (beam search)."""
-        state = self._get_input_buffer(incremental_state)
-        if state:  # every entry is [batch, ...]
-            state = {
-                name: None if past is None else past.index_select(0, new_order)
-                for name, past in state.items()
-            }
-            self._set_input_buffer(incremental_state, state)
-        return incremental_state
-
-    def _get_input_buffer(self, incremental_state):
-        return self.get_incremental_state(incremental_state, "attn_state") or {}
-
-    def _set_input_buffer(self, incremental_state, buffer):
-        return self.set_incremental_state(incremental_state, "attn_state", buffer)
 
 
 def tisa_attention(config: MixerConfig) -> CompositeAttention:
-    """Translation-invariant self-attention: ``content`` and ``tisa``, whatever the
-    configuration's terms."""
+    """Translation-invariant self-attention: the terms ``content`` and ``tisa``.
+
+    ``config.attention_terms`` is ignored.
+    """
     return CompositeAttention(replace(config, attention_terms=TISA_TERMS))

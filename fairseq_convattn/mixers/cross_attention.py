@@ -5,10 +5,13 @@ import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+from .base import dropout_p
+
 
 class CrossAttention(MultiheadAttention):
-    """fairseq's, with the same parameters and the same decoding state. While decoding, the
-    hypotheses of a sentence are queries to the one copy of its keys and values.
+    """fairseq's cross-attention, with the same parameters.
+
+    In decoding, all hypotheses of a sentence share one copy of its keys and values.
     """
 
     def forward(
@@ -24,17 +27,18 @@ class CrossAttention(MultiheadAttention):
         before_softmax: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from ``query`` to ``key``; all as fairseq's.
+        """Attend from ``query`` to ``key``, as fairseq's does.
 
         Args:
             query: ``[time, batch, embed_dim]``.
             key, value: ``[keys, batch, encoder's embed_dim]``, the same tensor.
             key_padding_mask: boolean ``[batch, keys]``, True at padding.
             incremental_state: fairseq's decoding state: the keys and values that stay.
-            need_weights: whether to return the weights too, the mean over the heads.
-            static_kv: whether keys and values stay while a sequence is decoded.
-            need_head_weights: whether to return those of every head.
-            attn_mask, before_softmax: what fairseq's own code computes.
+            need_weights: whether to return the weights too, averaged over the heads.
+            static_kv: whether keys and values stay the same while a sequence is decoded.
+                False: fairseq's own code runs.
+            need_head_weights: whether to return the weights of every head.
+            attn_mask, before_softmax: as fairseq's, whose own code runs then.
 
         Returns:
             ``[time, batch, embed_dim]``, and the weights, ``[batch, time, keys]`` or
@@ -71,12 +75,14 @@ class CrossAttention(MultiheadAttention):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, explicit: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """``[sentences, heads, queries, head_dim]``; where the weights are computed explicitly,
-        which is faster for few queries, those too, ``[sentences, heads, queries, keys]``."""
+        """Outputs ``[sentences, heads, queries, head_dim]`` and, if ``explicit``, the weights
+        ``[sentences, heads, queries, keys]``. Few queries are faster explicitly."""
         dropout = self.dropout_module
         if not explicit:
-            p = dropout.p if self.training or dropout.apply_during_inference else 0.0
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=p), None
+            y = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=visible, dropout_p=dropout_p(dropout)
+            )
+            return y, None
         scores = (q * self.scaling) @ k.transpose(-1, -2)
         if visible is not None:
             scores = scores.masked_fill(~visible, float("-inf"))
@@ -84,15 +90,10 @@ class CrossAttention(MultiheadAttention):
         return dropout(weights) @ v, weights
 
     def _keys_and_values(
-        self,
-        key: Tensor,
-        padding_mask: Tensor | None,
-        incremental_state: dict | None,
+        self, key: Tensor, padding_mask: Tensor | None, incremental_state: dict | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """``[sentences, heads, keys, head_dim]`` each, and their padding."""
-        state = {}
-        if incremental_state is not None:
-            state = self._get_input_buffer(incremental_state)
+        state = {} if incremental_state is None else self._get_input_buffer(incremental_state)
         if "prev_key" in state:
             return state["prev_key"], state["prev_value"], state["prev_key_padding_mask"]
         beams = 1
@@ -106,13 +107,12 @@ class CrossAttention(MultiheadAttention):
         if incremental_state is not None:
             k, v = k.contiguous(), v.contiguous()
             state = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding_mask}
-            state["beams"] = beams
-            self._set_input_buffer(incremental_state, state)
+            self._set_input_buffer(incremental_state, {**state, "beams": beams})
         return k, v, padding_mask
 
     def _are_beams(self, key: Tensor, padding_mask: Tensor | None) -> bool:
-        """Whether keys come in groups of the beam's size that are alike; the size may be one
-        that an earlier search has left behind."""
+        """Whether every ``beam_size`` successive keys are equal. ``beam_size`` alone does not
+        tell: an earlier search may have set it."""
         if self.beam_size == 1 or key.size(1) % self.beam_size:
             return False
         groups = key.unflatten(1, (-1, self.beam_size))
@@ -123,7 +123,7 @@ class CrossAttention(MultiheadAttention):
         return alike and torch.equal(groups, groups[:, :1].expand_as(groups))
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> dict:
-        """Keep the keys and values of the sentences that remain; nothing is copied while
+        """Keep the keys and values of the remaining sentences. Nothing is copied while
         hypotheses swap within their sentences."""
         state = self._get_input_buffer(incremental_state)
         if "prev_key" not in state:

@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def clip(tokens: Tensor, max_tokens: int, prefix: Tensor | None = None) -> Tensor:
-    """A text cut to its first ``max_tokens`` tokens and its last one, end-of-sentence.
+    """Keep the first ``max_tokens`` tokens of a text and its last one, end-of-sentence.
 
     Args:
         tokens: [length].
-        prefix: tokens that come before those [prefix length].
+        prefix: tokens to put before the text [prefix length].
     """
     if len(tokens) > max_tokens + 1:
         tokens = torch.cat([tokens[:max_tokens], tokens[-1:]])
@@ -42,10 +42,10 @@ class ClippedDataset(BaseWrapperDataset):
 
 
 def encode_prefix(prefix: str | None, dictionary: Dictionary) -> Tensor:
-    """The tokens of ``--source-prefix`` [length], none where there is no prefix.
+    """The tokens of ``--source-prefix`` [length]; [0] without a prefix.
 
     Raises:
-        ValueError: the dictionary lacks one of them.
+        ValueError: the dictionary lacks a token.
     """
     words = (prefix or "").split()
     numbers = [dictionary.index(word) for word in words]

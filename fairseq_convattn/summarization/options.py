@@ -1,4 +1,4 @@
-"""The options of the task, their defaults and what cannot work."""
+"""The options of the task, their defaults and their checks."""
 
 import json
 from argparse import Namespace
@@ -19,11 +19,11 @@ DECODING_DEFAULTS = {
     "no_repeat_ngram_size": 3,
     "lenpen": 1.0,
 }
-"""How summaries are decoded where neither the command line nor ``--eval-rouge-args`` says.
+"""Defaults of fairseq-generate's options, and of ``--eval-rouge-args``.
 
-Minimum, blocked trigrams (Paulus et al. 2018, section 2.5) and length penalty are those with
-which fairseq's BART decodes XSum (``examples/bart/summarize.py``), whose summaries are one
-sentence; the maximum is fairseq's own, longer than that of any setting published there."""
+Minimum, blocked trigrams (Paulus et al. 2018, section 2.5) and length penalty are those of
+fairseq's BART for XSum's summaries of one sentence (``examples/bart/summarize.py``). The maximum
+is fairseq's own."""
 
 _JSON_TYPES = {int: (int,), float: (int, float), bool: (bool,)}
 
@@ -47,10 +47,7 @@ class SummarizationConfig(TranslationConfig):
     )
     source_prefix: Optional[str] = field(
         default=None,
-        metadata={
-            "help": "words to put before every source, as the data has them: tokens (subwords) "
-            "with blanks between"
-        },
+        metadata={"help": "tokens (subwords) to put before every source, with blanks between"},
     )
     eval_rouge: bool = field(
         default=False, metadata={"help": "summarize the validation set and compute ROUGE"}
@@ -58,8 +55,8 @@ class SummarizationConfig(TranslationConfig):
     eval_rouge_args: Optional[str] = field(
         default="{}",
         metadata={
-            "help": "options of fairseq-generate for --eval-rouge where they differ from this "
-            'task\'s defaults, as JSON: \'{"beam": 4, "lenpen": 2.0}\''
+            "help": "options of fairseq-generate for --eval-rouge, as JSON: "
+            '\'{"beam": 4, "lenpen": 2.0}\''
         },
     )
     eval_rouge_detok: str = field(
@@ -79,9 +76,9 @@ class SummarizationConfig(TranslationConfig):
     eval_rouge_split: str = field(
         default="newline",
         metadata={
-            "help": "where a sentence begins for ROUGE-Lsum in --eval-rouge: newline (never, as "
-            "fairseq's texts are lines), punctuation (after . ! ? and a space) or a marker that "
-            "the data has between sentences, such as <q>"
+            "help": "where sentences end for ROUGE-Lsum in --eval-rouge: newline (fairseq's texts "
+            "have none), punctuation (. ! or ? before a space) or a marker that the data has "
+            "between sentences, such as <q>"
         },
     )
     eval_rouge_print_samples: bool = field(
@@ -93,6 +90,7 @@ class SummarizationConfig(TranslationConfig):
 
 
 def check_options(cfg: SummarizationConfig) -> None:
+    """Raise ValueError, in one line that names the option, for what cannot work."""
     for name in ("max_source_tokens", "max_target_tokens"):
         value = getattr(cfg, name)
         if value is not None and value < 1:
@@ -103,7 +101,7 @@ def check_options(cfg: SummarizationConfig) -> None:
                 f"--{name.replace('_', '-')}: summarization cuts texts and does not support it"
             )
     if cfg.eval_bleu:
-        raise ValueError("--eval-bleu: it would compare with cut summaries; use --eval-rouge")
+        raise ValueError("--eval-bleu: it would score against cut references; use --eval-rouge")
     metric = cfg.best_checkpoint_metric
     if metric in ROUGE_TYPES and not cfg.eval_rouge:
         raise ValueError(f"--best-checkpoint-metric {metric} needs --eval-rouge")
@@ -160,8 +158,13 @@ def json_options(option: str, text: Optional[str]) -> dict[str, Any]:
 
 
 def check_decoding(args: Any, shortest_source: int, target_positions: int) -> None:
-    """Raise ValueError where fairseq would fail at a source of that many tokens, the
-    end-of-sentence among them."""
+    """Raise ValueError if no summary can have the lengths that are asked for.
+
+    Args:
+        args: fairseq-generate's options.
+        shortest_source: tokens of the shortest source, end-of-sentence included.
+        target_positions: longest target, end-of-sentence included.
+    """
     size = getattr(args, "no_repeat_ngram_size", 0)
     if size < 0:
         raise ValueError(f"--no-repeat-ngram-size: {size} is negative; 0 blocks nothing")

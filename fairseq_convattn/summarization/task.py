@@ -42,8 +42,8 @@ class SummarizationTask(TranslationTask):
 
     A source becomes ``--source-prefix``, its first ``--max-source-tokens`` tokens and
     end-of-sentence, in fairseq-interactive too. Training and the validation loss see the first
-    ``--max-target-tokens`` tokens of a target and end-of-sentence; what is scored is compared
-    with the whole target. No batch is dropped, whatever ``--required-batch-size-multiple``.
+    ``--max-target-tokens`` tokens of a target and end-of-sentence. Scores compare with the
+    whole target. No sentence is dropped, whatever ``--required-batch-size-multiple``.
 
     ``--eval-rouge`` logs ``ROUGE_TYPES``: mean F1 in percent over the validation set, so
     ``--best-checkpoint-metric rougeL --maximize-best-checkpoint-metric`` keeps the best model.
@@ -64,7 +64,7 @@ class SummarizationTask(TranslationTask):
 
     @classmethod
     def add_args(cls, parser):
-        """Options, and new defaults for those of other groups: explicit ones win over them."""
+        """Add the task's options, and its defaults for fairseq's decoding options."""
         super().add_args(parser)
         parser.set_defaults(**DECODING_DEFAULTS)
 
@@ -138,11 +138,11 @@ class SummarizationTask(TranslationTask):
         return generator
 
     def load_dataset(self, split, epoch=1, combine=False, task_cfg=None, **kwargs):
-        """Load a split; its texts are cut as the class describes.
+        """Load a split with its texts cut.
 
         Args:
-            task_cfg: the checkpoint's task, given by commands that evaluate: they get whole
-                targets, and may lack them.
+            task_cfg: the checkpoint's task, which only commands that evaluate give. They get
+                whole targets, or none where there are none.
 
         Raises:
             ValueError: there are no targets to train on or to validate with.
@@ -160,7 +160,7 @@ class SummarizationTask(TranslationTask):
         target, target_sizes = pair.tgt, pair.tgt_sizes
         if target is not None:
             clipped = ClippedDataset(target, self.max_target_tokens)
-            target_sizes = clipped.sizes  # a whole target is no input, so no limit on batches
+            target_sizes = clipped.sizes  # whole targets are no input and limit no batch
             if split == self.cfg.train_subset and not evaluates:
                 target = clipped
         cut = int((pair.src_sizes > self.max_source_tokens + 1).sum())
@@ -181,25 +181,15 @@ class SummarizationTask(TranslationTask):
         )
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
-        """Sources of any length [tokens], cut and with the prefix; ``src_lengths`` is unused."""
+        """Cut sources of any length and add the prefix. ``src_lengths`` is not used."""
         clipped = [clip(text, self.max_source_tokens, self.source_prefix) for text in src_tokens]
         return super().build_dataset_for_inference(clipped, list(map(len, clipped)), constraints)
 
-    def get_batch_iterator(
-        self,
-        dataset,
-        max_tokens=None,
-        max_sentences=None,
-        max_positions=None,
-        ignore_invalid_inputs=False,
-        required_batch_size_multiple=1,
-        **kwargs,
-    ):
-        """fairseq's, but ``required_batch_size_multiple`` is 1, for fairseq drops a last batch
-        whose size is no multiple of it."""
-        return super().get_batch_iterator(
-            dataset, max_tokens, max_sentences, max_positions, ignore_invalid_inputs, 1, **kwargs
-        )
+    def get_batch_iterator(self, *args, **kwargs):
+        """fairseq's, with a ``required_batch_size_multiple`` of 1: with another, fairseq drops
+        the last batch if its size is no multiple."""
+        kwargs["required_batch_size_multiple"] = 1
+        return super().get_batch_iterator(*args, **kwargs)
 
     def valid_step(self, sample, model, criterion):
         if sample["target"] is None:
@@ -230,7 +220,7 @@ class SummarizationTask(TranslationTask):
         return {**sample, "target": batch(), "net_input": net_input, "ntokens": ntokens}
 
     def _rouge_sums(self, sample: dict, model: nn.Module) -> dict[str, float]:
-        """Sums over a batch, so that any split into batches and workers gives one mean."""
+        """Sums over a batch: the mean must not depend on the split into batches and workers."""
         hypotheses = self.inference_step(self._rouge_generator, [model], sample)
         pairs = [
             (
@@ -275,7 +265,7 @@ class SummarizationTask(TranslationTask):
         return {**super().state_dict(), _STATE: self._source_options()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Warn where the checkpoint was trained on sources that were prepared otherwise."""
+        """Warn if the checkpoint was trained on differently prepared sources."""
         trained = state_dict.get(_STATE, self._source_options())
         for name, value in self._source_options().items():
             if trained.get(name, value) != value:

@@ -14,7 +14,13 @@ from fairseq_convattn.ops.attention import BEYOND, TERMS
 
 WIDTH, HEADS, BATCH, SPAN, TIME = 8, 2, 2, 2, 7
 SUBSETS = [c for n in range(1, len(TERMS) + 1) for c in itertools.combinations(TERMS, n)]
-INJECTIONS = list(itertools.product(PROJECTIONS, PROJECTIONS, VALUE_CONVOLUTIONS, ("all", "half")))
+PAIRS = [terms for terms in SUBSETS if len(terms) in (1, 2, len(TERMS))]
+PARTS = list(map(list, (PROJECTIONS, PROJECTIONS, VALUE_CONVOLUTIONS, ("all", "half"))))
+INJECTIONS = list(itertools.product(*PARTS))
+PAIRS_OF_PARTS = [
+    (query_key, value, PARTS[2][(i + j) % 3], PARTS[3][(i + j) // 3 % 2])
+    for (i, query_key), (j, value) in itertools.product(*map(enumerate, PARTS[:2]))
+]
 
 
 def mixer(causal=True, mixer="composite", **options):
@@ -67,14 +73,20 @@ def check_three_evaluations(**options):
     torch.testing.assert_close(y, whole[4:, order], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("terms", SUBSETS, ids=",".join)
-def test_every_combination_of_terms_decodes_what_training_saw(terms):
-    for beyond in BEYOND:
-        check_three_evaluations(attention_terms=terms, beyond_span=beyond)
+def test_pairs_of_parts_are_complete():
+    for a, b in itertools.combinations(range(4), 2):
+        pairs = {(parts[a], parts[b]) for parts in PAIRS_OF_PARTS}
+        assert pairs == set(itertools.product(PARTS[a], PARTS[b]))
 
 
-@pytest.mark.parametrize("parts", INJECTIONS, ids=",".join)
-def test_every_injection_decodes_what_training_saw(parts):
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("terms", PAIRS, ids=",".join)
+def test_terms_decode_what_training_saw(terms, beyond):
+    check_three_evaluations(attention_terms=terms, beyond_span=beyond)
+
+
+@pytest.mark.parametrize("parts", PAIRS_OF_PARTS, ids=",".join)
+def test_injections_decode_what_training_saw(parts):
     for beyond, activation in zip(BEYOND, ("linear", "gelu", "relu"), strict=True):
         check_three_evaluations(
             **injected(*parts), beyond_span=beyond, projection_activation=activation
@@ -88,7 +100,7 @@ def test_every_combination_of_terms_and_injections_decodes_what_training_saw(ter
         check_three_evaluations(attention_terms=terms, beyond_span=beyond, **injected(*parts))
 
 
-@pytest.mark.parametrize("parts", INJECTIONS, ids=",".join)
+@pytest.mark.parametrize("parts", PAIRS_OF_PARTS, ids=",".join)
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_sentence_does_not_see_its_padding(parts, causal):
     for terms in (("content", "fixed", "query"), ("key", "key_only"), ("tisa",)):
@@ -105,10 +117,11 @@ def test_a_sentence_does_not_see_its_padding(parts, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("terms", SUBSETS[: 9 + 36], ids=",".join)
+@pytest.mark.parametrize("terms", PAIRS, ids=",".join)
 def test_every_parameter_gets_a_gradient(terms, causal):
     """As data-parallel training demands: there is no projection that no term needs."""
-    module = mixer(causal, attention_terms=terms, value_conv="scaled").train()
+    options = {"value_projection": "separable", "value_conv": "scaled"}
+    module = mixer(causal, attention_terms=terms, **options).train()
     run(module, torch.randn(TIME, BATCH, WIDTH)).pow(2).sum().backward()
     assert all(p.grad is not None for p in module.parameters())
 
@@ -126,11 +139,11 @@ def expected(module, q, k, v, extra=0):
 
 
 def depthwise(x, taps, causal):
-    """PyTorch's own depthwise convolution over time."""
+    """The definition: every channel's window times its kernel."""
     size = taps.size(1)
     left = size - 1 if causal else size // 2
-    padded = F.pad(x.permute(1, 2, 0), (left, size - 1 - left))
-    return F.conv1d(padded, taps.unsqueeze(1), groups=x.size(2)).permute(2, 0, 1)
+    windows = F.pad(x, (0, 0, 0, 0, left, size - 1 - left)).unfold(0, size, 1)
+    return (windows * taps).sum(-1)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -158,7 +171,7 @@ def test_what_projections_are(heads, causal):
 
         def projected(linear, conv, kind=kind, activation=activation):
             if kind == "separable":
-                y = linear(activation(depthwise(x, conv.taps, causal)))
+                y = linear(activation(depthwise(x, conv.taps, causal) + conv.bias))
                 return mixed(y, linear(x))
             y = linear(x)
             repeats = WIDTH // HEADS
@@ -188,6 +201,53 @@ def test_what_is_added_to_the_output(causal):
         if kind == "scaled":
             local = local * conv.scale.repeat_interleave(WIDTH // HEADS, 0).squeeze(1)
         torch.testing.assert_close(run(module, x), expected(module, q, k, v, local))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_depthwise_convolutions(causal):
+    """First and second ones, and in bfloat16 sums that are rounded once."""
+    conv = mixer(causal, value_conv="scaled").value_conv.double()
+    v = torch.randn(5, BATCH, WIDTH, dtype=torch.float64, requires_grad=True)
+    inputs = (v, *(p.detach().requires_grad_() for p in conv.parameters()))
+
+    def convolved(v, *parameters):
+        names = (name for name, _ in conv.named_parameters())
+        given = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(conv, given, (v, None, None))
+
+    assert torch.autograd.gradcheck(convolved, inputs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(convolved, inputs, fast_mode=True)
+
+    conv = mixer(causal, value_conv="depthwise").value_conv.bfloat16()
+    v = torch.randn(400, BATCH, WIDTH).bfloat16().requires_grad_()
+    y = conv(v, None, None)
+    actual = (y, *torch.autograd.grad(y.sum(), (v, *conv.parameters())))
+    v = v.detach().double().requires_grad_()
+    y = conv.double()(v, None, None)
+    expected = (y, *torch.autograd.grad(y.sum(), (v, *conv.parameters())))
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a, e.bfloat16())
+
+
+def test_state_dicts_of_before_the_separable_projections_bias():
+    """Such a checkpoint computes what it did; what is no such checkpoint is still refused."""
+    separable = {"query_key_projection": "separable", "value_projection": "separable"}
+    module, x = mixer(**separable), torch.randn(TIME, BATCH, WIDTH)
+    for projection in (module.q_conv, module.k_conv, module.v_conv):
+        torch.nn.init.zeros_(projection.bias)
+    before = {k: v for k, v in module.state_dict().items() if not k.endswith("_conv.bias")}
+    loaded = mixer(**separable)
+    loaded.load_state_dict(before)
+    torch.testing.assert_close(run(loaded, x), run(module, x), rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="v_conv.taps"):
+        loaded.load_state_dict({k: v for k, v in before.items() if not k.startswith("v_conv")})
+
+
+def test_the_separable_projections_bias_starts_as_that_of_conv1d():
+    torch.manual_seed(3)
+    config = MixerConfig("composite", 512, 8, True, value_projection="separable")
+    bias = build_mixer(config).v_conv.bias
+    assert 0.9 * 17**-0.5 < bias.abs().max() <= 17**-0.5
 
 
 @pytest.mark.parametrize("causal, taps", [(False, 2 * SPAN + 1), (True, SPAN + 1)])

@@ -1,0 +1,156 @@
+"""Trained models from Python: ``from_pretrained`` and the interface that it returns."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fairseq.data.encoders import BPE_REGISTRY, TOKENIZER_REGISTRY
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.hub_utils import GeneratorHubInterface, from_pretrained
+from fairseq.models.roberta import RobertaHubInterface
+
+DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_prediction's
+
+
+class ConvAttnHub(GeneratorHubInterface):
+    """fairseq's interface of a trained model that generates text, in evaluation mode.
+
+    ``translate`` and ``sample`` take a sentence or a list of sentences, the beam's size, and
+    what fairseq-generate calls its options, with underscores: ``lenpen=0.8``.
+    """
+
+    def __init__(self, cfg, task, models):
+        super().__init__(cfg, task, models)
+        longest = self.max_positions
+        longest = max(longest) if isinstance(longest, tuple) else longest
+        if cfg.dataset.max_tokens is not None:  # that of the training may hold no long sentence
+            cfg.dataset.max_tokens = max(cfg.dataset.max_tokens, longest)
+        self.eval()
+
+    def summarize(self, sentences: str | list[str], beam: int = 5, **options) -> str | list[str]:
+        """Summarize texts: ``translate`` under the name of the task.
+
+        Sources are cut and prefixed as in training, and options default to those of
+        ``fairseq-generate --task summarization``.
+        """
+        return self.translate(sentences, beam, **options)
+
+    def score(self, sentences: str | list[str], *args, **options) -> dict | list[dict]:
+        """Score sentences with a language model.
+
+        Returns:
+            For every sentence a dictionary. ``positional_scores`` are the natural logarithms
+            of the tokens' probabilities ``[tokens]``, end-of-sentence not included. ``score``
+            is their mean, so the perplexity of the sentence is ``exp(-score)``.
+
+        Raises:
+            ValueError: the model is no language model.
+        """
+        if hasattr(self.models[0], "encoder"):
+            raise ValueError("score: only language models score sentences in Python")
+        return super().score(sentences, *args, **options)
+
+    def generate(self, tokenized_sentences, beam: int = 5, *args, **options):
+        """fairseq's.
+
+        Raises:
+            ValueError: an option is not one of fairseq-generate's.
+        """
+        own = {"verbose", "skip_invalid_size_inputs", "inference_step_args"}
+        known = GenerationConfig.__dataclass_fields__.keys() | own | {"prefix_allowed_tokens_fn"}
+        unknown = options.keys() - known
+        if unknown:
+            raise ValueError(f"{', '.join(sorted(unknown))}: no such option of fairseq-generate")
+        return super().generate(tokenized_sentences, beam, *args, **options)
+
+
+class Pretrained:
+    """A model class whose checkpoints open as :class:`ConvAttnHub`."""
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str | os.PathLike,
+        checkpoint_file: str = "model.pt",
+        data_name_or_path: str | os.PathLike = ".",
+        **options,
+    ) -> ConvAttnHub:
+        """Load a trained model.
+
+        Args:
+            model_name_or_path: the folder of the checkpoint.
+            checkpoint_file: its name there; several, with colons between, are an ensemble.
+            data_name_or_path: the folder of the dictionaries. A path that begins with a dot is
+                looked up in the checkpoint's folder first, then in the working directory.
+            options: ``bpe`` and ``tokenizer`` with their own options, and others that replace
+                those of the checkpoint. ``sentencepiece_model=FILE`` implies
+                ``bpe="sentencepiece"``, as does a file ``sentencepiece.bpe.model`` in the
+                checkpoint's folder.
+
+        Raises:
+            FileNotFoundError: a folder or its dictionaries are not there.
+            ValueError: an option cannot work; the message names it.
+        """
+        loaded = _load(cls, model_name_or_path, checkpoint_file, data_name_or_path, options)
+        return ConvAttnHub(loaded["args"], loaded["task"], loaded["models"])
+
+
+class PretrainedMaskedLanguageModel:
+    """A model class whose checkpoints open as fairseq's ``RobertaHubInterface``."""
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str | os.PathLike,
+        checkpoint_file: str = "model.pt",
+        data_name_or_path: str | os.PathLike = ".",
+        bpe: str = "sentencepiece",
+        **options,
+    ) -> RobertaHubInterface:
+        """Load a trained model, in evaluation mode.
+
+        Arguments and errors are those of :meth:`Pretrained.from_pretrained`.
+        """
+        options = {"bpe": bpe, "load_checkpoint_heads": True, **options}
+        loaded = _load(cls, model_name_or_path, checkpoint_file, data_name_or_path, options)
+        return RobertaHubInterface(loaded["args"], loaded["task"], loaded["models"][0]).eval()
+
+
+def _load(
+    model: type,
+    folder: str | os.PathLike,
+    checkpoint_file: str,
+    data: str | os.PathLike,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    folder, data = os.fspath(folder), os.fspath(data)
+    options = {
+        "required_batch_size_multiple": 1,  # with more, fairseq drops sentences
+        **{k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in options.items()},
+    }
+    if Path(folder).is_dir():
+        data = _data_folder(folder, data)
+        if "sentencepiece_model" in options or Path(folder, "sentencepiece.bpe.model").exists():
+            options.setdefault("bpe", "sentencepiece")
+        elif options.get("bpe") == "sentencepiece":
+            raise ValueError("bpe='sentencepiece' needs sentencepiece_model=FILE")
+    elif not Path(folder).exists() and "://" not in folder:
+        raise FileNotFoundError(f"{folder}: no such folder; give that of the checkpoint")
+    for option, registry in (("bpe", BPE_REGISTRY), ("tokenizer", TOKENIZER_REGISTRY)):
+        if options.get(option) not in (None, *registry):
+            names = ", ".join(sorted(registry))
+            raise ValueError(f"{option}={options[option]!r} is unknown; fairseq has {names}")
+    return from_pretrained(folder, checkpoint_file, data, model.hub_models(), **options)
+
+
+def _data_folder(folder: str, data: str) -> str:
+    candidates = [Path(data)]
+    if data.startswith("."):
+        candidates.insert(0, Path(folder, data))
+    for candidate in candidates:
+        if any(any(candidate.glob(name)) for name in DICTIONARIES):
+            return str(candidate.resolve())
+    raise FileNotFoundError(
+        f"no dictionary (dict.*.txt) in {' or '.join(map(str, candidates))}; give the folder that "
+        "fairseq-preprocess wrote as data_name_or_path"
+    )

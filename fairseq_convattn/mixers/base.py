@@ -1,0 +1,120 @@
+"""What all token mixers share: their call, their refusals and their decoding state."""
+
+from abc import ABC, abstractmethod
+
+from fairseq.incremental_decoding_utils import FairseqIncrementalState
+from fairseq.modules import FairseqDropout
+from fairseq.modules.quant_noise import quant_noise
+from torch import Tensor, nn
+
+from ..ops import Past
+from .config import MixerConfig
+
+IncrementalState = dict[str, dict[str, Tensor | Past | None]]
+State = dict[str, Tensor | Past]
+
+
+class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
+    """A module with the call of fairseq's self-attention. Subclasses define :meth:`mix`."""
+
+    def __init__(self, config: MixerConfig, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.config = config
+        self.embed_dim = config.embed_dim
+        self.num_heads = config.num_heads
+        self.head_dim = config.embed_dim // config.num_heads
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        incremental_state: IncrementalState | None = None,
+        need_weights: bool = False,
+        static_kv: bool = False,
+        attn_mask: Tensor | None = None,
+    ) -> tuple[Tensor, None]:
+        """Mix the positions of ``query``; its call is that of fairseq's self-attention.
+
+        Args:
+            query: ``[time, batch, embed_dim]``. With an ``incremental_state``, the
+                positions that follow those already seen, one or several.
+            key, value, attn_mask: as fairseq's in :class:`SelfAttention`. Other mixers
+                ignore keys and values and refuse a mask.
+            key_padding_mask: boolean ``[batch, time]``, True at padding.
+            incremental_state: fairseq's decoding state (causal mixers only).
+            need_weights, static_kv: not used.
+
+        Returns:
+            ``[time, batch, embed_dim]`` and None in place of attention weights.
+
+        Raises:
+            ValueError: a mask or a state is given to a mixer that cannot follow it.
+        """
+        if incremental_state is not None and not self.config.causal:
+            raise ValueError("only a causal mixer decodes from an incremental state")
+        elsewhere = self._elsewhere(key, value, attn_mask)
+        padding_mask = None if key_padding_mask is None else key_padding_mask.bool()
+        if incremental_state is None:
+            return self.mix(query, padding_mask, None, **elsewhere), None
+        state = dict(self._get_input_buffer(incremental_state))
+        y = self.mix(query, padding_mask, state, **elsewhere)
+        self._set_input_buffer(incremental_state, state)
+        return y, None
+
+    def _elsewhere(
+        self, key: Tensor | None, value: Tensor | None, attn_mask: Tensor | None
+    ) -> dict[str, Tensor | None]:
+        """Further arguments of :meth:`mix`, for a mixer that looks beyond its query."""
+        if attn_mask is not None:
+            raise ValueError(f"{type(self).__name__} cannot follow an attention mask")
+        return {}
+
+    @abstractmethod
+    def mix(self, x: Tensor, padding_mask: Tensor | None, state: State | None) -> Tensor:
+        """Mix the positions of ``x``.
+
+        Args:
+            x: ``[time, batch, embed_dim]``.
+            padding_mask: boolean ``[batch, time]``, True at padding.
+            state: None, or what the mixer left here at earlier positions, to be updated in
+                place: tensors ``[batch, ...]`` and :class:`~fairseq_convattn.ops.Past`.
+
+        Returns:
+            ``[time, batch, embed_dim]``.
+        """
+
+    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor):
+        """Give every hypothesis the state of the one that it continues (beam search).
+
+        Args:
+            new_order: ``[batch]``, for every new hypothesis the number of its old one.
+        """
+        state = {
+            name: past.reorder(new_order)
+            if isinstance(past, Past)
+            else past.index_select(0, new_order)
+            for name, past in self._get_input_buffer(incremental_state).items()
+        }
+        self._set_input_buffer(incremental_state, state)
+        return incremental_state
+
+    def _with_quant_noise(self, linear: nn.Linear) -> nn.Module:
+        return quant_noise(linear, self.config.quant_noise, self.config.quant_noise_block_size)
+
+    def _get_input_buffer(self, incremental_state):
+        return self.get_incremental_state(incremental_state, "attn_state") or {}
+
+    def _set_input_buffer(self, incremental_state, buffer):
+        return self.set_incremental_state(incremental_state, "attn_state", buffer)
+
+
+def dropout_p(dropout: FairseqDropout) -> float:
+    """The probability with which ``dropout`` drops now: 0 in evaluation."""
+    return dropout.p if dropout.training or dropout.apply_during_inference else 0.0
+
+
+def without_padding(x: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """``x``, ``[time, batch, channels]``, with zeros where ``[batch, time]`` is True."""
+    return x if padding_mask is None else x.masked_fill(padding_mask.t().unsqueeze(-1), 0)

@@ -1,0 +1,246 @@
+"""Trained models, mixers and operations from Python, as docs/python.md shows them."""
+
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import torch
+from conftest import ROOT, SHRUNK, SHRUNK_LM, eval_lm, generate, preprocess, train
+from fairseq import options
+from fairseq_cli import preprocess as preprocess_command
+
+from fairseq_convattn.architectures import (
+    ConvAttnLanguageModel,
+    ConvAttnMaskedLanguageModel,
+    ConvAttnModel,
+)
+
+WORDS = "cedar elm fir hazel larch oak pine rowan willow ash".split()
+TINY = ("--max-update", "10", "--no-epoch-checkpoints")
+PIECES = {"sentencepiece_model": "bpe.model"}
+HIDDEN_FAIRSEQ = """
+import importlib.util, sys, torch
+sys.modules["fairseq"], importlib.util.find_spec = None, lambda *_: None
+"""
+SOURCES = ["oak pine rowan", "elm fir cedar hazel larch willow ash oak", "ash"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Models of a few updates, with the names that docs/python.md has."""
+    root = tmp_path_factory.mktemp("python")
+    generator = random.Random(1)
+    texts = [" ".join(generator.choices(WORDS, k=generator.randint(2, 8))) for _ in range(150)]
+    (root / "text").write_text("\n".join(texts))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(root / "text"),
+        model_prefix=str(root / "bpe"),
+        vocab_size=40,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(root / "bpe.model"))
+    lines = [" ".join(pieces.encode(text, out_type=str)) for text in texts]
+    sources = [" ".join(pieces.encode(text, out_type=str)) for text in SOURCES]
+    pairs = list(zip(lines, reversed(lines), strict=True))
+    splits = {"train": pairs[10:], "valid": pairs[:10], "test": [(s, s) for s in sources]}
+    for task, flags in (
+        ("translation", ()),
+        ("summarization", ("--max-source-tokens", "6", "--source-prefix", sources[0].split()[0])),
+    ):
+        name = "summaries" if task == "summarization" else task
+        data = preprocess(splits, root / "texts" / name, "--joined-dictionary")
+        (root / "data").mkdir(exist_ok=True)
+        (root / "data" / name).symlink_to(data)
+        model = ("--task", task, "--arch", "dynamic_conv_tiny", *SHRUNK, *flags, *TINY)
+        train(data, root / "checkpoints" / name, *model, "--max-tokens", "200")
+    arguments = ["--only-source", "--destdir", str(root / "data" / "lm")]
+    for split, source in (("train", lines[10:]), ("valid", lines[:10]), ("test", sources)):
+        (root / "texts" / split).write_text("\n".join(source) + "\n")
+        arguments += [f"--{split}pref", str(root / "texts" / split)]
+    preprocess_command.main(options.get_preprocessing_parser().parse_args(arguments))
+    blocks = ("--tokens-per-sample", "64", "--sample-break-mode")
+    model = ("--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM, *blocks, "eos", *TINY)
+    train(root / "data" / "lm", root / "checkpoints" / "lm", "--task", "language_modeling", *model)
+    model = ("--arch", "composite_attention_bert_tiny", *SHRUNK[:6], *blocks, "complete", *TINY)
+    masked = ("--task", "masked_lm", "--criterion", "masked_lm", *model)
+    train(root / "data" / "lm", root / "checkpoints" / "mlm", *masked)
+    return root
+
+
+@pytest.fixture
+def here(folder, monkeypatch) -> Path:
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def load(model, name, data=None, **options):
+    data = f"data/{data or name}"
+    return model.from_pretrained(f"checkpoints/{name}", "checkpoint_last.pt", data, **options)
+
+
+def joined(hypotheses) -> list[str]:
+    """fairseq-generate's output as text."""
+    return [
+        hypotheses[number][1].replace(" ", "").replace("▁", " ").strip()
+        for number in range(len(SOURCES))
+    ]
+
+
+def run_page(folder, name, first="") -> subprocess.CompletedProcess:
+    """The snippets from the heading ``first`` on, where there is no checkout."""
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    page = page[page.index(first) :]
+    snippets = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    hidden = HIDDEN_FAIRSEQ if first else ""
+    (folder / name).write_text(hidden + "\n".join(snippets), encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", name],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_the_page_runs(folder):
+    run = run_page(folder, "page.py")
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.splitlines()) >= 10
+    assert "required-batch-size-multiple" not in run.stderr
+
+
+def test_operations_need_no_fairseq(folder):
+    run = run_page(folder, "operations.py", first="## Convolutions")
+    assert run.returncode == 0, run.stderr
+
+
+def test_translates_as_fairseq_generate(here, caplog):
+    model = load(ConvAttnModel, "translation", **PIECES)
+    checkpoint = here / "checkpoints" / "translation" / "checkpoint_last.pt"
+    flags = ("--beam", "3", "--max-len-b", "12", "--lenpen", "0.5")
+    generated = generate(here / "texts" / "translation" / "bin", checkpoint, *flags)
+    decoding = {"beam": 3, "max_len_b": 12, "lenpen": 0.5}
+    assert model.translate(SOURCES, **decoding) == joined(generated)
+    assert model.translate(SOURCES[1], **decoding) == joined(generated)[1]
+    best, *_ = model.generate(model.encode(SOURCES[1]), **decoding)
+    assert best["score"].item() / math.log(2) == pytest.approx(generated[1][0], abs=1e-4)
+    assert "required-batch-size-multiple" not in caplog.text
+    longer = "cedar " * 120  # than the --max-tokens of the training
+    assert isinstance(model.translate(longer, beam=1, max_len_b=2), str)
+
+
+def test_without_options_text_is_in_subwords(here):
+    model, pieces = (load(ConvAttnModel, "translation", **o) for o in ({}, PIECES))
+    subwords = pieces.apply_bpe(SOURCES[1])
+    assert model.translate(subwords, max_len_b=9).replace(" ", "").replace("▁", " ").strip() == (
+        pieces.translate(SOURCES[1], max_len_b=9)
+    )
+
+
+def test_summarizes_as_fairseq_generate(here):
+    model = load(ConvAttnModel, "summaries", **PIECES)
+    checkpoint = here / "checkpoints" / "summaries" / "checkpoint_last.pt"
+    cut = ("--max-source-tokens", "6", "--source-prefix", model.apply_bpe(SOURCES[0]).split()[0])
+    data = here / "texts" / "summaries" / "bin"
+    generated = generate(data, checkpoint, "--task", "summarization", *cut)
+    assert model.summarize(SOURCES) == joined(generated)
+    assert all(len(text.split()) >= 10 for _, text in generated.values())
+
+
+def test_language_models_score_in_natural_logarithms(here):
+    model = load(ConvAttnLanguageModel, "lm", **PIECES)
+    (network,) = model.models
+    ends = []
+    for text, score in zip(SOURCES, model.score(SOURCES), strict=True):
+        tokens = model.encode(text)
+        previous = torch.cat([tokens[-1:], tokens[:-1]])
+        with torch.no_grad():
+            logits, _ = network(previous.unsqueeze(0))
+        expected = logits[0].log_softmax(-1).gather(1, tokens.unsqueeze(1)).squeeze(1)
+        torch.testing.assert_close(score["positional_scores"], expected[:-1])
+        torch.testing.assert_close(score["score"], expected[:-1].mean())
+        ends.append(expected)
+    checkpoint = here / "checkpoints" / "lm" / "checkpoint_last.pt"
+    evaluated = eval_lm(here / "data" / "lm", checkpoint, "--sample-break-mode", "eos")
+    assert -torch.cat(ends).mean().item() / math.log(2) == pytest.approx(float(evaluated), abs=1e-4)
+
+
+def test_language_models_continue_a_text(here):
+    model = load(ConvAttnLanguageModel, "lm", **PIECES)
+    torch.manual_seed(1)
+    many = {model.sample("oak pine", sampling=True, max_len_b=12) for _ in range(5)}
+    assert len(many) > 1 and all(text.startswith("oak pine") for text in many)
+    assert model.sample("oak pine", max_len_b=12) == model.sample("oak pine", max_len_b=12)
+
+
+def test_masked_language_models(here):
+    model = load(ConvAttnMaskedLanguageModel, "mlm", "lm", **PIECES)
+    (filled, _, word), *_ = model.fill_mask("oak <mask> rowan")
+    assert filled == f"oak{word} rowan"
+    tokens = model.encode("oak pine")
+    features = model.extract_features(tokens)
+    assert features.shape == (1, len(tokens), 16)
+    assert torch.equal(model.extract_features(tokens), features)  # no dropout
+
+
+@pytest.mark.parametrize(
+    "data", ["data/translation", "./data/translation", "../../data/translation"]
+)
+def test_data_folders(data, here):
+    """The working directory's, and the checkpoint's."""
+    model = ConvAttnModel.from_pretrained(
+        Path("checkpoints/translation"),
+        "checkpoint_last.pt",
+        Path(data) if data[0] == "d" else data,
+    )
+    assert model.translate("▁ oak", max_len_b=3)
+
+
+def test_a_folder_that_has_all_files(here, tmp_path):
+    files = {"checkpoints/translation/checkpoint_last.pt": "model.pt"}
+    files["bpe.model"] = "sentencepiece.bpe.model"
+    files |= {f"data/translation/dict.{side}.txt": f"dict.{side}.txt" for side in ("src", "tgt")}
+    for name, copy in files.items():
+        (tmp_path / copy).write_bytes(Path(name).read_bytes())
+    expected = load(ConvAttnModel, "translation", **PIECES).translate(SOURCES, max_len_b=9)
+    model = ConvAttnModel.from_pretrained(tmp_path, source_lang="src", target_lang="tgt")
+    assert model.translate(SOURCES, max_len_b=9) == expected
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"model_name_or_path": "nowhere"}, "nowhere: no such folder"),
+        ({"checkpoint_file": "best.pt"}, "Model file not found: .*best.pt"),
+        ({"data_name_or_path": "binn"}, r"no dictionary \(dict.\*.txt\) in binn;"),
+        ({"data_name_or_path": "."}, "in checkpoints/translation or .;"),
+        ({"bpe": "sentencepeice"}, "bpe='sentencepeice' is unknown; fairseq has .*sentencepiece"),
+        ({"tokenizer": "mosses"}, "tokenizer='mosses' is unknown; fairseq has .*moses"),
+        ({"bpe": "sentencepiece"}, "needs sentencepiece_model=FILE"),
+    ],
+)
+def test_what_cannot_be_loaded(change, message, here):
+    given = {
+        "model_name_or_path": "checkpoints/translation",
+        "checkpoint_file": "checkpoint_last.pt",
+        "data_name_or_path": "data/translation",
+    }
+    with pytest.raises((ValueError, OSError), match=message) as raised:
+        ConvAttnModel.from_pretrained(**{**given, **change})
+    assert "\n" not in str(raised.value)
+
+
+def test_what_cannot_be_asked(here):
+    model = load(ConvAttnModel, "translation", **PIECES)
+    with pytest.raises(ValueError, match="bem: no such option of fairseq-generate"):
+        model.translate("oak", bem=4)
+    with pytest.raises(ValueError, match="only language models"):
+        model.score("oak")
