@@ -30,10 +30,10 @@ def impl(request):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of the size of the tests' inputs, so that several are joined."""
-    blocked = importlib.import_module("fairseq_convattn.ops.attention.blocked")
-    monkeypatch.setattr(blocked, "FEW_QUERIES", 4)
-    monkeypatch.setattr(blocked, "QUERIES", 8)
-    monkeypatch.setattr(blocked, "SCORES", 64)
+    tiles = importlib.import_module("fairseq_convattn.ops.attention.tiles")
+    monkeypatch.setattr(tiles, "FEW_QUERIES", 4)
+    monkeypatch.setattr(tiles, "QUERIES", 8)
+    monkeypatch.setattr(tiles, "SCORES", 64)
 
 
 def random(*shape, dtype=torch.float64):
@@ -159,9 +159,9 @@ def test_blocks_at_every_length(small_blocks, causal, queries, keys, heads):
 
 @pytest.mark.parametrize("sentences, heads", [(5, 1), (1, 7), (3, 4)])
 def test_blocks_of_any_number_of_heads_and_sentences(monkeypatch, sentences, heads):
-    blocked = importlib.import_module("fairseq_convattn.ops.attention.blocked")
+    tiles = importlib.import_module("fairseq_convattn.ops.attention.tiles")
     for scores in (1, 100, 300, 10**6):
-        monkeypatch.setattr(blocked, "SCORES", scores)
+        monkeypatch.setattr(tiles, "SCORES", scores)
         qkv = [random(sentences, heads, 10, WIDTH) for _ in range(3)]
         compare(qkv, parameters(("content", "fixed", "key"), True, heads), "clip", causal=True)
 
