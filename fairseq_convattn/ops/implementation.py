@@ -1,4 +1,4 @@
-"""Which implementation of the convolutions is used where no call names one."""
+"""Which implementation of the convolutions is the default, and where operators can be used."""
 
 import contextlib
 import functools
@@ -21,7 +21,7 @@ def forced_implementation() -> str | None:
 
 @contextlib.contextmanager
 def use_implementation(name: str | None) -> Iterator[None]:
-    """Have convolutions within computed by one implementation, or fail; for all threads.
+    """Compute convolutions within by one implementation, or fail; for all threads.
 
     Args:
         name: as ``impl`` of :func:`lightweight_conv`; None for the fastest.
@@ -40,7 +40,10 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def is_transformed() -> bool:
-    """Whether torch.func or forward-mode differentiation is at work, which operators lack."""
+def unfit_for_operators() -> str:
+    """Why PyTorch's operators of this package cannot be called here; empty when they can."""
     in_forward_mode = torch.autograd.forward_ad._current_level >= 0
-    return in_forward_mode or torch._C._functorch.maybe_current_level() is not None
+    in_torch_func = torch._C._functorch.maybe_current_level() is not None
+    if in_forward_mode or in_torch_func or torch.jit.is_tracing():
+        return "knows neither torch.jit.trace nor torch.func and forward-mode differentiation"
+    return ""

@@ -6,6 +6,8 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_cases import converted, gradients, table_parameters, tensors
+from torch._dynamo.backends.common import aot_autograd
 from torch.autograd import gradcheck
 
 from fairseq_convattn.ops import composite_attention, relative_bias
@@ -15,7 +17,7 @@ from fairseq_convattn.ops.native import is_built, use_instructions
 HEADS, WIDTH, SPAN = 2, 4, 2
 SUBSETS = [c for n in range(1, len(TERMS) + 1) for c in itertools.combinations(TERMS, n)]
 SLOW = [pytest.param(c, marks=pytest.mark.slow if 2 < len(c) < 9 else ()) for c in SUBSETS]
-LENGTHS = [(1, 1), (2, 2), (9, 9), (3, 9), (1, 6), (13, 13)]
+LENGTHS = [(1, 1), (2, 2), (3, 9), (1, 6), (13, 13)]
 IMPLEMENTATIONS = ["reference", "blocked"]
 needs_kernels = pytest.mark.skipif(
     not is_built(), reason="the kernels were not compiled: no C compiler at installation"
@@ -30,41 +32,20 @@ def impl(request):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of the size of the tests' inputs, so that several are joined."""
-    blocked = importlib.import_module("fairseq_convattn.ops.attention.blocked")
-    monkeypatch.setattr(blocked, "FEW_QUERIES", 4)
-    monkeypatch.setattr(blocked, "QUERIES", 8)
-    monkeypatch.setattr(blocked, "SCORES", 64)
+    tiles = importlib.import_module("fairseq_convattn.ops.attention.tiles")
+    monkeypatch.setattr(tiles, "FEW_QUERIES", 4)
+    monkeypatch.setattr(tiles, "QUERIES", 8)
+    monkeypatch.setattr(tiles, "SCORES", 64)
 
 
 def random(*shape, dtype=torch.float64):
     return torch.randn(*shape, dtype=dtype, requires_grad=True)
 
 
-def parameters(terms, causal, heads=HEADS, span=SPAN, dtype=torch.float64):
-    taps = span + 1 if causal else 2 * span + 1
-
-    def table(*shape):
-        return random(heads, *shape, dtype=dtype)
-
-    made = {
-        "content": lambda: None,
-        "fixed": lambda: table(taps),
-        "query": lambda: table(taps, WIDTH),
-        "key": lambda: table(taps, WIDTH),
-        "key_only": lambda: table(WIDTH),
-        "tisa": lambda: (table(3), table(3), table(3)),
-        "alibi": lambda: table(),
-        "t5": lambda: table(32),
-        "kerple": lambda: (table(), table()),
-    }
-    return {term: made[term]() for term in terms}
-
-
-def tensors(terms):
-    """The parameters of all terms, one after another."""
-    for term in terms.values():
-        if term is not None:
-            yield from term if isinstance(term, tuple) else (term,)
+def parameters(terms, causal, heads=HEADS, dtype=torch.float64):
+    return table_parameters(
+        terms, lambda *shape: random(heads, *shape, dtype=dtype), causal, SPAN, WIDTH
+    )
 
 
 def inputs(queries, keys, batch=3, dtype=torch.float64):
@@ -77,10 +58,7 @@ def run(qkv, terms, beyond, **options):
 
 
 def with_gradients(qkv, terms, *arguments, **options):
-    y = run(qkv, terms, *arguments, **options)
-    weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
-    wanted = [*qkv, *tensors(terms)]
-    return y, *torch.autograd.grad(y, wanted, weights, materialize_grads=True)
+    return gradients(run(qkv, terms, *arguments, **options), [*qkv, *tensors(terms)])
 
 
 def compare(qkv, terms, *arguments, **options):
@@ -94,22 +72,14 @@ def compare(qkv, terms, *arguments, **options):
         compare_native(expected, qkv, terms, *arguments, **options)
 
 
-def single(terms):
-    """The terms in single precision."""
-
-    def convert(x):
-        return x.detach().float().requires_grad_()
-
-    return {
-        name: x if x is None else tuple(map(convert, x)) if isinstance(x, tuple) else convert(x)
-        for name, x in terms.items()
-    }
+def single(x):
+    return x.detach().float().requires_grad_()
 
 
 def compare_native(expected, qkv, terms, *arguments, **options):
     """The kernels compute in single precision."""
-    qkv = [x.detach().float().requires_grad_() for x in qkv]
-    actual = with_gradients(qkv, single(terms), *arguments, impl="native", **options)
+    qkv, terms = [single(x) for x in qkv], converted(terms, single)
+    actual = with_gradients(qkv, terms, *arguments, impl="native", **options)
     for e, a in zip(expected, actual, strict=True):
         scale = max(1, e.abs().max().item())
         torch.testing.assert_close(a.double() / scale, e / scale, rtol=0, atol=5e-5)
@@ -143,10 +113,7 @@ def test_blocks_give_what_the_reference_gives(small_blocks, terms, causal):
 @pytest.mark.parametrize("causal", [False, True])
 def test_blocks_at_every_length(small_blocks, causal, queries, keys, heads):
     torch.manual_seed(1)
-    for terms, beyond in itertools.product(
-        [("content", "fixed"), ("content", "query"), ("key",), ("content", "tisa"), tuple(TERMS)],
-        BEYOND,
-    ):
+    for terms, beyond in itertools.product([("content", "query"), ("key",), tuple(TERMS)], BEYOND):
         for padding_mask in paddings(keys):
             compare(
                 inputs(queries, keys),
@@ -159,9 +126,9 @@ def test_blocks_at_every_length(small_blocks, causal, queries, keys, heads):
 
 @pytest.mark.parametrize("sentences, heads", [(5, 1), (1, 7), (3, 4)])
 def test_blocks_of_any_number_of_heads_and_sentences(monkeypatch, sentences, heads):
-    blocked = importlib.import_module("fairseq_convattn.ops.attention.blocked")
+    tiles = importlib.import_module("fairseq_convattn.ops.attention.tiles")
     for scores in (1, 100, 300, 10**6):
-        monkeypatch.setattr(blocked, "SCORES", scores)
+        monkeypatch.setattr(tiles, "SCORES", scores)
         qkv = [random(sentences, heads, 10, WIDTH) for _ in range(3)]
         compare(qkv, parameters(("content", "fixed", "key"), True, heads), "clip", causal=True)
 
@@ -239,36 +206,116 @@ def test_gradients(small_blocks, impl, term, beyond, causal):
     torch.manual_seed(3)
     terms = parameters(dict.fromkeys(("content", term)), causal)
     qkv = inputs(5, 6, batch=1)
-    names = list(terms)
 
     def function(*arguments):
         rest = iter(arguments[3:])
-        rebuilt = {
-            name: tuple(next(rest) for _ in terms[name])
-            if isinstance(terms[name], tuple)
-            else None
-            if terms[name] is None
-            else next(rest)
-            for name in names
-        }
+        rebuilt = converted(terms, lambda _: next(rest))
         return run(arguments[:3], rebuilt, beyond, causal=causal, impl=impl)
 
     assert gradcheck(function, (*qkv, *tensors(terms)))
 
 
-@pytest.mark.parametrize("terms", [("content", "fixed"), ("content", "query", "key")], ids=",".join)
-def test_inside_a_compiled_function(terms):
-    qkv, terms = inputs(9, 9), parameters(terms, False)
+@pytest.mark.parametrize(
+    "impl, dtype, terms",
+    [
+        ("blocked", torch.float64, ("fixed",)),
+        pytest.param("native", torch.float32, tuple(TERMS), marks=needs_kernels),
+    ],
+)
+def test_operators_keep_pytorchs_rules(monkeypatch, impl, dtype, terms):
+    """With few optional tensors and with all; called as the operation calls them."""
+    operators, calls = importlib.import_module("fairseq_convattn.ops.attention.operators"), []
+    name, backward = f"attend_{impl}", f"attend_{impl}_backward"
+    made, qkv = parameters(terms, False, dtype=dtype), inputs(9, 9, dtype=dtype)
+    unpack = operators._unpack
+    monkeypatch.setattr(operators, "_unpack", lambda inputs: calls.append(inputs) or unpack(inputs))
+    run(qkv, made, "clip", causal=False, padding_mask=paddings(9)[2], dropout_p=0.3, impl=impl)
+    (arguments,) = calls
+    arguments = [
+        x.detach().requires_grad_(x.is_floating_point()) if torch.is_tensor(x) else x
+        for x in arguments
+    ]
+    torch.library.opcheck(getattr(torch.ops.convattn, name).default, tuple(arguments))
+    y, sums = getattr(torch.ops.convattn, name)(*arguments)
+    arguments = [x.detach() if torch.is_tensor(x) else x for x in arguments]
+    wanted = [x is not None for x in arguments[:8]]
+    for needed in (wanted, [*wanted[:2], *[False] * 6]):
+        given = torch.randn_like(y), y.detach(), sums, *arguments, needed
+        torch.library.opcheck(getattr(torch.ops.convattn, backward).default, given)
+
+
+@pytest.mark.parametrize("impl", [None, "blocked", pytest.param("native", marks=needs_kernels)])
+def test_inside_a_compiled_function(impl):
+    """One graph that calls the operator of the implementation, by default the fastest."""
+    terms = "content", "query", "key"
+    made, called = parameters(terms, True, dtype=torch.float32), set()
+
+    def note(graph, _):
+        called.update(str(node.target).split(".")[1] for node in graph.graph.nodes
+                      if str(node.target).startswith("convattn"))  # fmt: skip
+        return graph
 
     def function(q, k, v):
-        return run((q.sin(), k, v), terms, "clip", causal=False).cos()
+        padding_mask = torch.zeros(3, k.size(2), dtype=torch.bool)
+        options = {"causal": True, "padding_mask": padding_mask, "impl": impl}
+        return run((q.sin(), k, v), made, "clip", **options).cos()
 
-    results = []
-    for f in (function, torch.compile(function, fullgraph=True, backend="aot_eager")):
-        y = f(*qkv)
-        results.append((y, *torch.autograd.grad(y.sum(), [*qkv, *tensors(terms)])))
-    for expected, actual in zip(*results, strict=True):
-        torch.testing.assert_close(actual, expected)
+    torch.compiler.reset()
+    backend = aot_autograd(fw_compiler=note, bw_compiler=note)
+    compiled, results = torch.compile(function, fullgraph=True, backend=backend), []
+    for queries in (9, 9, 6):  # the second length makes it dynamic
+        qkv, results = inputs(queries, 9, dtype=torch.float32), []
+        for f in (function, compiled):
+            y = f(*qkv)
+            results.append((y, *torch.autograd.grad(y.sum(), [*qkv, *tensors(made)])))
+        for expected, actual in zip(*results, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    fastest = "native" if is_built() else "blocked"
+    name = f"attend_{impl or fastest}"
+    assert called == {name, f"{name}_backward"}
+
+
+def test_what_operators_cannot_differentiate():
+    """By default the reference does it; an implementation that is asked for refuses."""
+    q, terms = inputs(9, 9, dtype=torch.float32)[0].detach(), {"content": None}
+
+    def function(q, impl=None):
+        return composite_attention(q, q, q, terms, causal=True, impl=impl).square().sum()
+
+    x = q.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(function(x), x)
+    torch.testing.assert_close(torch.func.grad(function)(q), expected)
+    _, tangent = torch.func.jvp(function, (q,), (q,))
+    torch.testing.assert_close(tangent, (expected * q).sum())
+    for impl in ("blocked", "native") if is_built() else ("blocked",):
+        with pytest.raises(ValueError, match=f"impl='{impl}' knows neither .* nor torch.func"):
+            torch.func.grad(function)(q, impl)
+        (grad,) = torch.autograd.grad(function(x, impl), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="use impl='reference'"):
+            grad.sum().backward()
+
+
+@pytest.mark.parametrize("impl", ["blocked", pytest.param("native", marks=needs_kernels)])
+def test_gradients_of_any_stride(impl):
+    qkv, terms = inputs(9, 9, dtype=torch.float32), parameters(TERMS, False, dtype=torch.float32)
+    y = run(qkv, terms, "clip", causal=False, impl=impl)
+    wanted = [*qkv, *tensors(terms)]
+    weights = torch.randn(9, 3, HEADS, WIDTH).permute(1, 2, 0, 3)
+    for strided in (weights, weights[..., :1].expand(y.shape), torch.ones(()).expand(y.shape)):
+        assert not strided.is_contiguous()
+        actual = torch.autograd.grad(y, wanted, strided, retain_graph=True)
+        expected = torch.autograd.grad(y, wanted, strided.contiguous(), retain_graph=True)
+        assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
+
+
+@pytest.mark.parametrize("impl", ["blocked", pytest.param("native", marks=needs_kernels)])
+def test_dropout_follows_the_seed(impl):
+    qkv, terms = inputs(20, 20, dtype=torch.float32), {"content": None}
+    outputs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outputs.append(run(qkv, terms, "clip", causal=True, dropout_p=0.3, impl=impl))
+    assert outputs[0].equal(outputs[1]) and not outputs[0].equal(outputs[2])
 
 
 def test_content_alone_is_attention(impl):
@@ -357,11 +404,7 @@ def test_half_precision_is_close_to_single():
     torch.manual_seed(8)
     qkv, terms = inputs(40, 40, dtype=torch.float32), parameters(TERMS, True, dtype=torch.float32)
     expected = run(qkv, terms, "clip", causal=True)
-    half = {
-        name: x if x is None else tuple(y.half() for y in x) if isinstance(x, tuple) else x.half()
-        for name, x in terms.items()
-    }
-    y = run([x.half() for x in qkv], half, "clip", causal=True)
+    y = run([x.half() for x in qkv], converted(terms, torch.Tensor.half), "clip", causal=True)
     torch.testing.assert_close(y.float(), expected, rtol=0.02, atol=0.02)
 
 
@@ -376,6 +419,19 @@ def test_curves_have_known_values():
     scale, rate = torch.tensor([-3.0]), torch.tensor([2.0])
     curve = relative_bias({"kerple": (scale, rate)}, r, causal=False)
     torch.testing.assert_close(curve, -3 * torch.log1p(2.0 * r.abs()).unsqueeze(0))
+
+
+@pytest.mark.parametrize("causal, most", [(True, 252), (False, 508)])
+def test_t5s_buckets_end_where_each_distance_would_have_one(causal, most):
+    """The last bucket begins at distance 128, which half of the buckets must not reach."""
+    distances = torch.tensor([-127, -128, -1000])
+    table = torch.arange(float(most)).unsqueeze(0)
+    curve = relative_bias({"t5": table}, distances, causal=causal)
+    last = table.size(1) // (1 if causal else 2) - 1
+    assert curve[0, 0] < last and curve[0, 1:].tolist() == [last, last]
+    q, table = torch.randn(1, 1, 2, 4), torch.zeros(1, most + 4)
+    with pytest.raises(ValueError, match=f"fewer than {most + 4} buckets, not {most + 4}"):
+        composite_attention(q, q, q, {"t5": table}, causal=causal)
 
 
 BAD = [

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from ..implementation import TRITON, has_triton
+from ..implementation import TRITON, has_triton, unfit_for_operators
 from ..native import is_built, warn_that_not_built
 from . import blocked, native, reference
-from .terms import BEYOND, TABLE_TERMS, TERMS, Terms
+from .terms import BEYOND, TABLE_TERMS, TERMS, Options, Terms
 
 IMPLEMENTATIONS = {
     "reference": reference.attend,
@@ -64,10 +64,11 @@ def composite_attention(
             nothing gets zeros.
         dropout_p: probability of dropping a normalised weight.
         scale: of the content; ``head_dim ** -0.5`` when None.
-        impl: ``reference`` (which builds a score tensor per head), ``blocked`` (in PyTorch),
+        impl: ``reference`` (builds a score tensor per head), ``blocked`` (tiles in PyTorch),
             ``native`` (the same with compiled kernels for the CPU) or ``triton`` (kernels for
-            GPUs), both of float32 or half precision. By default the fastest that can take
-            the inputs; inside torch.compile ``reference`` in place of blocked and native.
+            GPUs), the last two in float32 or half precision. Default: the fastest that can take
+            the inputs. All but ``reference`` are operators, for torch.compile too; they have
+            first derivatives by autograd, none by torch.func or in forward mode.
 
     Returns:
         ``[batch, heads, queries, value_dim]`` in the dtype of ``v``; scores are float32
@@ -80,42 +81,29 @@ def composite_attention(
     _check(impl in (None, TRITON, *IMPLEMENTATIONS), f"unknown impl {impl!r}: {_choose()}")
     _check(beyond in BEYOND, f"unknown beyond {beyond!r}: choose from {', '.join(BEYOND)}")
     _check_terms(terms, q.size(1), q.size(3))
-    return _implementation(impl, q, v)(
-        q,
-        k,
-        v,
-        terms,
-        padding_mask,
-        causal=causal,
-        beyond=beyond,
-        span=_span(terms, span, causal, beyond),
-        dropout_p=dropout_p,
-        scale=q.size(3) ** -0.5 if scale is None else scale,
-    )
+    span = _span(terms, span, causal, beyond)
+    scale = q.size(3) ** -0.5 if scale is None else scale
+    options = Options(causal, beyond, span, padding_mask, dropout_p, scale)
+    return _implementation(impl, q, v)(q, k, v, terms, options)
 
 
 def _implementation(impl: str | None, q: Tensor, v: Tensor) -> Callable[..., Tensor]:
     """That of the name; without one the fastest that can take the inputs."""
-    unfit = native.unfit(q, v)
-    _check(impl != "native" or not unfit, f"impl='native' {unfit}")
-    if impl in IMPLEMENTATIONS:
+    if impl == TRITON or (impl is None and q.is_cuda and has_triton()):
+        _check(has_triton(), "impl='triton' needs Triton: pip install triton")
+        from . import triton_kernels
+
+        unfit = triton_kernels.unfit(q, v)
+        _check(impl is None or not unfit, f"impl='triton' {unfit}")
+        if not unfit:
+            return triton_kernels.attend
+    unfit = unfit_for_operators() if impl == "blocked" else native.unfit(q, v)
+    _check(impl not in ("blocked", "native") or not unfit, f"impl={impl!r} {unfit}")
+    if impl is not None:
         return IMPLEMENTATIONS[impl]
-    if impl is None and not (q.is_cuda and has_triton()):
-        return _without_triton(q, unfit)
-    _check(has_triton(), "impl='triton' needs Triton: pip install triton")
-    from . import triton_kernels
-
-    unfit_for_triton = triton_kernels.unfit(q, v)
-    if impl is None and unfit_for_triton:
-        return _without_triton(q, unfit)
-    _check(not unfit_for_triton, f"impl='triton' {unfit_for_triton}")
-    return triton_kernels.attend
-
-
-def _without_triton(q: Tensor, unfit_for_native: str) -> Callable[..., Tensor]:
-    if torch.compiler.is_compiling():
-        return reference.attend  # a compiler takes no tiles, which are views that overlap
-    if not unfit_for_native:
+    if unfit_for_operators():
+        return reference.attend
+    if not unfit:
         return native.attend
     if q.device.type == "cpu" and not is_built():
         warn_that_not_built()

@@ -2,19 +2,14 @@
 ``native/attention.c``: each pass reads and writes a tile of scores once."""
 
 import ctypes
-import functools
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .. import native
-from . import blocked
-from .passes import LOG2_E, InPyTorch
+from ..implementation import unfit_for_operators
 from .scores import HIDDEN, Scores
-
-if TYPE_CHECKING:
-    from .blocked import Block, Tile
+from .tiles import LOG2_E, Block, Passes, Tile, register_passes
 
 POWERS, WEIGHTS, GRADIENT = range(3)
 FLOAT_BYTES = 4
@@ -48,39 +43,35 @@ def unfit(q: Tensor, v: Tensor) -> str:
         return "is for tensors on the CPU"
     if torch.float64 in (q.dtype, v.dtype):
         return "computes in float32: give float32 or half precision"
-    return "" if _library else native.NOT_BUILT
+    return unfit_for_operators() if native.is_built() else native.NOT_BUILT
 
 
-class Compiled(InPyTorch):
-    """As :class:`InPyTorch`.
+class Compiled(Passes):
+    """As :class:`Passes`, with a row of ``sums`` for a chunk of queries.
 
     Attributes:
         curve: ``[heads or 1, diagonals]``.
-        sums: of the scores' gradients, over the sentences and some queries each,
-            ``[heads, chunks, diagonals]``.
     """
 
-    def __init__(self, block: "Block"):
-        self.block, self.sums = block, None
-        self.curve = block.curve(block.scores.curve) * LOG2_E
+    def __init__(self, block: Block):
+        super().__init__(block)
+        self.curve = block.curve(block.problem.scores.curve) * LOG2_E
 
-    def powers(self, tile: "Tile", log_sums: Tensor) -> tuple[Tensor, Tensor]:
+    def powers(self, tile: Tile, log_sums: Tensor) -> tuple[Tensor, Tensor]:
         s = self._products(tile)
-        sums = self.block.memory("row sums", (*s.shape[:2], 1))
+        sums = self.memory("row sums", (*s.shape[:2], 1))
         self._run(POWERS, self._scores(tile, s, log_sums, sums=_rows(sums)))
         return s, sums
 
-    def weights(self, tile: "Tile", log_sums: Tensor) -> Tensor:
+    def weights(self, tile: Tile, log_sums: Tensor) -> Tensor:
         s = self._products(tile)
         self._run(WEIGHTS, self._scores(tile, s, log_sums))
         return s
 
-    def room(self, tile: "Tile") -> Tensor:
-        return self.block.memory("gradients", tile.shape)
+    def room(self, tile: Tile) -> Tensor:
+        return self.memory("gradients", tile.shape)
 
-    def gradient(
-        self, tile: "Tile", weights: Tensor, s: Tensor, less: Tensor, grads: Scores
-    ) -> None:
+    def gradient(self, tile: Tile, weights: Tensor, s: Tensor, less: Tensor, grads: Scores) -> None:
         more = {"gradient": _rows(s), "less": _rows(less)}
         for name in ("band", "row_step"):
             if getattr(grads, name) is not None:
@@ -89,18 +80,18 @@ class Compiled(InPyTorch):
             more["diagonals"] = self._diagonals(tile)
         self._run(GRADIENT, self._scores(tile, weights, less, **more))
         if grads.column_step is not None:
-            region, inside = self._beyond_band(tile, s)
+            region, inside = tile.beyond_band(s)
             region = torch.mul(region, inside, out=weights[:, :, : inside.size(1)])
             tile.columns_of(grads.column_step)[:, tile.beyond].add_(region.sum(1))
 
-    def _products(self, tile: "Tile") -> Tensor:
+    def _products(self, tile: Tile) -> Tensor:
         q, k = tile.rows_of(tile.scores.q), tile.columns_of(tile.scores.k)
-        s = self.block.memory("scores", tile.shape)
+        s = self.memory("scores", tile.shape)
         return s.baddbmm_(q, k.transpose(1, 2), beta=0, alpha=tile.layout.scale * LOG2_E)
 
-    def _scores(self, tile: "Tile", s: Tensor, log_sums: Tensor, **parts: _Part) -> _Scores:
+    def _scores(self, tile: Tile, s: Tensor, log_sums: Tensor, **parts: _Part) -> _Scores:
         scores, layout = tile.scores, tile.layout
-        first = self.block.shape[0] - 1 + tile.columns.start - self.block.columns.start
+        first = self.block.shape[0] - 1 + tile.first
         shared = self.curve.size(0) == 1
         for name in ("band", "row_step"):
             if getattr(scores, name) is not None:
@@ -123,15 +114,18 @@ class Compiled(InPyTorch):
             **parts,
         )
 
-    def _diagonals(self, tile: "Tile") -> _Part:
+    def _diagonals(self, tile: Tile) -> _Part:
         """From a chunk to the next one, a query's first key moves a chunk backwards."""
         chunk = _library.convattn_chunk_of_attention()
         rows, columns = self.block.shape
         if self.sums is None:
             shape = self.block.count, -(-rows // chunk), rows + columns - 1
-            self.sums = self.block.memory("sums", shape).zero_()
-        first = rows - 1 + tile.columns.start - self.block.columns.start
-        return _Part(_address(self.sums, first), self.sums.stride(0), self.sums.stride(1) - chunk)
+            self.sums = self.memory("sums", shape).zero_()
+        return _Part(
+            _address(self.sums, rows - 1 + tile.first),
+            self.sums.stride(0),
+            self.sums.stride(1) - chunk,
+        )
 
     def _run(self, which: int, scores: _Scores) -> None:
         threads = torch.get_num_threads()
@@ -152,4 +146,4 @@ def _columns(x: Tensor) -> _Part:
     return _Part(x.data_ptr(), x.stride(0), 0)
 
 
-attend = functools.partial(blocked.attend, passes=Compiled)
+attend = register_passes("attend_native", Compiled, "CPU")

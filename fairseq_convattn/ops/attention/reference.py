@@ -4,25 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .terms import Terms, at_distances, relative_bias, wide
+from .terms import Options, Terms, at_distances, relative_bias, wide
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    terms: Terms,
-    padding_mask: Tensor | None,
-    *,
-    causal: bool,
-    beyond: str,
-    span: int | None,
-    dropout_p: float,
-    scale: float,
-) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, options: Options) -> Tensor:
     """softmax_j(S) v, with every term of S as in Chang et al. 2021, section 3, and Wennberg
     and Henter 2021, eq. 7; see :func:`composite_attention`, which checks the arguments.
     """
+    causal, beyond, span, padding_mask, dropout_p, scale = options
     queries, keys = q.size(2), k.size(2)
     position = torch.arange(keys, device=q.device)
     r = position - position[keys - queries :, None]  # [queries, keys]

@@ -1,6 +1,7 @@
 """Composite attention's scores in a form that needs no score tensor of all queries.
 
-Query t stands at key position ``offset + t``; with r = j - offset - t,
+The queries are the last positions of the keys. Query t stands at key position ``offset + t``;
+with r = j - offset - t,
 
     S_tj = scale q_t . k_j + curve[r] + column_j
          + band_t[r] + [r > right] (row_step_t + column_step_j)
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .terms import Terms, relative_bias, wide
+from .terms import Options, Terms, relative_bias, wide
 
 HIDDEN = -1e30  # the score of what cannot be seen: finite, so that no row becomes NaN
 
@@ -27,14 +28,12 @@ class Layout(NamedTuple):
     """Where keys lie, seen from the queries.
 
     Attributes:
-        offset: the first query's position among the keys.
         left, right: taps of the band before and after a query's own position.
         reach: how far queries see, None for everywhere.
         causal: whether they see nothing after themselves.
         scale: of the product of queries and keys.
     """
 
-    offset: int
     left: int
     right: int
     reach: int | None
@@ -54,7 +53,7 @@ class Scores(NamedTuple):
         q: ``[batch, heads, queries, width]``; the width may be zero.
         k: ``[batch, heads, keys, width]``.
         v: ``[batch, heads, keys, value_dim]``.
-        curve: ``[heads or 1, queries + keys - 1]``, for r from ``1 - offset - queries`` on.
+        curve: ``[heads or 1, queries + keys - 1]``, for r from ``1 - keys`` on.
         column: None, or ``[batch, heads, keys]``.
         band: None, or ``[batch, heads, queries, left + 1 + right]``; taps beyond the first or
             last key have no meaning.
@@ -70,28 +69,21 @@ class Scores(NamedTuple):
     row_step: Tensor | None
     column_step: Tensor | None
 
+    @property
+    def offset(self) -> int:
+        """The first query's position among the keys."""
+        return self.k.size(-2) - self.q.size(-2)
+
 
 def decompose(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    terms: Terms,
-    padding_mask: Tensor | None,
-    *,
-    causal: bool,
-    beyond: str,
-    span: int | None,
-    scale: float,
-    widen: bool = True,
+    q: Tensor, k: Tensor, v: Tensor, terms: Terms, options: Options
 ) -> tuple[Scores, Layout]:
-    """The arguments of :func:`composite_attention` in the form above; ``widen`` brings q, k
-    and v to float32 at least, as everything else."""
-    if widen:
-        q, k, v = wide(q), wide(k), wide(v)
+    """The arguments of :func:`composite_attention` in the form above."""
+    causal, beyond, span, padding_mask, _, scale = options
     past = k.size(2) - q.size(2)
     left = span if "query" in terms or "key" in terms else 0
     right = 0 if causal else left
-    layout = Layout(past, left, right, span if beyond == "mask" else None, causal, scale)
+    layout = Layout(left, right, span if beyond == "mask" else None, causal, scale)
 
     column = band = row_step = column_step = None
     if "query" in terms:
@@ -106,13 +98,12 @@ def decompose(
     if padding_mask is not None:
         column = wide(k.new_zeros(1)) if column is None else column
         column = column.masked_fill(padding_mask[:, None], HIDDEN).expand(-1, k.size(1), -1)
-    curve = _curve(terms, q.size(2), k.size(2), layout, beyond, k.device)
+    curve = _curve(terms, past, k.size(2), layout, beyond, k.device)
     q, k = _features(q, k, terms)
     curve = curve.to(torch.promote_types(k.dtype, torch.float32))
     by_position = (column, band, row_step, column_step)
-    return Scores(
-        q, k, v, curve, *(x if x is None else x.contiguous() for x in by_position)
-    ), layout
+    added = (x if x is None else x.contiguous() for x in by_position)
+    return Scores(q, k, v, curve.contiguous(), *added), layout
 
 
 def _products(x: Tensor, table: Tensor) -> Tensor:
@@ -169,10 +160,9 @@ def _features(q: Tensor, k: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
 
 
 def _curve(
-    terms: Terms, queries: int, keys: int, layout: Layout, beyond: str, device: torch.device
+    terms: Terms, offset: int, keys: int, layout: Layout, beyond: str, device: torch.device
 ) -> Tensor:
-    first = 1 - layout.offset - queries
-    r = torch.arange(first, first + queries + keys - 1, device=device)
+    r = torch.arange(1 - keys, keys - offset, device=device)
     hidden = (r > 0) & layout.causal
     if layout.reach is not None:
         hidden |= r.abs() > layout.reach

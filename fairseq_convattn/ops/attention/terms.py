@@ -6,6 +6,7 @@ f(r), a Toeplitz matrix of scores per head.
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +29,17 @@ BEYOND = ("clip", "zero", "mask")
 T5_MAX_DISTANCE = 128
 
 Terms = Mapping[str, Tensor | tuple[Tensor, ...] | None]
+
+
+class Options(NamedTuple):
+    """Those of :func:`composite_attention`, checked and with their defaults filled in."""
+
+    causal: bool
+    beyond: str
+    span: int | None
+    padding_mask: Tensor | None
+    dropout_p: float
+    scale: float
 
 
 def relative_bias(terms: Terms, distances: Tensor, *, causal: bool, beyond: str = "clip") -> Tensor:
@@ -115,13 +127,20 @@ def t5_buckets(distances: Tensor, buckets: int, *, bidirectional: bool) -> Tenso
 
     Half of the buckets (of those of one direction, when ``bidirectional``) hold one
     distance each, the others grow logarithmically up to ``T5_MAX_DISTANCE``.
+
+    Raises:
+        ValueError: one distance each would already reach ``T5_MAX_DISTANCE``.
     """
+    directions = 2 if bidirectional else 1
+    exact = buckets // directions // 2
+    if exact >= T5_MAX_DISTANCE:
+        most = 2 * directions * T5_MAX_DISTANCE
+        raise ValueError(f"t5 takes fewer than {most} buckets, not {buckets}")
     if bidirectional:
         buckets //= 2
         first, size = buckets * (distances > 0), distances.abs()
     else:
         first, size = 0, (-distances).clamp(min=0)
-    exact = buckets // 2
     growth = torch.log(size.clamp(min=1) / exact) / math.log(T5_MAX_DISTANCE / exact)
     far = exact + (growth * (buckets - exact)).long().clamp(max=buckets - exact - 1)
     return first + torch.where(size < exact, size, far)

@@ -6,54 +6,70 @@ diagonals: rows of a tile are rotated until its diagonals are columns, whose sum
 per block of queries. No atomics, so that the same inputs give the same bits.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from ..triton_tensors import LOG2_E, load, store
 from .scores import HIDDEN
 
-LOG2_E = tl.constexpr(1.4426950408889634)
 BLIND = tl.constexpr(HIDDEN / 2)  # a maximum below is that of a query that sees nothing
 LOWEST = tl.constexpr(4 * HIDDEN)  # below every score, also one hidden twice; finite
 
-VARYING = ["queries", "keys", "offset", "left", "right", "reach", "seed", "curve_h"]
+VARYING = ["queries", "keys", "left", "right", "reach", "seed", "curve_h"]
+
+
+class Added(NamedTuple):
+    """What is added to the products, each contiguous, or their gradients; see :class:`Scores`."""
+
+    curve: Tensor | None
+    column: Tensor | None
+    band: Tensor | None
+    row_step: Tensor | None
+    column_step: Tensor | None
 
 
 @triton.jit
-def _load_rows(x, stride, i, length, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+def _place(heads, length, BLOCK: tl.constexpr):
+    """Of this program the sentence, its head, the head among those of all sentences, and the
+    first of its positions."""
+    blocks = tl.cdiv(length, BLOCK)
+    head = (tl.program_id(0) // blocks).to(tl.int64)
+    return head // heads, head % heads, head, tl.program_id(0) % blocks * BLOCK
+
+
+@triton.jit
+def _load_rows(x, b, h, i, length, WIDTH: tl.constexpr, PADDED: tl.constexpr):
     """``[rows, PADDED]``, zero beyond ``length`` and ``WIDTH``."""
     c = tl.arange(0, PADDED)[None, :]
-    at = x + i[:, None].to(tl.int64) * stride + c
-    return tl.load(at, mask=(i[:, None] < length) & (c < WIDTH), other=0.0)
+    return load(x, b, i, h, (i[:, None] < length) & (c < WIDTH), c)
 
 
 @triton.jit
-def _store_rows(x, values, i, length, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """Into ``[length, WIDTH]``, contiguous."""
-    c = tl.arange(0, PADDED)[None, :]
-    at = x + i[:, None].to(tl.int64) * WIDTH + c
-    tl.store(at, values.to(x.dtype.element_ty), mask=(i[:, None] < length) & (c < WIDTH))
+def _store_rows(x, b, h, i, length, WIDTH: tl.constexpr, values):
+    c = tl.arange(0, values.shape[1])[None, :]
+    store(x, b, i, h, (i[:, None] < length) & (c < WIDTH), c, values)
 
 
 @triton.jit
-def _position_scores(
-    curve, column, band, row_step, column_step,
-    head, t, j, queries, keys, offset, left, right,
-):  # fmt: skip
+def _position_scores(added, curve, head, t, j, queries, keys, left, right):
     """What is added to the products of queries t and keys j; -inf where there are none."""
     inside = (t < queries)[:, None] & (j < keys)[None, :]
     from_curve = j[None, :] - t[:, None] + queries - 1
     s = tl.load(curve + from_curve, mask=inside, other=-float("inf"))
-    r = j[None, :] - t[:, None] - offset
-    if column is not None:
-        s += tl.load(column + head * keys + j, mask=j < keys, other=0.0)[None, :]
-    if band is not None:
-        at, near = _in_band(band, head, t, r, inside, queries, left, right)
+    r = j[None, :] - t[:, None] - (keys - queries)
+    if added.column is not None:
+        s += tl.load(added.column + head * keys + j, mask=j < keys, other=0.0)[None, :]
+    if added.band is not None:
+        at, near = _in_band(added.band, head, t, r, inside, queries, left, right)
         s += tl.load(at, mask=near, other=0.0)
-    if row_step is not None:
-        step = tl.load(row_step + head * queries + t, mask=t < queries, other=0.0)
+    if added.row_step is not None:
+        step = tl.load(added.row_step + head * queries + t, mask=t < queries, other=0.0)
         s += tl.where(r > right, step[:, None], 0.0)
-    if column_step is not None:
-        step = tl.load(column_step + head * keys + j, mask=j < keys, other=0.0)
+    if added.column_step is not None:
+        step = tl.load(added.column_step + head * keys + j, mask=j < keys, other=0.0)
         s += tl.where(r > right, step[None, :], 0.0)
     return s
 
@@ -68,12 +84,13 @@ def _in_band(band, head, t, r, inside, queries, left, right):
 @triton.jit
 def _kept(head, t, j, keys, dropout_p, seed):
     """Which weights dropout keeps: a function of the seed and of the place."""
-    return tl.rand(seed + head, t[:, None] * keys + j[None, :]) >= dropout_p
+    return tl.rand(seed + head, t[:, None].to(tl.int64) * keys + j[None, :]) >= dropout_p
 
 
 @triton.jit
-def _keys_seen(t_first, block, queries, keys, offset, reach, CAUSAL: tl.constexpr):
+def _keys_seen(t_first, block, queries, keys, reach, CAUSAL: tl.constexpr):
     """The first key and the end of those that queries of a block see."""
+    offset = keys - queries
     t_last = tl.minimum(t_first + block, queries) - 1
     first = tl.maximum(offset + t_first - reach, 0)
     end = tl.minimum(offset + t_last + reach + 1, keys)
@@ -100,37 +117,28 @@ def _weights_and_gradients(
 
 @triton.jit(do_not_specialize=VARYING)
 def forward_by_queries(
-    q, q_b, q_h, q_t, k, k_b, k_h, k_t, v, v_b, v_h, v_t,
-    curve, curve_h, band, row_step, column_step, column, y, lse,
-    heads, queries, keys, offset, left, right, reach, scale, dropout_p, seed,
+    q, k, v, added, curve_h, y, lse,
+    heads, queries, keys, left, right, reach, scale, dropout_p, seed,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(queries, BLOCK_QUERIES)
-    head = (tl.program_id(0) // blocks).to(tl.int64)  # of all sentences
-    b, h = head // heads, head % heads
-    t_first = tl.program_id(0) % blocks * BLOCK_QUERIES
+    b, h, head, t_first = _place(heads, queries, BLOCK_QUERIES)
     t = t_first + tl.arange(0, BLOCK_QUERIES)
-    k += b * k_b + h * k_h
-    v += b * v_b + h * v_h
-    curve += h * curve_h
+    curve = added.curve + h * curve_h
     if WIDTH > 0:
-        q_rows = _load_rows(q + b * q_b + h * q_h, q_t, t, queries, WIDTH, WIDTH_PADDED)
+        q_rows = _load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
 
     highest = tl.full([BLOCK_QUERIES], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_QUERIES], tl.float32)
     y_rows = tl.zeros([BLOCK_QUERIES, VALUES_PADDED], tl.float32)
-    first, end = _keys_seen(t_first, BLOCK_QUERIES, queries, keys, offset, reach, CAUSAL)
+    first, end = _keys_seen(t_first, BLOCK_QUERIES, queries, keys, reach, CAUSAL)
     for j_first in range(first, end, BLOCK_KEYS):
         j = j_first + tl.arange(0, BLOCK_KEYS)
-        s = _position_scores(
-            curve, column, band, row_step, column_step,
-            head, t, j, queries, keys, offset, left, right,
-        )  # fmt: skip
+        s = _position_scores(added, curve, head, t, j, queries, keys, left, right)
         if WIDTH > 0:
-            k_rows = _load_rows(k, k_t, j, keys, WIDTH, WIDTH_PADDED)
+            k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
             s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
         higher = tl.maximum(highest, tl.max(s, 1))
         weights = tl.exp2((s - higher[:, None]) * LOG2_E)
@@ -139,7 +147,7 @@ def forward_by_queries(
         if DROPOUT:
             kept = _kept(head, t, j, keys, dropout_p, seed)
             weights = tl.where(kept, weights / (1 - dropout_p), 0.0)
-        v_rows = _load_rows(v, v_t, j, keys, VALUES, VALUES_PADDED)
+        v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
         y_rows = y_rows * shrunk[:, None] + tl.dot(
             weights.to(v_rows.dtype), v_rows, input_precision=PRECISION
         )
@@ -149,39 +157,28 @@ def forward_by_queries(
     y_rows = tl.where(blind[:, None], 0.0, y_rows / tl.where(blind, 1.0, total)[:, None])
     sums = tl.where(blind, 0.0, highest + tl.log2(tl.where(blind, 1.0, total)) / LOG2_E)
     tl.store(lse + head * queries + t, sums, mask=t < queries)
-    _store_rows(y + head * queries * VALUES, y_rows, t, queries, VALUES, VALUES_PADDED)
+    _store_rows(y, b, h, t, queries, VALUES, y_rows)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def backward_by_queries(
-    q, q_b, q_h, q_t, k, k_b, k_h, k_t, v, v_b, v_h, v_t,
-    curve, curve_h, band, row_step, column_step, column,
-    grad, grad_b, grad_h, grad_t, lse, delta,
-    y, q_grad, band_grad, row_step_grad, diagonals,
-    heads, queries, keys, offset, left, right, reach, scale, dropout_p, seed,
+    q, k, v, added, curve_h, grad, lse, delta, y, q_grad, added_grad, diagonals,
+    heads, queries, keys, left, right, reach, scale, dropout_p, seed,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     """Also stores ``delta``, the sum of a row's weights times their gradients."""
-    blocks = tl.cdiv(queries, BLOCK_QUERIES)
-    head = (tl.program_id(0) // blocks).to(tl.int64)
-    b, h = head // heads, head % heads
-    block = tl.program_id(0) % blocks
-    t_first = block * BLOCK_QUERIES
+    b, h, head, t_first = _place(heads, queries, BLOCK_QUERIES)
     i = tl.arange(0, BLOCK_QUERIES)
     t = t_first + i
-    k += b * k_b + h * k_h
-    v += b * v_b + h * v_h
-    curve += h * curve_h
+    curve = added.curve + h * curve_h
     if WIDTH > 0:
-        q_rows = _load_rows(q + b * q_b + h * q_h, q_t, t, queries, WIDTH, WIDTH_PADDED)
+        q_rows = _load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
         q_sums = tl.zeros([BLOCK_QUERIES, WIDTH_PADDED], tl.float32)
-    grad += b * grad_b + h * grad_h
-    grad_rows = _load_rows(grad, grad_t, t, queries, VALUES, VALUES_PADDED)
-    y += head * queries * VALUES
-    y_rows = _load_rows(y, VALUES, t, queries, VALUES, VALUES_PADDED)
+    grad_rows = _load_rows(grad, b, h, t, queries, VALUES, VALUES_PADDED)
+    y_rows = _load_rows(y, b, h, t, queries, VALUES, VALUES_PADDED)
     delta_rows = tl.sum(grad_rows.to(tl.float32) * y_rows.to(tl.float32), 1)
     tl.store(delta + head * queries + t, delta_rows, mask=t < queries)
     lse_rows = tl.load(lse + head * queries + t, mask=t < queries, other=0.0)
@@ -190,31 +187,29 @@ def backward_by_queries(
     c = tl.arange(0, BLOCK_KEYS)
     width = keys + BLOCK_QUERIES
     if diagonals is not None:
-        diagonals += (head * blocks + blocks - 1 - block) * width
+        blocks = tl.cdiv(queries, BLOCK_QUERIES)
+        diagonals += (head * blocks + blocks - 1 - t_first // BLOCK_QUERIES) * width
     begun = tl.zeros([BLOCK_KEYS], tl.float32)  # diagonals that the next tile goes on with
-    first, end = _keys_seen(t_first, BLOCK_QUERIES, queries, keys, offset, reach, CAUSAL)
+    first, end = _keys_seen(t_first, BLOCK_QUERIES, queries, keys, reach, CAUSAL)
     for j_first in range(first, end, BLOCK_KEYS):
         j = j_first + c
-        s = _position_scores(
-            curve, column, band, row_step, column_step,
-            head, t, j, queries, keys, offset, left, right,
-        )  # fmt: skip
+        s = _position_scores(added, curve, head, t, j, queries, keys, left, right)
         if WIDTH > 0:
-            k_rows = _load_rows(k, k_t, j, keys, WIDTH, WIDTH_PADDED)
+            k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
             s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
-        v_rows = _load_rows(v, v_t, j, keys, VALUES, VALUES_PADDED)
+        v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
         _, s_grad = _weights_and_gradients(
             s, grad_rows, v_rows, lse_rows, delta_rows,
             head, t, j, keys, dropout_p, seed, DROPOUT, PRECISION,
         )  # fmt: skip
         if WIDTH > 0:
             q_sums += tl.dot(s_grad.to(k_rows.dtype), k_rows, input_precision=PRECISION)
-        r = j[None, :] - t[:, None] - offset
-        if band_grad is not None:
+        r = j[None, :] - t[:, None] - (keys - queries)
+        if added_grad.band is not None:
             inside = (t < queries)[:, None] & (j < keys)[None, :]
-            at, near = _in_band(band_grad, head, t, r, inside, queries, left, right)
+            at, near = _in_band(added_grad.band, head, t, r, inside, queries, left, right)
             tl.store(at, s_grad, mask=near)
-        if row_step_grad is not None:
+        if added_grad.row_step is not None:
             row_sums += tl.sum(tl.where(r > right, s_grad, 0.0), 1)
         if diagonals is not None:
             turned = c[None, :] + i[:, None]
@@ -229,36 +224,28 @@ def backward_by_queries(
         at += BLOCK_QUERIES - 1 - BLOCK_KEYS
         tl.store(diagonals + at, begun, mask=(at >= 0) & (at < width))
     if WIDTH > 0:
-        q_grad += head * queries * WIDTH
-        _store_rows(q_grad, scale * q_sums, t, queries, WIDTH, WIDTH_PADDED)
-    if row_step_grad is not None:
-        tl.store(row_step_grad + head * queries + t, row_sums, mask=t < queries)
+        _store_rows(q_grad, b, h, t, queries, WIDTH, scale * q_sums)
+    if added_grad.row_step is not None:
+        tl.store(added_grad.row_step + head * queries + t, row_sums, mask=t < queries)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def backward_by_keys(
-    q, q_b, q_h, q_t, k, k_b, k_h, k_t, v, v_b, v_h, v_t,
-    curve, curve_h, band, row_step, column_step, column,
-    grad, grad_b, grad_h, grad_t, lse, delta,
-    k_grad, v_grad, column_step_grad, column_grad,
-    heads, queries, keys, offset, left, right, reach, scale, dropout_p, seed,
+    q, k, v, added, curve_h, grad, lse, delta, k_grad, v_grad, added_grad,
+    heads, queries, keys, left, right, reach, scale, dropout_p, seed,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    blocks = tl.cdiv(keys, BLOCK_KEYS)
-    head = (tl.program_id(0) // blocks).to(tl.int64)
-    b, h = head // heads, head % heads
-    j_first = tl.program_id(0) % blocks * BLOCK_KEYS
+    b, h, head, j_first = _place(heads, keys, BLOCK_KEYS)
     j = j_first + tl.arange(0, BLOCK_KEYS)
-    q += b * q_b + h * q_h
-    grad += b * grad_b + h * grad_h
-    curve += h * curve_h
+    curve = added.curve + h * curve_h
+    offset = keys - queries
     if WIDTH > 0:
-        k_rows = _load_rows(k + b * k_b + h * k_h, k_t, j, keys, WIDTH, WIDTH_PADDED)
+        k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
         k_sums = tl.zeros([BLOCK_KEYS, WIDTH_PADDED], tl.float32)
-    v_rows = _load_rows(v + b * v_b + h * v_h, v_t, j, keys, VALUES, VALUES_PADDED)
+    v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
     v_sums = tl.zeros([BLOCK_KEYS, VALUES_PADDED], tl.float32)
     column_sums = tl.zeros([BLOCK_KEYS], tl.float32)
     step_sums = tl.zeros([BLOCK_KEYS], tl.float32)
@@ -269,14 +256,11 @@ def backward_by_keys(
     end = tl.minimum(tl.minimum(j_first + BLOCK_KEYS, keys) - offset + reach, queries)
     for t_first in range(first, end, BLOCK_QUERIES):
         t = t_first + tl.arange(0, BLOCK_QUERIES)
-        s = _position_scores(
-            curve, column, band, row_step, column_step,
-            head, t, j, queries, keys, offset, left, right,
-        )  # fmt: skip
+        s = _position_scores(added, curve, head, t, j, queries, keys, left, right)
         if WIDTH > 0:
-            q_rows = _load_rows(q, q_t, t, queries, WIDTH, WIDTH_PADDED)
+            q_rows = _load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
             s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
-        grad_rows = _load_rows(grad, grad_t, t, queries, VALUES, VALUES_PADDED)
+        grad_rows = _load_rows(grad, b, h, t, queries, VALUES, VALUES_PADDED)
         lse_rows = tl.load(lse + head * queries + t, mask=t < queries, other=0.0)
         delta_rows = tl.load(delta + head * queries + t, mask=t < queries, other=0.0)
         weights, s_grad = _weights_and_gradients(
@@ -287,17 +271,16 @@ def backward_by_keys(
         v_sums += tl.dot(weights, grad_rows, input_precision=PRECISION)
         if WIDTH > 0:
             k_sums += tl.dot(tl.trans(s_grad.to(q_rows.dtype)), q_rows, input_precision=PRECISION)
-        if column_grad is not None:
+        if added_grad.column is not None:
             column_sums += tl.sum(s_grad, 0)
-        if column_step_grad is not None:
+        if added_grad.column_step is not None:
             r = j[None, :] - t[:, None] - offset
             step_sums += tl.sum(tl.where(r > right, s_grad, 0.0), 0)
 
-    _store_rows(v_grad + head * keys * VALUES, v_sums, j, keys, VALUES, VALUES_PADDED)
+    _store_rows(v_grad, b, h, j, keys, VALUES, v_sums)
     if WIDTH > 0:
-        k_grad += head * keys * WIDTH
-        _store_rows(k_grad, scale * k_sums, j, keys, WIDTH, WIDTH_PADDED)
-    if column_grad is not None:
-        tl.store(column_grad + head * keys + j, column_sums, mask=j < keys)
-    if column_step_grad is not None:
-        tl.store(column_step_grad + head * keys + j, step_sums, mask=j < keys)
+        _store_rows(k_grad, b, h, j, keys, WIDTH, scale * k_sums)
+    if added_grad.column is not None:
+        tl.store(added_grad.column + head * keys + j, column_sums, mask=j < keys)
+    if added_grad.column_step is not None:
+        tl.store(added_grad.column_step + head * keys + j, step_sums, mask=j < keys)

@@ -1,7 +1,7 @@
 """Both convolutions by compiled kernels, ``native/convolution.c``, as operators of PyTorch.
 
-``convattn::convolve`` and ``convattn::convolve_backward`` take float32 and bfloat16 tensors
-on the CPU.
+``convattn::convolve``, its backward and ``convattn::convolve_past`` take float32 and bfloat16
+tensors on the CPU.
 """
 
 import ctypes
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from .. import native
-from ..implementation import is_transformed
+from ..implementation import unfit_for_operators
 from ..native import is_built
+from ..operators import define
+from .operators import check, outputs, register
 from .past import Past
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -55,23 +57,7 @@ def unfit(x: Tensor, taps: Tensor) -> str:
         return "is for tensors on the CPU"
     if x.dtype not in DTYPES or taps.dtype not in DTYPES:
         return f"takes float32 and bfloat16, not {x.dtype} and {taps.dtype}"
-    if torch.jit.is_tracing() or is_transformed():
-        return "knows neither torch.jit.trace nor torch.func and forward-mode differentiation"
-    return "" if is_built() else native.NOT_BUILT
-
-
-def convolve(
-    x: Tensor,
-    taps: Tensor,
-    time: int,
-    left: int,
-    *,
-    softmax: bool = False,
-    kept: Tensor | None = None,
-    keep: float = 1.0,
-) -> Tensor:
-    """Same contract as :func:`reference.convolve`; no second derivatives."""
-    return torch.ops.convattn.convolve(x, taps, kept, time, left, softmax, 1 / keep)
+    return unfit_for_operators() if is_built() else native.NOT_BUILT
 
 
 def continue_from(past: Past, taps: Tensor, time: int, left: int, *, softmax: bool) -> Tensor:
@@ -94,7 +80,7 @@ def _dense(x: Tensor) -> Tensor:
 
 
 def _problem(
-    x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int, softmax: bool, factor: float
+    x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int, softmax: bool, keep: float
 ) -> _Problem:
     heads, kernel_size = taps.shape[-2:]
     return _Problem(
@@ -109,7 +95,7 @@ def _problem(
         half_taps=taps.dtype == torch.bfloat16,
         shared=taps.dim() == 2,
         softmax=softmax,
-        factor=factor,
+        factor=1 / keep,
         x=_sequence(x),
         w=_kernels(taps),
         kept=_Kernels() if kept is None else _kernels(kept),
@@ -123,55 +109,23 @@ def _run(problem: _Problem, backward: bool) -> None:
         raise MemoryError("no memory for the convolution's scratch")
 
 
-_operators = torch.library.Library("convattn", "DEF")
-_operators.define(
-    "convolve_past(Tensor rows, Tensor index, Tensor taps, SymInt time, SymInt left, "
-    "bool softmax) -> Tensor"
-)
-_HOW = "SymInt left, bool softmax, float factor"
-_operators.define(f"convolve(Tensor x, Tensor taps, Tensor? kept, SymInt time, {_HOW}) -> Tensor")
-_operators.define(
-    f"convolve_backward(Tensor grad, Tensor x, Tensor taps, Tensor? kept, {_HOW}, bool needs_x, "
-    "bool needs_taps) -> (Tensor, Tensor)"
-)
-
-
-def _check(x: Tensor, taps: Tensor, kept: Tensor | None, time: int) -> None:
-    """What the kernels rely on; :func:`dynamic_conv` has checked it with better words."""
-    heads = taps.size(-2)
-    goes_together = x.dim() == 3 and heads > 0 and x.size(2) % heads == 0 and taps.size(-1) > 0
-    if taps.dim() != 2:
-        goes_together = goes_together and taps.dim() == 4 and taps.shape[:2] == (time, x.size(1))
-    if kept is not None:
-        goes_together = goes_together and (kept.shape, kept.dtype) == (taps.shape, torch.bool)
-    if not goes_together or x.dtype not in DTYPES or taps.dtype not in DTYPES:
-        raise ValueError(f"x {list(x.shape)} {x.dtype}, taps {list(taps.shape)} {taps.dtype}")
-
-
 def _forward(
-    x: Tensor,
-    taps: Tensor,
-    kept: Tensor | None,
-    time: int,
-    left: int,
-    softmax: bool,
-    factor: float,
-) -> Tensor:
-    _check(x, taps, kept, time)
+    x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int, softmax: bool, keep: float
+) -> tuple[Tensor, Tensor]:
     x, taps, kept = _dense(x), _dense(taps), kept if kept is None else _dense(kept)
-    y = x.new_empty(time, *x.shape[1:])
+    y, no_sums = outputs(x, taps, time, keeps_sums=False)
     if y.numel():
-        problem = _problem(x, taps, kept, time, left, softmax, factor)
+        problem = _problem(x, taps, kept, time, left, softmax, keep)
         problem.y = _sequence(y)
         _run(problem, backward=False)
-    return y
+    return y, no_sums
 
 
 def _forward_from_past(
     rows: Tensor, index: Tensor, taps: Tensor, time: int, left: int, softmax: bool
 ) -> Tensor:
     batch, channels = index.size(1), rows.size(2)
-    _check(rows[:, :1].expand(-1, batch, -1), taps, None, time)
+    check(rows[:, :1].expand(-1, batch, -1), taps, None, time, DTYPES)
     rows, index, taps = rows.contiguous(), index.contiguous(), _dense(taps)
     y = rows.new_empty(time, batch, channels)
     if y.numel():
@@ -184,21 +138,12 @@ def _forward_from_past(
 
 
 def _backward(
-    grad: Tensor,
-    x: Tensor,
-    taps: Tensor,
-    kept: Tensor | None,
-    left: int,
-    softmax: bool,
-    factor: float,
-    needs_x: bool,
-    needs_taps: bool,
-) -> tuple[Tensor, Tensor]:
-    """Gradients of ``x`` and of ``taps``; empty where not needed."""
-    _check(x, taps, kept, grad.size(0))
+    grad: Tensor, _: Tensor, x: Tensor, taps: Tensor, kept: Tensor | None, left: int,
+    softmax: bool, keep: float, needs_x: bool, needs_taps: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     grad, x, taps = _dense(grad.to(x.dtype)), _dense(x), _dense(taps)
     kept = kept if kept is None else _dense(kept)
-    problem = _problem(x, taps, kept, grad.size(0), left, softmax, factor)
+    problem = _problem(x, taps, kept, grad.size(0), left, softmax, keep)
     problem.grad = _sequence(grad)
     grad_x, grad_taps = x.new_empty(0), taps.new_empty(0)
     if needs_x:
@@ -218,43 +163,14 @@ def _backward(
     return grad_x, grad_taps
 
 
-def _save(ctx, inputs, output) -> None:
-    x, taps, kept, _, *ctx.how = inputs
-    ctx.save_for_backward(x, taps, kept)
+def _fake_from_past(rows, index, taps, time, left, softmax) -> Tensor:
+    return rows.new_empty(time, index.size(1), rows.size(2))
 
 
-def _differentiate(ctx, grad: Tensor):
-    needed = ctx.needs_input_grad[:2]
-    grads = torch.ops.convattn.convolve_backward(grad, *ctx.saved_tensors, *ctx.how, *needed)
-    x, taps = (g if need else None for g, need in zip(grads, needed, strict=True))
-    return x, taps, None, None, None, None, None
-
-
-def _no_second_derivatives(ctx, *grads):
-    raise RuntimeError(
-        "the compiled convolution has no second derivatives: compute them with "
-        "CONVATTN_IMPL=reference"
-    )
-
-
-def _fake(x, taps, kept, time, left, softmax, factor):
-    return x.new_empty(time, *x.shape[1:])
-
-
-def _fake_backward(grad, x, taps, kept, left, softmax, factor, needs_x, needs_taps):
-    return x.new_empty(x.shape if needs_x else 0), taps.new_empty(taps.shape if needs_taps else 0)
-
-
-_operators.impl("convolve", _forward, "CPU")
-_operators.impl("convolve_past", _forward_from_past, "CPU")
-_operators.impl("convolve_backward", _backward, "CPU")
-torch.library.register_fake("convattn::convolve", _fake)
-torch.library.register_fake(
-    "convattn::convolve_past",
-    lambda rows, index, taps, time, left, softmax: rows.new_empty(
-        time, index.size(1), rows.size(2)
-    ),
+convolve = register("convolve", _forward, _backward, DTYPES, ("CPU",), keeps_sums=False)
+define(
+    "convolve_past",
+    "(Tensor rows, Tensor index, Tensor taps, SymInt time, SymInt left, bool softmax) -> Tensor",
+    _forward_from_past,
+    _fake_from_past,
 )
-torch.library.register_fake("convattn::convolve_backward", _fake_backward)
-torch.library.register_autograd("convattn::convolve", _differentiate, setup_context=_save)
-torch.library.register_autograd("convattn::convolve_backward", _no_second_derivatives)

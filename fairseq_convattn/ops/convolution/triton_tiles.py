@@ -12,26 +12,9 @@ is NaN. Sentences stay apart. No atomics, so that the same inputs give the same 
 import triton
 import triton.language as tl
 
-LOG2_E = tl.constexpr(1.4426950408889634)
+from ..triton_tensors import LOG2_E, at, load, store
+
 VARYING = ["time", "inputs", "batch", "heads", "left"]
-
-
-@triton.jit
-def _at(x, b, t, h):
-    """Where heads h of positions t of sentence b are."""
-    return x.data + b * x.b + t.to(tl.int64) * x.t + h.to(tl.int64) * x.h
-
-
-@triton.jit
-def _load(x, b, t, h, there, c):
-    """``[rows, channels c]``, zero where nothing is ``there``."""
-    return tl.load(_at(x, b, t, h)[:, None] + c.to(tl.int64) * x.c, mask=there, other=0.0)
-
-
-@triton.jit
-def _store(x, b, t, h, there, c, values):
-    at = _at(x, b, t, h)[:, None] + c.to(tl.int64) * x.c
-    tl.store(at, values.to(x.data.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -42,8 +25,8 @@ def _columns(first, COUNT: tl.constexpr):
 @triton.jit
 def _load_tap(taps, b, t, h, present, tap, other):
     """``[rows, 1]``"""
-    at = _at(taps, b, t, h) + tl.full([1], tap, tl.int64) * taps.c
-    return tl.load(at, mask=present, other=other)[:, None]
+    place = at(taps, b, t, h) + tl.full([1], tap, tl.int64) * taps.c
+    return tl.load(place, mask=present, other=other)[:, None]
 
 
 @triton.jit
@@ -56,14 +39,14 @@ def _kernels_at(taps, b, t, h, present, TAPS: tl.constexpr, PADDED: tl.constexpr
     WIDTH: tl.constexpr = min(PADDED, 8)
     group = tl.arange(0, PADDED // WIDTH)[:, None, None]
     k = group * WIDTH + tl.arange(0, WIDTH)[None, None, :]
-    at = _at(taps, b, t, h)[None, :, None] + k.to(tl.int64) * taps.c
-    return at, present[None, :, None] & (k < TAPS)
+    place = at(taps, b, t, h)[None, :, None] + k.to(tl.int64) * taps.c
+    return place, present[None, :, None] & (k < TAPS)
 
 
 @triton.jit
 def _load_kernels(taps, b, t, h, present, other, TAPS: tl.constexpr, PADDED: tl.constexpr):
-    at, inside = _kernels_at(taps, b, t, h, present, TAPS, PADDED)
-    return tl.load(at, mask=inside, other=other)
+    place, inside = _kernels_at(taps, b, t, h, present, TAPS, PADDED)
+    return tl.load(place, mask=inside, other=other)
 
 
 @triton.jit
@@ -87,14 +70,14 @@ def _sum_up(logits, lse, b, t, h, stored):
     """Each row's highest logit and sum of exponentials, whose binary logarithm is stored."""
     highest = tl.max(tl.max(logits, 0), 1)
     total = tl.sum(tl.sum(tl.exp2((logits - highest[None, :, None]) * LOG2_E), 0), 1)
-    tl.store(_at(lse, b, t, h), highest * LOG2_E + tl.log2(total), mask=stored)
+    tl.store(at(lse, b, t, h), highest * LOG2_E + tl.log2(total), mask=stored)
     return highest, total
 
 
 @triton.jit
 def _load_lse(lse, b, t, h, present):
     """What is not ``present`` gets no weight."""
-    return tl.load(_at(lse, b, t, h), mask=present, other=float("inf"))
+    return tl.load(at(lse, b, t, h), mask=present, other=float("inf"))
 
 
 @triton.jit
@@ -135,8 +118,8 @@ def _store_taps_grad(
         found = _by_groups(found)
         t, h = first // ROWS, h_first + tl.arange(0, HEADS)
         present = h < heads
-    at, inside = _kernels_at(taps_grad, b, t, h, present, TAPS, PADDED)
-    tl.store(at, found.to(taps_grad.data.dtype.element_ty), mask=inside)
+    place, inside = _kernels_at(taps_grad, b, t, h, present, TAPS, PADDED)
+    tl.store(place, found.to(taps_grad.data.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -186,11 +169,11 @@ def forward_by_taps(
                 w = tl.where(_load_tap(kept, b, t, h, present, tap, 0) != 0, w * scale, 0.0)
             n = t + tap - left
             there = present & (n >= 0) & (n < inputs)
-            x_rows = _load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
+            x_rows = load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
             y_rows += w * x_rows.to(tl.float32)
         if lse is not None:
             y_rows /= total[:, None]
-        _store(y, b, t, h, present[:, None] & (c < HEAD_DIM), c, y_rows)
+        store(y, b, t, h, present[:, None] & (c < HEAD_DIM), c, y_rows)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -220,10 +203,10 @@ def forward_by_bands(
             j = j_first + tl.arange(0, PADDED)
             n = first - left + j
             there = (n >= 0) & (n < inputs) & (j < ROWS + TAPS - 1)
-            x_rows = _load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
+            x_rows = load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
             band = _in_band(turned, j[None, :] - row[:, None], PADDED)
             y_rows += tl.dot(band, x_rows, input_precision=PRECISION)
-        _store(y, b, t, h, present[:, None] & (c < HEAD_DIM), c, y_rows)
+        store(y, b, t, h, present[:, None] & (c < HEAD_DIM), c, y_rows)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -241,11 +224,11 @@ def backward_by_taps(
         found = tl.zeros([ROWS * HEADS, PADDED], tl.float32)
         for c_first in range(0, HEAD_DIM, CHANNELS):
             c = _columns(c_first, CHANNELS)
-            grad_rows = _load(grad, b, t, h, present[:, None] & (c < HEAD_DIM), c).to(tl.float32)
+            grad_rows = load(grad, b, t, h, present[:, None] & (c < HEAD_DIM), c).to(tl.float32)
             for tap in tl.static_range(TAPS):
                 n = t + tap - left
                 there = present & (n >= 0) & (n < inputs)
-                x_rows = _load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
+                x_rows = load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
                 products = tl.sum(grad_rows * x_rows.to(tl.float32), 1)
                 found += tl.where(_columns(0, PADDED) == tap, products[:, None], 0.0)
         _store_taps_grad(
@@ -264,10 +247,10 @@ def backward_by_taps(
                     w = tl.exp2(w * LOG2_E - _load_lse(lse, b, i, h, present)[:, None])
                 if kept is not None:
                     w = tl.where(_load_tap(kept, b, i, h, present, tap, 0) != 0, w * scale, 0.0)
-                grad_rows = _load(grad, b, i, h, present[:, None] & (c < HEAD_DIM), c)
+                grad_rows = load(grad, b, i, h, present[:, None] & (c < HEAD_DIM), c)
                 x_sums += w * grad_rows.to(tl.float32)
             there = (t < inputs) & (h < heads)
-            _store(x_grad, b, t, h, there[:, None] & (c < HEAD_DIM), c, x_sums)
+            store(x_grad, b, t, h, there[:, None] & (c < HEAD_DIM), c, x_sums)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -285,12 +268,12 @@ def backward_by_bands(
         found = tl.zeros([ROWS, PADDED], tl.float32)
         for c_first in range(0, HEAD_DIM, CHANNELS):
             c = _columns(c_first, CHANNELS)
-            grad_rows = _load(grad, b, t, h, present[:, None] & (c < HEAD_DIM), c)
+            grad_rows = load(grad, b, t, h, present[:, None] & (c < HEAD_DIM), c)
             for j_first in tl.static_range(0, ROWS + TAPS - 1, PADDED):
                 j = j_first + tl.arange(0, PADDED)
                 n = first - left + j
                 there = (n >= 0) & (n < inputs) & (j < ROWS + TAPS - 1)
-                x_rows = _load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
+                x_rows = load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
                 products = tl.dot(grad_rows, tl.trans(x_rows), input_precision=PRECISION)
                 found += _in_band(products, j[None, :] - row[:, None], PADDED)
         _store_taps_grad(
@@ -307,10 +290,10 @@ def backward_by_bands(
                 present = (i >= 0) & (i < time) & (j < ROWS + TAPS - 1)
                 w = _load_softmax(taps, lse, b, i, h, present, TAPS, PADDED)
                 w = _by_rows(_drop(w, kept, b, i, h, present, scale, TAPS, PADDED))
-                grad_rows = _load(grad, b, i, h, present[:, None] & (c < HEAD_DIM), c)
+                grad_rows = load(grad, b, i, h, present[:, None] & (c < HEAD_DIM), c)
                 tap = row[None, :] + (TAPS - 1) - j[:, None]
                 turned = tl.gather(w.to(grad_rows.dtype), tap & (PADDED - 1), 1)
                 band = tl.trans(_in_band(turned, tap, PADDED))
                 x_sums += tl.dot(band, grad_rows, input_precision=PRECISION)
             there = (t < inputs)[:, None] & (c < HEAD_DIM)
-            _store(x_grad, b, t, h, there, c, x_sums)
+            store(x_grad, b, t, h, there, c, x_sums)

@@ -1,0 +1,110 @@
+"""Composite attention by tiles as operators of PyTorch: one schema for every implementation."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..operators import define, differentiate
+from .scores import Layout, Scores, decompose
+from .terms import Options, Terms, wide
+
+_INPUTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor curve, Tensor? column, Tensor? band, Tensor? row_step, "
+    "Tensor? column_step, Tensor? seed, float dropout_p, SymInt left, SymInt right, SymInt? reach, "
+    "bool causal, float scale"
+)
+_TENSORS = len(Scores._fields)
+
+
+class Dropout(NamedTuple):
+    """The probability of dropping a normalised weight, and what decides which."""
+
+    p: float
+    seed: int
+
+
+def register(
+    name: str, forward: Callable, backward: Callable, devices: tuple[str, ...]
+) -> Callable[..., Tensor]:
+    """Make ``convattn::name`` of two functions.
+
+    Args:
+        forward: takes scores, layout and dropout (or None) and gives the weighted sums,
+            ``[batch, heads, queries, value_dim]``, and the logarithms of the sums of
+            exponentials, ``[batch, heads, queries]``.
+        backward: takes the gradient and the sums, the logarithms, all that ``forward`` takes, and
+            which gradients of the scores' tensors are wanted; gives them, None for others.
+        devices: PyTorch's dispatch keys of those that it is for.
+
+    Returns:
+        A function with the contract of :func:`reference.attend`; no second derivatives.
+    """
+
+    def compute(*inputs) -> tuple[Tensor, Tensor]:
+        return forward(*_unpack(inputs))
+
+    def compute_backward(grad: Tensor, y: Tensor, log_sums: Tensor, *inputs) -> list[Tensor]:
+        *inputs, wanted = inputs
+        found = backward(grad, y, log_sums, *_unpack(inputs), wanted)
+        return [grad.new_empty(0) if x is None else x for x in found]
+
+    define(name, f"({_INPUTS}) -> (Tensor, Tensor)", compute, _fake, devices)
+    define(
+        f"{name}_backward",
+        f"(Tensor grad, Tensor y, Tensor log_sums, {_INPUTS}, bool[] wanted) -> Tensor[]",
+        compute_backward,
+        _fake_backward,
+        devices,
+    )
+    operator, of_backward = (getattr(torch.ops.convattn, n) for n in (name, f"{name}_backward"))
+    gradients = functools.partial(_differentiate, of_backward)
+    differentiate(name, _save, gradients, "impl='reference'")
+    return functools.partial(_attend, operator)
+
+
+def _attend(
+    operator: Callable, q: Tensor, k: Tensor, v: Tensor, terms: Terms, options: Options
+) -> Tensor:
+    scores, layout = decompose(q, k, v, terms, options)
+    seed = torch.randint(2**62, ()) if options.dropout_p > 0 else None
+    y, _ = operator(*scores, seed, options.dropout_p, *layout)
+    return y.to(v.dtype)
+
+
+def _unpack(inputs: Sequence) -> tuple[Scores, Layout, Dropout | None]:
+    seed, dropout_p, *layout = inputs[_TENSORS:]
+    dropout = None if seed is None else Dropout(dropout_p, int(seed))
+    return Scores(*inputs[:_TENSORS]), Layout(*layout), dropout
+
+
+def _fake(q: Tensor, k: Tensor, v: Tensor, *_) -> tuple[Tensor, Tensor]:
+    y = v.new_empty(*q.shape[:3], v.size(3))
+    return y, wide(y.new_empty(0)).new_empty(q.shape[:3])
+
+
+def _fake_backward(grad: Tensor, y: Tensor, log_sums: Tensor, *inputs) -> list[Tensor]:
+    *tensors, wanted = *inputs[:_TENSORS], inputs[-1]
+    return [
+        x.new_empty(x.shape) if need else grad.new_empty(0)
+        for x, need in zip(tensors, wanted, strict=True)
+    ]
+
+
+def _save(ctx, inputs, output) -> None:
+    *tensors, ctx.dropout_p, ctx.left, ctx.right, ctx.reach, ctx.causal, ctx.scale = inputs
+    ctx.save_for_backward(*output, *tensors)
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(backward: Callable, ctx, grad: Tensor | None, _) -> tuple[Tensor | None, ...]:
+    unneeded = (None,) * (len(ctx.needs_input_grad) - _TENSORS)
+    if grad is None:
+        return (None,) * _TENSORS + unneeded
+    how = ctx.dropout_p, ctx.left, ctx.right, ctx.reach, ctx.causal, ctx.scale
+    wanted = list(ctx.needs_input_grad[:_TENSORS])
+    found = backward(grad, *ctx.saved_tensors, *how, wanted)
+    return *(x if need else None for x, need in zip(found, wanted, strict=True)), *unneeded

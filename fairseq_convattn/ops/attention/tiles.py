@@ -1,0 +1,348 @@
+"""Composite attention a tile of scores at a time: matrix products, and passes between them.
+
+Neither direction holds more scores than a tile's. The backward one computes them again; for the
+softmax it needs what the forward one keeps, the logarithms of the sums. Keys that none of a
+tile's queries sees are left out: those after a causal tile, those far from a window's, and
+the padding at either end of the sentences. What is no matrix product is a subclass of
+:class:`Passes`. Scores are to base 2, as MKL's exp is many times slower near zero.
+"""
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from .operators import Dropout, register
+from .scores import HIDDEN, Layout, Scores
+from .terms import Options, Terms, wide
+
+QUERIES = 512  # of a tile: as many as matrix products like
+FEW_QUERIES = 128  # where fewer see fewer keys, or lie along a band
+SCORES = 2**18  # of a tile of several heads: few enough for a core's cache
+MOST_SCORES = 2**19  # of a tile of one head and many queries
+LOG2_E = math.log2(math.e)
+
+
+def register_passes(name: str, passes: type["Passes"], device: str) -> Callable[..., Tensor]:
+    """``convattn::name`` with the products here and these passes; see :func:`register`."""
+    attend_wide = register(
+        name, functools.partial(_forward, passes), functools.partial(_backward, passes), (device,)
+    )
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, options: Options) -> Tensor:
+        """Same contract as :func:`reference.attend`; no second derivatives."""
+        return attend_wide(wide(q), wide(k), wide(v), terms, options).to(v.dtype)
+
+    return attend
+
+
+def _forward(
+    passes: type["Passes"], scores: Scores, layout: Layout, dropout: Dropout | None
+) -> tuple[Tensor, Tensor]:
+    problem = Problem(scores, layout)
+    y = scores.v.new_empty(*scores.q.shape[:3], scores.v.size(3))
+    log_sums = y.new_empty(y.shape[:3])
+    flat = y.flatten(0, 1), log_sums.flatten(0, 1).unsqueeze(2)
+    factors = _factors(dropout, y.device)
+    for block in problem.blocks():
+        mine = passes(block)
+        for tile in block.tiles():
+            tile.attend(mine, factors, *flat)
+    return y, log_sums
+
+
+def _backward(
+    passes: type["Passes"],
+    grad: Tensor,
+    y: Tensor,
+    log_sums: Tensor,
+    scores: Scores,
+    layout: Layout,
+    dropout: Dropout | None,
+    wanted: Sequence[bool],
+) -> Scores:
+    problem = Problem(scores, layout)
+    grads = _gradients(scores, wanted, layout)
+    flat_grads, factors = _flat(grads), _factors(dropout, y.device)
+    flat = y.flatten(0, 1), log_sums.flatten(0, 1).unsqueeze(2), grad.flatten(0, 1)
+    for block in problem.blocks():
+        mine = passes(block)
+        for tile in block.tiles():
+            tile.add_gradients(mine, factors, *flat, flat_grads)
+        if grads.curve is not None:
+            mine.add_curve_gradient(block.curve(grads.curve))
+    return grads
+
+
+def _gradients(scores: Scores, wanted: Sequence[bool], layout: Layout) -> Scores:
+    """Zeros for what tiles add to; None where nobody wants it."""
+    written = {"q", "band", "row_step"} if layout.local else {"q", "k", "v", "band", "row_step"}
+    return Scores(
+        *(
+            (x.new_empty if name in written else x.new_zeros)(x.shape) if want else None
+            for name, x, want in zip(Scores._fields, scores, wanted, strict=True)
+        )
+    )
+
+
+def _flat(scores: Scores) -> Scores:
+    """With sentences and heads as one dimension; views where they are contiguous."""
+    flat = (x if x is None else x.flatten(0, 1) for x in scores)
+    return Scores(*flat)._replace(curve=scores.curve)
+
+
+def _factors(dropout: Dropout | None, device: torch.device) -> Callable[[Tensor], Tensor] | None:
+    """Gives the factors of dropout, the same ones in the same order of calls."""
+    if dropout is None:
+        return None
+    generator = torch.Generator(device).manual_seed(dropout.seed)
+    keep = 1 - dropout.p
+    return lambda weights: (
+        torch.empty_like(weights).bernoulli_(keep, generator=generator).div_(keep)
+    )
+
+
+class Problem:
+    """All queries of all heads and sentences.
+
+    Attributes:
+        scores: with sentences and heads as one dimension.
+        layout: where keys lie, seen from the queries.
+        heads: how many.
+    """
+
+    def __init__(self, scores: Scores, layout: Layout):
+        self.scores, self.layout, self.heads = _flat(scores), layout, scores.q.size(1)
+        self._find_visible(scores.column)
+        self._scratch: dict[str, Tensor] = {}
+
+    def _find_visible(self, column: Tensor | None) -> None:
+        """Of each sentence the first key that is no padding and the end of the last one, and
+        whether ``column`` holds nothing but padding, all of it at the sentences' ends."""
+        self._visible, self._only_ends = None, False
+        if column is None:
+            return
+        padded = column[:, 0] <= HIDDEN / 2
+        seen = (~padded).int()
+        first, end = seen.argmax(1), seen.size(1) - seen.flip(1).argmax(1)
+        at_ends = (end - first == seen.sum(1)).all()
+        self._only_ends = bool(at_ends & ~column.masked_fill(padded.unsqueeze(1), 0).any())
+        self._visible = list(zip(first.tolist(), end.tolist(), strict=True))
+
+    def blocks(self) -> Iterator["Block"]:
+        """Queries that are looked at together, of as many heads as fit."""
+        queries, keys = self.scores.q.size(1), self.scores.k.size(1)
+        most = min(QUERIES, max(FEW_QUERIES, MOST_SCORES // keys))
+        if self.layout.local or self.scores.band is not None:
+            most = FEW_QUERIES
+        for start in range(0, queries, most):
+            rows = slice(start, min(start + most, queries))
+            columns = self._columns(rows)
+            size = (rows.stop - start) * (columns.stop - columns.start)
+            groups = -(-self.heads // max(1, SCORES // size))
+            for group in range(groups):
+                first, last = (self.heads * n // groups for n in (group, group + 1))
+                yield Block(self, rows, columns, slice(first, last))
+
+    def _columns(self, rows: slice) -> slice:
+        """Of the keys that some of the queries sees."""
+        first, last = 0, self.scores.k.size(1)
+        offset, reach = self.scores.offset, self.layout.reach
+        if reach is not None:
+            first = max(0, offset + rows.start - reach)
+            last = min(last, offset + rows.stop + reach)
+        if self.layout.causal:
+            last = offset + rows.stop
+        return slice(first, last)
+
+    def seen(self, rows: slice, columns: slice, sentences: slice) -> tuple[slice, bool]:
+        """The columns without padding at the ends, but with those of the band, and one at
+        least; and whether ``scores.column`` says more of them than zero."""
+        if self._visible is None:
+            return columns, False
+        first, last = columns.start, columns.stop
+        starts, ends = zip(*self._visible[sentences], strict=True)
+        start, end = min(starts), max(ends)
+        if self.scores.band is not None:
+            start = min(start, self.scores.offset + rows.start)
+            end = max(end, self.scores.offset + rows.stop)
+        first = min(max(first, start), last - 1)
+        last = max(min(last, end), first + 1)
+        padded = first < max(starts) or last > min(ends)
+        return slice(first, last), padded or not self._only_ends
+
+    def memory(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """float32, or wider where the scores are, which the next one of this name takes over."""
+        size = math.prod(shape)
+        if name not in self._scratch or self._scratch[name].numel() < size:
+            self._scratch[name] = self.scores.curve.new_empty(size)
+        return self._scratch[name][:size].view(shape)
+
+    def upper_triangle(self, rows: int) -> Tensor:
+        """Ones on the diagonal and above, ``[rows or more, keys]``."""
+        if "triangle" not in self._scratch or self._scratch["triangle"].size(0) < rows:
+            keys = self.scores.k.size(1)
+            self._scratch["triangle"] = self.scores.curve.new_ones(rows, keys).triu_()
+        return self._scratch["triangle"]
+
+
+class Block:
+    """Some queries of some heads, of all sentences.
+
+    Attributes:
+        rows, columns, heads: which queries, the keys that they see, and which heads.
+        shape: how many queries and keys.
+        count: how many heads.
+        diagonals: where the curve has the block's, from the last query's first key on.
+    """
+
+    def __init__(self, problem: Problem, rows: slice, columns: slice, heads: slice):
+        self.problem, self.rows, self.columns, self.heads = problem, rows, columns, heads
+        self.shape = rows.stop - rows.start, columns.stop - columns.start
+        self.count = heads.stop - heads.start
+        first = columns.start - rows.stop + problem.scores.q.size(1)
+        self.diagonals = slice(first, first + sum(self.shape) - 1)
+
+    def tiles(self) -> Iterator["Tile"]:
+        """The scores that are computed at once: of one sentence, or of all heads of some."""
+        heads = self.problem.heads
+        sentences = self.problem.scores.q.size(0) // heads
+        fitting = 1
+        if self.count == heads:
+            fitting = max(1, SCORES // (heads * math.prod(self.shape)))
+        for first in range(0, sentences, fitting):
+            last = min(first + fitting, sentences)
+            some = slice(first * heads + self.heads.start, (last - 1) * heads + self.heads.stop)
+            columns, hiding = self.problem.seen(self.rows, self.columns, slice(first, last))
+            yield Tile(self, some, columns, hiding)
+
+    def curve(self, x: Tensor) -> Tensor:
+        """View of ``[heads or 1, ...]`` the block's heads and diagonals."""
+        return x[self.heads if x.size(0) > 1 else slice(None), self.diagonals]
+
+
+class Tile:
+    """A block's scores for some sentences.
+
+    Attributes:
+        some: which of the n sentences' heads.
+        columns: the keys that some query sees.
+        adds_column: whether ``scores.column`` is needed.
+        shape: how many of all three.
+        first: of the columns, among the block's.
+        own: the first query's own position among the columns.
+        beyond: the columns that some query has beyond the band's right.
+    """
+
+    def __init__(self, block: Block, some: slice, columns: slice, adds_column: bool):
+        self.block, self.some, self.columns = block, some, columns
+        self.layout, self.scores = block.problem.layout, block.problem.scores
+        self.shape = some.stop - some.start, block.shape[0], columns.stop - columns.start
+        self.first = columns.start - block.columns.start
+        self.own = self.scores.offset + block.rows.start - columns.start
+        self.adds_column = adds_column
+        self.beyond = slice(self.own + self.layout.right + 1, self.shape[2])
+
+    def attend(
+        self,
+        passes: "Passes",
+        factors: Callable[[Tensor], Tensor] | None,
+        y: Tensor,
+        log_sums: Tensor,
+    ) -> None:
+        """Write the weighted sums of values, and the logarithms of the weights' sums."""
+        s, sums = passes.powers(self, self.rows_of(log_sums))
+        if factors is not None:
+            s.mul_(factors(s))
+        self.rows_of(y).baddbmm_(s, self.columns_of(self.scores.v), beta=0).div_(sums)
+
+    def add_gradients(
+        self,
+        passes: "Passes",
+        factors: Callable[[Tensor], Tensor] | None,
+        y: Tensor,
+        log_sums: Tensor,
+        grad: Tensor,
+        grads: Scores,
+    ) -> None:
+        """Add what the tile contributes to all gradients; the curve's remain with the passes."""
+        scores, scale = self.scores, self.layout.scale
+        q, k, v = self.rows_of(scores.q), self.columns_of(scores.k), self.columns_of(scores.v)
+        y, grad = self.rows_of(y), self.rows_of(grad)
+        weights = passes.weights(self, self.rows_of(log_sums))
+        s = passes.room(self).baddbmm_(grad, v.transpose(1, 2), beta=0)
+        dropped = weights
+        if factors is not None:
+            kept = factors(weights)
+            s.mul_(kept)
+            dropped = kept.mul_(weights)
+        self._add_to_columns(grads.v, dropped, grad, 1.0)
+        passes.gradient(self, weights, s, (grad * y).sum(-1, keepdim=True), grads)
+        if grads.q is not None:
+            self.rows_of(grads.q).baddbmm_(s, k, beta=0, alpha=scale)
+        self._add_to_columns(grads.k, s, q, scale)
+        if grads.column is not None:
+            self.columns_of(grads.column).add_(s.sum(1))
+
+    def _add_to_columns(self, grads: Tensor | None, s: Tensor, rows: Tensor, scale: float) -> None:
+        """Add ``s^T rows scale``; write it, with zeros at the ends, if nothing is there yet."""
+        if grads is None:
+            return
+        fresh = not self.layout.local and self.block.rows.start == 0
+        if fresh:
+            grads[self.some, : self.columns.start] = 0
+            grads[self.some, self.columns.stop :] = 0
+        self.columns_of(grads).baddbmm_(s.transpose(1, 2), rows, beta=not fresh, alpha=scale)
+
+    def rows_of(self, x: Tensor) -> Tensor:
+        """View of ``[sentences and heads, queries, ...]``: the tile's, ``[n, rows, ...]``."""
+        return x[self.some, self.block.rows]
+
+    def columns_of(self, x: Tensor) -> Tensor:
+        """Likewise of ``[sentences and heads, keys, ...]``."""
+        return x[self.some, self.columns]
+
+    def beyond_band(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """The columns of ``s`` where keys beyond the band's right begin, and 1 where they are."""
+        region = s[:, :, self.beyond]
+        triangle = self.block.problem.upper_triangle(s.size(1))
+        return region, triangle[: region.size(1), : region.size(2)]
+
+
+class Passes(ABC):
+    """What is computed over a block's tiles between the matrix products.
+
+    Attributes:
+        sums: of the scores' gradients over the sentences, ``[heads, rows or some, diagonals]``;
+            None as long as there are none.
+    """
+
+    def __init__(self, block: Block):
+        self.block, self.memory = block, block.problem.memory
+        self.sums: Tensor | None = None
+
+    @abstractmethod
+    def powers(self, tile: Tile, log_sums: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights before they are divided by their sums, ``[n, rows, columns]``, and the sums,
+        ``[n, rows, 1]``; writes ``log_sums``, likewise."""
+
+    @abstractmethod
+    def weights(self, tile: Tile, log_sums: Tensor) -> Tensor:
+        """The weights, ``[n, rows, columns]``."""
+
+    @abstractmethod
+    def room(self, tile: Tile) -> Tensor:
+        """For the weights' gradients, ``[n, rows, columns]``."""
+
+    @abstractmethod
+    def gradient(self, tile: Tile, weights: Tensor, s: Tensor, less: Tensor, grads: Scores) -> None:
+        """Turn the weights' gradients ``s``, minus ``less``, into those of the scores, and add
+        these to the gradients by diagonals; ``weights`` may be overwritten."""
+
+    def add_curve_gradient(self, grad: Tensor) -> None:
+        """Add the sums over the diagonals to ``[heads or 1, diagonals]``."""
+        sums = self.sums.sum(1)
+        grad += sums if grad.size(0) == self.block.count else sums.sum(0, keepdim=True)

@@ -1,0 +1,40 @@
+"""How operations become operators of PyTorch, ``torch.ops.convattn``, for torch.compile too."""
+
+from collections.abc import Callable
+
+import torch
+
+_library = torch.library.Library("convattn", "DEF")
+
+
+def define(
+    name: str, schema: str, compute: Callable, fake: Callable, devices: tuple[str, ...] = ("CPU",)
+) -> None:
+    """Register ``convattn::name``.
+
+    Args:
+        schema: its arguments and results, as PyTorch writes them.
+        compute: what it does.
+        fake: gives results of the same shapes and dtypes without contents.
+        devices: PyTorch's dispatch keys of those that it is for.
+    """
+    _library.define(name + schema)
+    for device in devices:
+        _library.impl(name, compute, device)
+    torch.library.register_fake(f"convattn::{name}", fake)
+
+
+def differentiate(name: str, save: Callable, gradients: Callable, instead: str) -> None:
+    """Register the derivatives of ``convattn::name``, and that ``convattn::name_backward``, which
+    computes them, has none.
+
+    Args:
+        save, gradients: as ``setup_context`` and ``backward`` of torch.library.register_autograd.
+        instead: how second derivatives can be had.
+    """
+
+    def refuse(ctx, *grads):
+        raise RuntimeError(f"convattn::{name} has no second derivatives: use {instead}")
+
+    torch.library.register_autograd(f"convattn::{name}", gradients, setup_context=save)
+    torch.library.register_autograd(f"convattn::{name}_backward", refuse)

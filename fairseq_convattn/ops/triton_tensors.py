@@ -1,0 +1,83 @@
+"""What the Triton kernels of all operations share: their tensors, and what they can take."""
+
+import contextlib
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .implementation import unfit_for_operators
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+class Strided(NamedTuple):
+    """A tensor ``[time, batch, heads, ...]`` as kernels take it, with its strides."""
+
+    data: Tensor
+    t: int
+    b: int
+    h: int
+    c: int = 0
+
+
+def strided(x: Tensor | None) -> Strided | None:
+    return None if x is None else Strided(x, *x.stride())
+
+
+@triton.jit
+def at(x, b, t, h):
+    """Where heads h of positions t of sentence b are."""
+    return x.data + b * x.b + h.to(tl.int64) * x.h + t.to(tl.int64) * x.t
+
+
+@triton.jit
+def load(x, b, t, h, there, c):
+    """``[rows, channels c]``, zero where nothing is ``there``."""
+    return tl.load(at(x, b, t, h)[:, None] + c.to(tl.int64) * x.c, mask=there, other=0.0)
+
+
+@triton.jit
+def store(x, b, t, h, there, c, values):
+    place = at(x, b, t, h)[:, None] + c.to(tl.int64) * x.c
+    tl.store(place, values.to(x.data.dtype.element_ty), mask=there)
+
+
+INTERPRETED = not isinstance(at, triton.JITFunction)
+DEVICES = ("CUDA", "CPU") if INTERPRETED else ("CUDA",)
+
+
+def unfit(*tensors: Tensor) -> str:
+    """Why no kernel can take such tensors; empty when some can."""
+    on_gpu, dtypes = all(x.is_cuda for x in tensors), [x.dtype for x in tensors]
+    if not on_gpu and not INTERPRETED:
+        return (
+            "needs tensors on a GPU, or TRITON_INTERPRET=1 in the environment before Triton is "
+            "imported"
+        )
+    if on_gpu and capability(tensors[0].device) < (8, 0):
+        return "needs a GPU of compute capability 8.0 or more"
+    if not on_gpu and torch.bfloat16 in dtypes:
+        return "needs a GPU for bfloat16, whose bits Triton's interpreter multiplies as integers"
+    if not set(dtypes) <= set(DTYPES):
+        return f"takes float32 and half precision, not {' and '.join(map(str, dtypes))}"
+    return unfit_for_operators()
+
+
+@torch.compiler.assume_constant_result
+def capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
+def precision(device: torch.device) -> str:
+    """Triton's name for how float32 is multiplied; tf32x3 is as precise as float32."""
+    if device.type != "cuda" or torch.version.hip:
+        return "ieee"
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def on_device_of(x: Tensor) -> contextlib.AbstractContextManager:
+    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
