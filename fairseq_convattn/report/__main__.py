@@ -24,9 +24,9 @@ from pathlib import Path
 from ..scoring.generated import ScoringError
 from . import ReportError
 from .collected import collect, results_table
-from .markdown import markdown
 from .outputs import appearing, missing_modules, whole_number
 from .systems import read_sections
+from .tables import markdown
 
 
 def command_line() -> argparse.ArgumentParser:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from . import ReportError
-from .markdown import code, raw_table, text
+from .markdown import Table, code, raw_table, text
 from .outputs import appearing
 from .runs import Run, read_json, read_run
-from .tables import MISSING, Table, duration, signed
+from .tables import MISSING, duration, signed
 
 # of results.json, what does not depend on where a run was made
 _KEPT = (

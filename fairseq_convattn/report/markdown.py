@@ -1,32 +1,19 @@
-"""The tables as Markdown."""
+"""Text and tables as Markdown."""
 
 from collections.abc import Sequence
-
-from .significance import EXPLANATION
-from .systems import Section
-from .tables import (
-    Table,
-    cost_table,
-    score_table,
-    signatures,
-    significance_signatures,
-    significance_table,
-    warnings,
-)
+from typing import NamedTuple
 
 
-def markdown(sections: Sequence[Section]) -> str:
-    """Scores, their differences and costs of every recipe."""
-    parts = []
-    for section in sections:
-        parts += [f"## {text(section.title)}", *warnings(section), table(score_table(section))]
-        notes = [f"- {text(name)}: {code(signature)}" for name, signature in signatures(section)]
-        parts += ["\n".join(notes)] if notes else []
-        if significance := significance_table(section):
-            parts += [table(significance), EXPLANATION]
-            parts += [f"- {code(signature)}" for signature in significance_signatures(section)]
-        parts.append(table(cost_table(section)))
-    return "\n\n".join(parts)
+class Table(NamedTuple):
+    """Columns and rows of text.
+
+    Attributes:
+        numeric: the columns that hold numbers.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numeric: Sequence[str]
 
 
 def table(content: Table) -> str:

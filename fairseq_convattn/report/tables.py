@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
-from typing import NamedTuple
 
+from .markdown import Table, code, table, text
 from .runs import Run
+from .significance import EXPLANATION
 from .systems import Result, Section, System
 
 MISSING = "\u2013"
@@ -13,16 +14,18 @@ NOT_RUN = "not run"
 _MINUS = "\u2212"
 
 
-class Table(NamedTuple):
-    """Columns and rows of text.
-
-    Attributes:
-        numeric: the columns that hold numbers.
-    """
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numeric: Sequence[str]
+def markdown(sections: Sequence[Section]) -> str:
+    """Scores, their differences and costs of every recipe."""
+    parts = []
+    for section in sections:
+        parts += [f"## {text(section.title)}", *warnings(section), table(score_table(section))]
+        notes = [f"- {text(name)}: {code(signature)}" for name, signature in signatures(section)]
+        parts += ["\n".join(notes)] if notes else []
+        if significance := significance_table(section):
+            parts += [table(significance), EXPLANATION]
+            parts += [f"- {code(signature)}" for signature in significance_signatures(section)]
+        parts.append(table(cost_table(section)))
+    return "\n\n".join(parts)
 
 
 def warnings(section: Section) -> list[str]:

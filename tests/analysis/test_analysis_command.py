@@ -12,7 +12,7 @@ from checkpoints_to_analyse import masked_lm, save
 from conftest import ROOT
 
 from fairseq_convattn.analysis import __main__ as command
-from fairseq_convattn.analysis.output import write_analysis
+from fairseq_convattn.analysis.__main__ import write_analysis
 from fairseq_convattn.analysis.report import analyse
 from fairseq_convattn.analysis.toeplitz import toeplitz_r2
 
@@ -42,8 +42,8 @@ def test_figures_draw_what_was_found(tmp_path):
         curves = stack.terms[term][0]
         lines = {x.get_label(): x for x in drawn[term][0].lines}
         for head, values in enumerate(curves.values):
-            assert lines[str(head)].get_xdata().tolist() == [-2, -1, 0, 1, 2]
-            assert lines[str(head)].get_ydata().tolist() == values.tolist()
+            assert lines[f"head {head}"].get_xdata().tolist() == [-2, -1, 0, 1, 2]
+            assert lines[f"head {head}"].get_ydata().tolist() == values.tolist()
     taps = stack.kernels["input"][0].values
     image = drawn["kernels-input"][0].images[0]
     assert image.get_array().tolist() == (taps * taps.size(1)).tolist()
