@@ -95,7 +95,7 @@ def chart(
         figure = Figure(figsize=(4.6, 3), layout="constrained")
         axis = figure.subplots()
         for line in context:
-            axis.plot(*_columns(line.points), color=_CONTEXT, linewidth=0.8)
+            axis.plot(*zip(*line.points, strict=True), color=_CONTEXT, linewidth=0.8)
         for line in lines:
             _draw(axis, line)
         axis.set(xlabel="updates", ylabel=label)
@@ -112,18 +112,14 @@ def _draw(axis, line: Line) -> None:
     colour, _ = COLOURS[line.colour]
     if line.has_seeds:
         for seed in line.seeds:
-            axis.plot(*_columns(seed), color=colour, linewidth=0.7, alpha=0.35)
+            axis.plot(*zip(*seed, strict=True), color=colour, linewidth=0.7, alpha=0.35)
     axis.plot(
-        *_columns(line.points),
+        *zip(*line.points, strict=True),
         color=colour,
         linewidth=line.width,
         linestyle=(0, line.dashes) if line.dashes else "-",
         marker="o" if len(line.points) == 1 else None,
     )
-
-
-def _columns(points: Sequence[Point]) -> tuple[list[int], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
 
 
 def _make_logarithmic(axis) -> None:

@@ -18,6 +18,8 @@ from .systems import Section, System
 _HERE = Path(__file__).parent
 _LEGEND = 5  # lines at most
 _LONG = 320  # characters of a text that are shown at once
+_FACTS = ("command", "origin", "reading", "unconfirmed", "batch")
+_FACTS_OF_STAGE = ("begun", "finished", "seconds", "commands")
 
 
 class Curves(NamedTuple):
@@ -43,7 +45,7 @@ def page(sections: Sequence[Section], count: int) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["cut"] = cut
+    environment.filters |= {"cut": cut, "words": words}
     environment.globals |= {
         "tables": tables,
         "curves": curves,
@@ -102,46 +104,28 @@ def cut(text: str) -> tuple[str, str]:
     return text[:end], text[end:]
 
 
-def details(run: Run) -> list[tuple[str, Mapping[str, str | None], Sequence[str]]]:
-    """How a run was made: headings, facts and commands."""
-    content, batch = run.content, run.content.get("batch")
-    facts = {
-        "folder": str(run.folder),
-        "command": content.get("command"),
-        "hyper-parameters": content.get("origin"),
-        "our reading": content.get("reading"),
-        "batch": f"{batch['per_update']:,} {batch['unit']} an update" if batch else None,
-    }
-    environments = [record.get("environment") or {} for record in run.stages.values()]
+def details(run: Run) -> list[tuple[str, Mapping[str, Any]]]:
+    """How a run was made: headings with facts, the run's own and those of every stage, which
+    have their environments where these differ."""
+    environments = [record.get("environment") for record in run.stages.values()]
     alike = all(environment == environments[0] for environment in environments)
-    found = [("", facts | (_environment(environments[0]) if environments and alike else {}), ())]
-    for (name, record), environment in zip(run.stages.items(), environments, strict=True):
-        own = {} if alike else _environment(environment)
-        found.append((name, _times(record) | own, record.get("commands", ())))
-    data = content.get("data")
-    return [*found, ("SHA-256 of the data", data, ())] if data else found
+    facts = {"folder": run.folder}
+    facts |= {name: run.content[name] for name in _FACTS if name in run.content}
+    facts |= (environments[0] if environments and alike else None) or {}
+    found = [("", facts)]
+    for name, record in run.stages.items():
+        own = {} if alike else record.get("environment") or {}
+        found.append((name, {fact: record.get(fact) for fact in _FACTS_OF_STAGE} | own))
+    data = run.content.get("data")
+    return [*found, ("SHA-256 of the data", data)] if data else found
 
 
-def _times(record: Mapping[str, Any]) -> dict[str, str | None]:
-    seconds = record.get("seconds")
-    return {
-        "begun": record.get("begun"),
-        "finished": record.get("finished"),
-        "took": None if seconds is None else f"{seconds:,.1f} s",
-    }
-
-
-def _environment(environment: Mapping[str, Any]) -> dict[str, str | None]:
-    git = environment.get("git")
-    gpus = ", ".join(environment.get("gpus") or ())
-    return {
-        "versions": _pairs(environment.get("versions")),
-        "commit": f"{git['commit']}{', with changes' if git['changed'] else ''}" if git else None,
-        "machine": gpus or environment.get("processor"),
-        "platform": environment.get("platform"),
-        "variables": _pairs(environment.get("variables")),
-    }
-
-
-def _pairs(mapping: Mapping[str, Any] | None) -> str | None:
-    return ", ".join(f"{name} {value}" for name, value in (mapping or {}).items()) or None
+def words(value: Any) -> str:
+    """A value of JSON in words; of numbers of seconds and of tokens the digits in groups."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {words(part)}" for name, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(words, value))
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: ""}[value]
+    return f"{value:,}" if isinstance(value, (int, float)) else str(value)
