@@ -62,7 +62,8 @@ def _of_term(term: str, by_layer: list[dict]) -> str:
     return (
         f"The {term} term ({_all_layers(by_layer)}) is highest at the position itself in "
         f"{len(peaks) - before - after} of {len(peaks)} heads, before it in {before} and after it "
-        f"in {after}. The highest value is {value:.2f}, at distance {distance:+d} ({_place(*place)})."
+        f"in {after}. The highest value is {value:.2f}, at distance {distance:+d} "
+        f"({_place(*place)})."
     )
 
 

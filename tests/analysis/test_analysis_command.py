@@ -31,6 +31,9 @@ def test_figures_draw_what_was_found(tmp_path):
     result = results[0]["stacks"][stack.name]
     drawn = {name.removeprefix("encoder-sentence_encoder-"): figure.axes
              for name, figure in figures(results * 2, last, block=16)}  # fmt: skip
+    titles = {name: [axis.get_title() for axis in axes] for name, axes in drawn.items()}
+    assert titles["fixed"] == titles["query"] == ["encoder layer 0"]
+    assert titles["kernels-input"][0] == "encoder layer 1"
     product = stack.positions.table @ stack.positions.table.T
     images = [torch.tensor(axis.images[0].get_array()) for axis in drawn["positions"][:3]]
     torch.testing.assert_close(images[0], product)
@@ -118,11 +121,11 @@ def test_the_output_is_refused_before_anything_is_read(tmp_path, monkeypatch):
         run(monkeypatch, tmp_path / "none.pt", "--output", tmp_path / "x")
 
 
-@pytest.mark.parametrize("block", ["0", "-1", "x"])
-def test_a_block_that_cannot_be(block, monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        run(monkeypatch, "a.pt", "--block", block)
-    assert f"--block: '{block}' is no whole number from 1 on" in capsys.readouterr().err
+def test_a_block_that_cannot_be(monkeypatch, capsys):
+    for block in ("0", "-1", "x"):
+        with pytest.raises(SystemExit):
+            run(monkeypatch, "a.pt", "--block", block)
+        assert f"--block: '{block}' is no whole number from 1 on" in capsys.readouterr().err
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch, capsys):

@@ -63,13 +63,7 @@ def test_what_a_toeplitz_matrix_and_orthogonal_noise_make():
     assert toeplitz_r2(5 - 3 * (part + noise).T) == pytest.approx(expected.item())
 
 
-def test_white_noise_has_nothing_of_it():
-    product = torch.randn(400, 400, generator=torch.Generator().manual_seed(1))
-    # 2 n - 2 of n^2 - 1 degrees of freedom
-    assert toeplitz_r2(product) == pytest.approx(2 / 401, abs=1e-3)
-
-
-@pytest.mark.parametrize("shape", [(128, 768), (300, 40), (20, 4)])
+@pytest.mark.parametrize("shape", [(300, 40), (20, 4)])
 def test_a_table_of_white_noise_has_what_its_shape_says(shape):
     generator = torch.Generator().manual_seed(1)
     above, total = 0.0, 0.0
@@ -90,15 +84,6 @@ def test_sinusoidal_positions():
         expected = sum(math.cos(w * r) for w in frequencies)
         assert diagonal_means(product)[199 + r].item() == pytest.approx(expected, abs=1e-4)
     assert toeplitz_r2(product) == pytest.approx(1, abs=1e-7)
-
-
-def test_sines_alone_are_half_translation_invariant():
-    n, w = 60, 0.7
-    # sin(wi) sin(wj) = (cos(w(i - j)) - cos(w(i + j))) / 2, of which the first is Toeplitz
-    rows = [[math.sin(w * i) * math.sin(w * j) for j in range(n)] for i in range(n)]
-    table = torch.sin(w * torch.arange(n, dtype=torch.double)).unsqueeze(1)
-    assert toeplitz_r2(table @ table.T) == pytest.approx(r2_in_loops(rows))
-    assert toeplitz_r2(table @ table.T) == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize("table", [torch.ones(1, 3), torch.full((50, 7), 0.1), torch.zeros(5, 2)])
