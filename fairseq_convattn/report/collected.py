@@ -92,19 +92,21 @@ def _portable(command: str) -> str:
 
 def results_table(paths: Sequence[Path]) -> str:
     """A Markdown table of collected results, a row for every score that the paper has too, or for
-    all scores of a run whose paper has none.
+    all scores of a run whose paper has none, and what of their recipes is unconfirmed.
 
     Raises:
         ReportError: a file holds no results.
         OSError: one cannot be read.
     """
-    rows = []
+    rows, notes = [], {}
     for path in paths:
         content = read_json(path)
         if not content.get("scores"):
             raise ReportError(f"{path} has no scores; collect runs with --collect")
         rows += _rows(content)
-    return raw_table(Table(_COLUMNS, rows, _NUMERIC))
+        if unconfirmed := content.get("unconfirmed"):
+            notes[text(f"{content['title']}, unconfirmed: {unconfirmed}.")] = None
+    return "\n\n".join([raw_table(Table(_COLUMNS, rows, _NUMERIC)), *notes])
 
 
 def _rows(content: Mapping[str, Any]) -> list[list[str]]:

@@ -16,6 +16,7 @@ Options = Mapping[str, str | None]
 """Options of a command by name; None has a flag that takes no value."""
 
 _DECODING = re.compile(r"Translated ([\d,]+) sentences .*\(([\d.]+) sentences/s")
+_GENERATED = "generated.*.txt"
 # of fairseq-train's options, those that say where and how much it writes
 _NOT_OF_THE_EXPERIMENT = ("--seed", "--save-dir", "--user-dir", "--log-format", "--log-interval")
 
@@ -194,15 +195,15 @@ def _scorings(score: Mapping[str, Any]) -> dict[str, list[Options]]:
     """Of the commands that have a reference, by fairseq's name of the test set."""
     found: dict[str, list[Options]] = {}
     for scoring in _commands(score):
-        if scoring.get("--reference") and scoring.get("--hypothesis"):
-            subset = _subset(Path(scoring["--hypothesis"]))
-            found.setdefault(subset, []).append(scoring)
+        hypothesis = Path(scoring.get("--hypothesis") or "")
+        if scoring.get("--reference") and hypothesis.match(_GENERATED):
+            found.setdefault(_subset(hypothesis), []).append(scoring)
     return found
 
 
 def _generated(folder: Path) -> dict[str, Texts]:
     found = {}
-    for path in sorted(folder.glob("generated.*.txt")):
+    for path in sorted(folder.glob(_GENERATED)):
         try:
             found[_subset(path)] = read_texts(path)
         except ScoringError:  # as good as not there

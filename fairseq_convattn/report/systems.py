@@ -77,8 +77,11 @@ class Section:
 
     @property
     def paper(self) -> str | None:
-        """Whose figures the published ones are."""
-        return next((run.content["paper"] for run in self.runs if "paper" in run.content), None)
+        """Where the published figures stand."""
+        scores = (score for run in self.runs for score in run.scores if score.get("published"))
+        of_figures = (score.get("published_in") for score in scores)
+        of_runs = (run.content.get("paper") for run in self.runs)
+        return next(filter(None, (*of_figures, *of_runs)), None)
 
     @property
     def differing_texts(self) -> list[str]:

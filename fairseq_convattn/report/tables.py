@@ -33,6 +33,8 @@ def warnings(section: Section) -> list[str]:
     found = []
     if section.smoke:
         found.append("Smoke tests: they show that every stage runs, their scores mean nothing.")
+    unconfirmed = dict.fromkeys(run.content.get("unconfirmed") for run in section.runs)
+    found += [f"Unconfirmed: {text}." for text in unconfirmed if text]
     if names := section.differing_texts:
         found.append(f"Not all runs have the same {', '.join(names)}: their scores do not compare.")
     return found

@@ -73,9 +73,13 @@ def test_from_runs_to_a_table(tmp_path, capsys):
 
 def test_all_scores_stand_where_none_is_published(tmp_path, capsys):
     run = write_run(tmp_path / "a", scores={"one": 1.0, "two": 2.0}, published={})
+    content = json.loads((run / "results.json").read_text())
+    write_json(content | {"unconfirmed": "the schedule"}, run / "results.json")
     main([str(run), "--collect", str(tmp_path)])
     main(["--table", str(tmp_path / "a.json")])
-    _, _, first, second = map(cells, capsys.readouterr().out.splitlines())
+    *table, _, note = capsys.readouterr().out.splitlines()
+    assert "the schedule" in note
+    _, _, first, second = map(cells, table)
     assert first[0] and first[5:8] == ["one", "1.00 [0.50, 1.50]", "–"]
     assert not any(second[:5] + second[10:]) and second[5] == "two"
 

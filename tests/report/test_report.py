@@ -220,10 +220,12 @@ def test_runs_on_other_texts_are_told_apart(tmp_path, report):
         for run, digest in zip(runs, ("same", text), strict=True):
             content = json.loads((run / "results.json").read_text(encoding="utf-8"))
             content["data"] = {"bin/dict.en.txt": str(run), "text/test.de": digest}
+            content["unconfirmed"] = "the schedule"
             write_json(content, run / "results.json")
         page, printed = report(*runs)
         for found in (page.text, printed):
             assert ("Not all runs have the same text/test.de: their" in found) == differ
+            assert found.count("Unconfirmed: the schedule") == 1
 
 
 def test_outputs_side_by_side(tmp_path, report):
