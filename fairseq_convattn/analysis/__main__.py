@@ -51,10 +51,9 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    parser = command_line()
-    arguments = parser.parse_args()
+    arguments = command_line().parse_args()
     if missing := missing_modules("matplotlib"):
-        parser.error(f"the figures need {missing}")
+        sys.exit(f"error: the figures need {missing}")
     try:
         require_new(arguments.output)
         results, last = analyse(

@@ -10,11 +10,11 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from .train_log import Point
 
-# On light and on dark paper. The hues are those of docs/family.svg.
+# On light and on dark paper; on light, those of docs/family.svg.
 COLOURS = {
-    "dynamic": ("#1f7d6c", "#5cc9b3"),
-    "lightweight": ("#2f68a8", "#7db4ee"),
-    "composite": ("#b83a30", "#f08d84"),
+    "dynamic": ("#2f8577", "#5cc9b3"),
+    "lightweight": ("#3d6fa5", "#7db4ee"),
+    "composite": ("#a8483f", "#f08d84"),
     "tisa": ("#c48a00", "#e6b252"),
     "attention": ("#84589b", "#c9a0df"),
     "other": ("#6b6b70", "#a0a0a6"),
