@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
@@ -108,7 +109,7 @@ def chart(
         return _svg(figure)
 
 
-def _draw(axis, line: Line) -> None:
+def _draw(axis: Axes, line: Line) -> None:
     colour, _ = COLOURS[line.colour]
     if line.has_seeds:
         for seed in line.seeds:
@@ -122,7 +123,7 @@ def _draw(axis, line: Line) -> None:
     )
 
 
-def _make_logarithmic(axis) -> None:
+def _make_logarithmic(axis: Axes) -> None:
     axis.set_yscale("log")
     low, high = axis.get_ylim()
     axis.yaxis.set_major_locator(

@@ -1,7 +1,7 @@
 """The page: one file, nothing of which comes from elsewhere."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from .runs import Run
 from .samples import samples
 from .significance import EXPLANATION
 from .systems import Section, System
+from .train_log import Point
 
 _HERE = Path(__file__).parent
 _LEGEND = 5  # lines at most
@@ -75,7 +76,7 @@ def curves(section: Section) -> Iterator[Curves]:
         chosen = [[lines[i] for i in places] for lines in (loss, perplexity)]
         several = any(line.has_seeds for lines in chosen for line in lines)
         yield Curves(
-            [(systems[i].label, loss[i]) for i in places],
+            [(systems[i].label, loss[i] if loss[i].points else perplexity[i]) for i in places],
             [
                 ("Training loss", chart(chosen[0], loss, "loss (base 2)")),
                 ("Validation perplexity", chart(chosen[1], perplexity, "perplexity", True)),
@@ -84,7 +85,8 @@ def curves(section: Section) -> Iterator[Curves]:
         )
 
 
-def _lines(systems: Sequence[System], points) -> list[Line]:
+def _lines(systems: Sequence[System], points: Callable[[Run], Sequence[Point]]) -> list[Line]:
+    """The curves of systems, of which those of one mixer differ in their dashes."""
     before: Counter[str] = Counter()
     lines = []
     for system in systems:
