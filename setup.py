@@ -28,7 +28,7 @@ setup(
             optional=True,  # without it, PyTorch computes
         )
     ],
-    package_data={"fairseq_convattn": ["py.typed"]},
+    package_data={"fairseq_convattn": ["py.typed"], "fairseq_convattn.report": ["*.html", "*.css"]},
     install_requires=[
         "torch>=2.11,<2.14",
         "fairseq-fixed==0.12.3.1",
@@ -42,12 +42,13 @@ setup(
     ],
     extras_require={
         "test": [
-            *("pytest", "pytest-xdist", "ruff", "matplotlib"),
+            *("pytest", "pytest-xdist", "ruff", "matplotlib", "jinja2"),
             *("subword-nmt", "sacremoses", "jieba"),
             "triton; sys_platform == 'linux'",
         ],
         "recipes": ["subword-nmt", "sacremoses", "jieba"],
         "benchmark": ["matplotlib"],
         "analysis": ["matplotlib"],
+        "report": ["matplotlib", "jinja2"],
     },
 )

@@ -1,32 +1,29 @@
 """How positions enter a model, read from its checkpoint (Wennberg and Henter 2021).
 
   python -m fairseq_convattn.analysis checkpoints/checkpoint_best.pt
-prints R^2 of the Toeplitz fit, 1 where a table depends on the distance of two positions alone, of
-E E^T (E: the position embeddings, learned or sinusoidal) and of E W_Q W_K^T E^T of every head,
-overall and by blocks of positions. In --output it writes analysis.json with all numbers, and
-figures: these, the curves of relative terms (fixed, tisa, t5, ...) and the kernels of lightweight
-convolutions, of every layer and head.
+prints what was found in sentences, and R^2 of the Toeplitz fit, 1 where a table depends on the
+distance of two positions alone: of E E^T (E: the position embeddings, learned or sinusoidal) and
+of E W_Q W_K^T E^T of every head, overall and by blocks of positions. In --output it writes
+analysis.json with all numbers, and figures: these, the curves of relative terms (fixed, tisa,
+t5, ...) and the kernels of lightweight convolutions, of every layer and head.
   python -m fairseq_convattn.analysis checkpoints/checkpoint_*_*.pt
 adds R^2 against updates; the other figures are of the checkpoint with the most.
 
 Any checkpoint of fairseq's will do, of any age, and any of this plugin. A table of white noise
-does not have an R^2 of 0, as its diagonal sticks out, so what it has is given beside it.
+does not have an R^2 of 0, as its diagonal stands out, so its R^2 is given too.
 """
 
 import argparse
-import importlib.util
+import json
 import logging
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from ..checkpoints.files import CheckpointError, require_new
-from .output import write_analysis
+from ..report.outputs import appearing, missing_modules, whole_number
+from .checkpoint import Contents
 from .report import analyse, markdown
-
-
-def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1 on")
-    return int(text)
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -38,14 +35,15 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT")
     parser.add_argument(
         "--block",
-        type=positive,
+        type=whole_number(1),
         default=128,
         metavar="N",
         help="positions in a block (default: 128, the length that BERT saw most)",
     )
     parser.add_argument(
         "--output",
-        default="analysis",
+        type=Path,
+        default=Path("analysis"),
         metavar="DIR",
         help="directory to write; it must not exist (default: analysis)",
     )
@@ -53,10 +51,9 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    parser = command_line()
-    arguments = parser.parse_args()
-    if not importlib.util.find_spec("matplotlib"):
-        parser.error("the figures need matplotlib: pip install matplotlib")
+    arguments = command_line().parse_args()
+    if missing := missing_modules("matplotlib"):
+        sys.exit(f"error: the figures need {missing}")
     try:
         require_new(arguments.output)
         results, last = analyse(
@@ -71,6 +68,35 @@ def main() -> None:
     except (CheckpointError, OSError) as error:
         sys.exit(f"error: {error}")
     print(f"\nwrote {arguments.output}: {', '.join(files)}")
+
+
+def write_analysis(
+    directory: Path, results: Sequence[dict], last: Contents, block: int
+) -> list[str]:
+    """Write ``analysis.json`` and the figures; the directory appears complete or not at all.
+
+    Args:
+        results: what :func:`report.analysis` says of checkpoints, in order.
+        last: what the last of them holds.
+        block: positions in a block.
+
+    Returns:
+        The names of the files.
+
+    Raises:
+        FileExistsError: ``directory`` is there already.
+        FileNotFoundError: its parent is not there.
+    """
+    from .figures import figures  # with matplotlib, which not everyone has
+
+    with appearing(directory) as complete:
+        complete.mkdir()
+        content = {"block": block, "checkpoints": results}
+        text = json.dumps(content, indent=1, allow_nan=False)
+        (complete / "analysis.json").write_text(text, encoding="utf-8")
+        for name, figure in figures(results, last, block):
+            figure.savefig(complete / f"{name}.png", dpi=200)
+    return sorted(path.name for path in directory.iterdir())
 
 
 if __name__ == "__main__":

@@ -118,6 +118,11 @@ def layer_names(layers: tuple[int, ...] | list[int]) -> str:
     return f"layers {', '.join(map(str, layers))}"
 
 
+def stack_title(name: str) -> str:
+    """``encoder`` or ``decoder``, as a reader calls it."""
+    return "encoder" if "encoder" in name else name.partition(".")[0] or "model"
+
+
 def _stack(stored: StoredStack) -> Stack:
     positions = _learned(stored) or _sinusoidal(stored)
     attention = _attention(stored) if positions else []

@@ -8,14 +8,15 @@ import numpy
 import torch
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from torch import Tensor
 
 from ..ops.attention import TABLE_TERMS
-from .checkpoint import Contents, Stack, layer_names
+from .checkpoint import Contents, Stack, layer_names, stack_title
 from .curves import VECTOR_TERMS, Curves
 from .report import r2_of
 from .toeplitz import toeplitz_fit, toeplitz_r2, white_noise_r2
@@ -28,6 +29,7 @@ _STYLE = {
     "figure.labelsize": 8,
     "legend.fontsize": 7.5,
     "lines.markersize": 3.5,
+    "figure.constrained_layout.use": True,
 }
 _PRODUCT = "$E E^\\mathsf{T}$"
 _HEAD_PRODUCT = "$E W_Q W_K^\\mathsf{T} E^\\mathsf{T}$"
@@ -36,6 +38,8 @@ _R2 = "$R^2$ of the Toeplitz fit"
 _COLUMNS = 4
 _TABLE_COLOR, _HEADS_COLOR = "#08519c", "#d95f02"
 _FLAT = 0.01  # of a curve's range: nearer to its value at the end is not drawn
+_LEGEND = 5  # lines at most; a colour bar serves for more heads
+_WHOLE_NUMBERS = {"nbins": 6, "integer": True, "steps": [1, 2, 5, 10]}
 
 
 def figures(results: Sequence[dict], last: Contents, block: int) -> Iterator[tuple[str, Figure]]:
@@ -48,47 +52,45 @@ def figures(results: Sequence[dict], last: Contents, block: int) -> Iterator[tup
     """
     for stack in last.stacks:
         name = re.sub(r"\W+", "-", stack.name)
+        title = stack_title(stack.name)
         result = results[-1]["stacks"][stack.name]
         if stack.positions and stack.positions.kind == "learned":
-            yield f"{name}-positions", positions_figure(stack, block)
+            yield f"{name}-positions", positions_figure(title, stack, block)
             if stack.positions.table.size(0) > block:
-                yield f"{name}-blocks", blocks_figure(stack.name, result["positions"])
+                yield f"{name}-blocks", blocks_figure(title, result["positions"])
         if result["attention"]:
-            yield f"{name}-heads", heads_figure(stack.name, result["attention"])
+            yield f"{name}-heads", heads_figure(title, result["attention"])
         for term, by_layer in stack.terms.items():
-            yield f"{name}-{term}", curves_figure(f"{stack.name}: {term} term", term, by_layer)
+            yield f"{name}-{term}", curves_figure(title, term, by_layer)
         for convolved, by_layer in stack.kernels.items():
-            title = f"{stack.name}: lightweight convolutions of the {convolved}"
-            yield f"{name}-kernels-{convolved}", kernels_figure(title, by_layer)
-            yield f"{name}-mean-kernels-{convolved}", mean_kernels_figure(title, by_layer)
+            yield f"{name}-kernels-{convolved}", kernels_figure(title, convolved, by_layer)
+            mean = mean_kernels_figure(title, convolved, by_layer)
+            yield f"{name}-mean-kernels-{convolved}", mean
     if len(results) > 1 and any(stack.positions for stack in last.stacks):
         yield "r2-by-updates", updates_figure(results)
 
 
 @rc_context(_STYLE)
-def positions_figure(stack: Stack, block: int) -> Figure:
+def positions_figure(title: str, stack: Stack, block: int) -> Figure:
     """``E E^T`` of the position embeddings, its Toeplitz fit, and what the fit leaves."""
     table = stack.positions.table
     product = table @ table.T
     fit = toeplitz_fit(product)
     r2 = toeplitz_r2(product)
-    figure = Figure(figsize=(_WIDTH, 2.75), layout="constrained")
+    figure = Figure(figsize=(_WIDTH, 2.75))
     axes = figure.subplots(1, 3, sharex=True, sharey=True)
     # of most entries: a few on the diagonal are far larger
     limit = max(numpy.quantile(product.abs().numpy(), 0.995), 1e-12)
-    titles = (
-        _PRODUCT,
-        "Toeplitz fit",
-        "residual" if r2 is None else f"residual, $R^2$ = {r2:.2f}",
-    )
-    for axis, matrix, title in zip(axes, (product, fit, product - fit), titles, strict=True):
+    residual = "residual" if r2 is None else f"residual, $R^2$ = {r2:.2f}"
+    panels = {_PRODUCT: product, "Toeplitz fit": fit, residual: product - fit}
+    for axis, (name, matrix) in zip(axes, panels.items(), strict=True):
         image = axis.imshow(
             matrix.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="none"
         )
-        axis.set(title=title, xlabel="position $j$")
+        axis.set(title=name, xlabel="position $j$")
         _mark_blocks(axis, table.size(0), block)
     axes[0].set_ylabel("position $i$")
-    figure.suptitle(f"{stack.name}: {table.size(0)} learned positions, {table.size(1)} wide")
+    figure.suptitle(f"{title}, {table.size(0)} learned positions, {table.size(1)} wide")
     figure.colorbar(image, ax=axes, extend="both", shrink=0.8)
     return figure
 
@@ -98,50 +100,36 @@ def _mark_blocks(axis: Axes, positions: int, block: int) -> None:
         return
     step = block * math.ceil(positions / block / 6)
     ticks = range(0, positions, step)
-    axis.set_xticks(ticks)
-    axis.set_yticks(ticks)
+    axis.set(xticks=ticks, yticks=ticks)
     for edge in range(block, positions, block):
         axis.axvline(edge - 0.5, color="0.3", linewidth=0.4, linestyle=":")
         axis.axhline(edge - 0.5, color="0.3", linewidth=0.4, linestyle=":")
 
 
 @rc_context(_STYLE)
-def blocks_figure(name: str, positions: dict) -> Figure:
+def blocks_figure(title: str, positions: dict) -> Figure:
     """R^2 of ``E E^T`` block by block, and of the first n positions."""
-    figure = Figure(figsize=(_WIDTH * 0.7, 3), layout="constrained")
+    figure = Figure(figsize=(_WIDTH * 0.7, 3))
     axis = figure.subplots()
     blocks, prefixes = positions["r2"]["blocks"], positions["r2"]["prefixes"]
-    starts, ends = zip(*(part["positions"] for part in blocks), strict=True)
-    widths = [end - start + 1 for start, end in zip(starts, ends, strict=True)]
-    axis.bar(
-        starts,
-        _heights(blocks),
-        widths,
-        align="edge",
-        color="#9ecae1",
-        edgecolor="white",
-        label="each block of positions",
-    )
+    starts = [part["positions"][0] for part in blocks]
     counts = [part["positions"][1] + 1 for part in prefixes]
-    axis.plot(
-        counts,
-        _heights(prefixes),
-        "o-",
-        color=_TABLE_COLOR,
-        clip_on=False,
-        label="the first $n$ positions",
-    )
-    several = torch.linspace(1, counts[-1], 200).tolist()
-    noise = [white_noise_r2(round(n), positions["width"]) for n in several]
+    widths = [end - start for start, end in zip(starts, counts, strict=True)]
+    look = {"color": "#9ecae1", "edgecolor": "white"}
+    axis.bar(starts, _heights(blocks), widths, align="edge", label="each block", **look)
+    look = {"color": _TABLE_COLOR, "clip_on": False}
+    axis.plot(counts, _heights(prefixes), "o-", label="the first $n$", **look)
+    several = numpy.linspace(1, counts[-1], 200)
+    noise = [white_noise_r2(n, positions["width"]) for n in several]
     axis.plot(several, noise, "--", color="0.4", label="the first $n$ of white noise")
     axis.set(
-        title=f"{name}: learned positions",
+        title=f"{title}, learned positions",
         xlabel="position; $n$",
         ylabel=f"{_R2} of {_PRODUCT}",
         xlim=(0, counts[-1]),
         ylim=(0, 1.02),
+        xticks=[0, *counts[:: math.ceil(len(counts) / 8)]],
     )
-    axis.set_xticks([0, *counts[:: math.ceil(len(counts) / 8)]])
     axis.grid(axis="y", alpha=0.3)
     figure.legend(loc="outside lower center", ncols=3)
     return figure
@@ -152,7 +140,7 @@ def _heights(parts: Sequence[dict]) -> list[float]:
 
 
 @rc_context(_STYLE)
-def heads_figure(name: str, attention: Sequence[dict]) -> Figure:
+def heads_figure(title: str, attention: Sequence[dict]) -> Figure:
     """R^2 of ``E W_Q W_K^T E^T`` for every layer and head."""
     first = attention[0]["heads"][0]["blocks"][0]["positions"][1] + 1
     whole = attention[0]["heads"][0]["prefixes"][-1]["positions"][1] + 1
@@ -160,25 +148,24 @@ def heads_figure(name: str, attention: Sequence[dict]) -> Figure:
     if first < whole:
         panels[f"the first {first}"] = 0
     heads = max(len(layer["heads"]) for layer in attention)
-    size = (min(_WIDTH, 1.6 + 0.42 * heads * len(panels)), 1.3 + 0.3 * len(attention))
-    figure = Figure(figsize=(max(3.6, size[0]), max(2.2, size[1])), layout="constrained")
+    width = min(_WIDTH, 1.6 + 0.42 * heads * len(panels))
+    figure = Figure(figsize=(max(3.6, width), max(2.2, 1.3 + 0.3 * len(attention))))
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    for axis, (title, part) in zip(axes, panels.items(), strict=True):
+    for axis, (name, part) in zip(axes, panels.items(), strict=True):
         r2 = [[_drawn(r2_of(head, part)) for head in layer["heads"]] for layer in attention]
-        rows = torch.tensor(r2)
-        image = axis.imshow(rows.numpy(), cmap="viridis", vmin=0, vmax=1, aspect="auto")
-        axis.set(title=title, xlabel="head")
-        axis.set_xticks(_ticks(heads))
-        _write_values(axis, rows)
-    axes[0].set_yticks(range(len(attention)), [_short(layer["layers"]) for layer in attention])
+        image = axis.imshow(r2, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+        axis.set(title=name, xlabel="head", xticks=_ticks(heads))
+        _write_values(axis, r2)
+    layers = [layer["layers"] for layer in attention]
+    axes[0].set_yticks(range(len(layers)), [_short(some) for some in layers])
     axes[0].set_ylabel("layer")
-    figure.suptitle(f"{name}: {_HEAD_PRODUCT}")
+    figure.suptitle(f"{title} {layer_names(sorted(sum(layers, [])))}, heads: {_HEAD_PRODUCT}")
     figure.colorbar(image, ax=axes, label=_R2)
     return figure
 
 
-def _write_values(axis: Axes, rows: Tensor) -> None:
-    for layer, row in enumerate(rows.tolist()):
+def _write_values(axis: Axes, rows: Sequence[Sequence[float]]) -> None:
+    for layer, row in enumerate(rows):
         for head, value in enumerate(row):
             text = "-" if math.isnan(value) else f"{value:.2f}".removeprefix("0")
             color = "white" if not value > 0.6 else "black"
@@ -188,22 +175,15 @@ def _write_values(axis: Axes, rows: Tensor) -> None:
 @rc_context(_STYLE)
 def curves_figure(title: str, term: str, by_layer: Sequence[Curves]) -> Figure:
     """f(j - i) of a relative term: a panel for a layer, a line for a head."""
-    figure, axes = _panels(len(by_layer), height=1.7, sharex=True, sharey=True)
+    figure, axes = _panels(title, by_layer, height=1.7, sharex=True, sharey=True)
     heads = max(curves.values.size(0) for curves in by_layer)
-    for axis, (layers, distances, values) in zip(axes, by_layer, strict=True):
+    style = {"linestyle": "-", "marker": "." if term in TABLE_TERMS else None, "markersize": 3}
+    for axis, (_, distances, values) in zip(axes, by_layer, strict=True):
         axis.axhline(0, color="0.7", linewidth=0.6)
         axis.axvline(0, color="0.7", linewidth=0.6)
-        for head, curve in enumerate(values):
-            axis.plot(
-                distances.numpy(),
-                curve.numpy(),
-                ".-" if term in TABLE_TERMS else "-",
-                color=_color(head, heads),
-                linewidth=1,
-                markersize=3,
-                label=str(head),
-            )
-        axis.set_title(layer_names(layers))
+        for head, curve in enumerate(values.numpy()):
+            look = {"color": _color(head, heads), "label": f"head {head}"}
+            axis.plot(distances.numpy(), curve, linewidth=1, **look, **style)
         axis.margins(y=0.08)
     first, last = _visible(by_layer)
     if first < last:
@@ -214,10 +194,11 @@ def curves_figure(title: str, term: str, by_layer: Sequence[Curves]) -> Figure:
         axes[0].set_xticks([x for x in (-64, -8, 0, 8, 64) if first < x < last or not x])
         axes[0].xaxis.set_major_formatter("{x:.0f}")
     else:
-        axes[0].xaxis.set_major_locator(_whole_numbers())
-    _label(figure, _DISTANCE, "vector length" if term in VECTOR_TERMS else "$f(j - i)$")
-    _head_legend(figure, axes[0], heads)
-    figure.suptitle(title)
+        axes[0].xaxis.set_major_locator(MaxNLocator(**_WHOLE_NUMBERS))
+    figure.supxlabel(_DISTANCE)
+    figure.supylabel("vector length" if term in VECTOR_TERMS else "$f(j - i)$")
+    _name_heads(figure, axes, heads)
+    figure.suptitle(f"{term} term, heads")
     return figure
 
 
@@ -236,57 +217,53 @@ def _visible(by_layer: Sequence[Curves]) -> tuple[int, int]:
 
 
 @rc_context(_STYLE)
-def kernels_figure(title: str, by_layer: Sequence[Curves]) -> Figure:
+def kernels_figure(title: str, convolved: str, by_layer: Sequence[Curves]) -> Figure:
     """Kernels, heads by distances, a panel for a layer."""
     heads = max(kernels.values.size(0) for kernels in by_layer)
-    figure, axes = _panels(len(by_layer), height=max(1.5, 0.7 + 0.11 * heads), sharey=True)
-    taps, colors, label = _weights(by_layer)
-    for axis, (layers, distances, _), rows in zip(axes, by_layer, taps, strict=True):
-        image = _draw_taps(axis, distances, rows, colors)
-        axis.set_title(layer_names(layers))
+    height = max(1.5, 0.7 + 0.11 * heads)
+    figure, axes = _panels(title, by_layer, height=height, sharey=True)
+    taps, look = _weights(by_layer)
+    for axis, kernels, rows in zip(axes, by_layer, taps, strict=True):
+        image = _draw_taps(axis, kernels.distances, rows, look)
         axis.set_yticks(_ticks(heads))
-    _label(figure, _DISTANCE, "head")
-    figure.suptitle(title)
-    _add_bar(figure, image, axes, label)
+    figure.supxlabel(_DISTANCE)
+    figure.supylabel("head")
+    figure.suptitle(f"lightweight convolutions of the {convolved}, heads")
+    _add_bar(figure, image, axes)
     return figure
 
 
 @rc_context(_STYLE)
-def mean_kernels_figure(title: str, by_layer: Sequence[Curves]) -> Figure:
+def mean_kernels_figure(title: str, convolved: str, by_layer: Sequence[Curves]) -> Figure:
     """The mean over the heads of every layer's kernels, layers by distances."""
-    taps, colors, label = _weights(by_layer)
+    taps, look = _weights(by_layer)
     low = min(kernels.distances[0].item() for kernels in by_layer)
     high = max(kernels.distances[-1].item() for kernels in by_layer)
     means = torch.full((len(by_layer), high - low + 1), math.nan, dtype=torch.double)
     for row, kernels, values in zip(means, by_layer, taps, strict=True):
         row[kernels.distances - low] = values.mean(dim=0)
-    size = (_WIDTH * 0.8, max(1.9, 1.1 + 0.2 * len(by_layer)))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=(_WIDTH * 0.8, max(1.9, 1.1 + 0.2 * len(by_layer))))
     axis = figure.subplots()
     axis.set_facecolor("0.85")
-    image = _draw_taps(axis, torch.arange(low, high + 1), means, colors)
+    image = _draw_taps(axis, torch.arange(low, high + 1), means, look)
     axis.set_yticks(range(len(by_layer)), [_short(kernels.layers) for kernels in by_layer])
     axis.set(xlabel=_DISTANCE, ylabel="layer")
-    figure.suptitle(f"{title}, mean of the heads")
-    _add_bar(figure, image, axis, label)
+    layers = layer_names(sorted(layer for kernels in by_layer for layer in kernels.layers))
+    figure.suptitle(f"{title} {layers}, convolutions of the {convolved}, mean of the heads")
+    _add_bar(figure, image, axis)
     return figure
 
 
-def _draw_taps(axis: Axes, distances: Tensor, rows: Tensor, colors: dict) -> AxesImage:
+def _draw_taps(axis: Axes, distances: Tensor, rows: Tensor, look: dict) -> AxesImage:
     edges = distances[0].item() - 0.5, distances[-1].item() + 0.5
+    extent = (*edges, len(rows) - 0.5, -0.5)
     axis.axvline(0, color="0.2", linewidth=0.5, linestyle=":")
-    axis.xaxis.set_major_locator(_whole_numbers())
-    return axis.imshow(
-        rows.numpy(),
-        aspect="auto",
-        interpolation="none",
-        extent=(*edges, len(rows) - 0.5, -0.5),
-        **colors,
-    )
+    axis.xaxis.set_major_locator(MaxNLocator(**_WHOLE_NUMBERS))
+    return axis.imshow(rows.numpy(), aspect="auto", interpolation="none", extent=extent, **look)
 
 
-def _weights(by_layer: Sequence[Curves]) -> tuple[list[Tensor], dict, str]:
-    """What to draw of kernels, its colours, and its name.
+def _weights(by_layer: Sequence[Curves]) -> tuple[list[Tensor], dict]:
+    """What to draw of kernels, and its colours.
 
     Taps that sum to 1 are relative to those of a uniform kernel, for else a long kernel
     could not be compared with a short one.
@@ -295,31 +272,28 @@ def _weights(by_layer: Sequence[Curves]) -> tuple[list[Tensor], dict, str]:
     if all(torch.allclose(x.sum(dim=1), x.new_ones(())) and (x >= 0).all() for x in taps):
         taps = [x * x.size(1) for x in taps]
         most = max(2.0, *(x.max().item() for x in taps))
-        colors = {"cmap": "RdBu_r", "norm": LogNorm(1 / most, most, clip=True)}
-        return taps, colors, "weight / uniform weight"
+        return taps, {"cmap": "RdBu_r", "norm": LogNorm(1 / most, most, clip=True)}
     most = max(x.abs().max().item() for x in taps) or 1.0
-    return taps, {"cmap": "RdBu_r", "norm": Normalize(-most, most)}, "weight"
+    return taps, {"cmap": "RdBu_r", "norm": Normalize(-most, most)}
 
 
-def _add_bar(figure: Figure, image: AxesImage, axes: Axes | Sequence[Axes], label: str) -> None:
-    bar = figure.colorbar(image, ax=axes, label=label)
+def _add_bar(figure: Figure, image: AxesImage, axes: Axes | Sequence[Axes]) -> None:
     if isinstance(image.norm, LogNorm):
-        powers = range(math.floor(math.log2(image.norm.vmax)) + 1)
-        marks = {2**power: f"{2**power}" for power in powers}
-        marks |= {2**-power: f"1/{2**power}" for power in powers if power}
-        bar.minorticks_off()
-        bar.set_ticks(list(marks), labels=list(marks.values()))
+        look = {"label": "weight / uniform weight", "ticks": LogLocator(2), "format": "{x:.2g}"}
+        figure.colorbar(image, ax=axes, **look).minorticks_off()
+    else:
+        figure.colorbar(image, ax=axes, label="weight")
 
 
 @rc_context(_STYLE)
 def updates_figure(results: Sequence[dict]) -> Figure:
     """R^2 against updates: of ``E E^T``, and the mean and range of the heads'."""
     names = [name for name, stack in results[-1]["stacks"].items() if stack["positions"]]
-    figure = Figure(figsize=(max(4.6, _WIDTH / 2 * len(names)), 3.2), layout="constrained")
+    figure = Figure(figsize=(max(4.6, _WIDTH / 2 * len(names)), 3.2))
     axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for axis, name in zip(axes, names, strict=True):
         _draw_updates(axis, results, name)
-        axis.set(title=name, xlabel="updates", xlim=(0, None), ylim=(0, 1.02))
+        axis.set(title=stack_title(name), xlabel="updates", xlim=(0, None), ylim=(0, 1.02))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(_R2)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
@@ -342,12 +316,11 @@ def _draw_updates(axis: Axes, results: Sequence[dict], name: str) -> None:
             for stack in stacks
         ]
         if all(heads):
-            heads = torch.tensor(heads)
-            low, mean, high = heads.amin(1), heads.mean(1), heads.amax(1)
-            axis.plot(updates, mean.numpy(), style, color=_HEADS_COLOR, label=f"heads, {where}")
-            axis.fill_between(
-                updates, low.numpy(), high.numpy(), color=_HEADS_COLOR, alpha=0.15, linewidth=0
-            )
+            heads = numpy.array(heads)
+            look = {"color": _HEADS_COLOR, "label": f"heads, {where}"}
+            axis.plot(updates, heads.mean(1), style, **look)
+            look = {"color": _HEADS_COLOR, "alpha": 0.15, "linewidth": 0}
+            axis.fill_between(updates, heads.min(1), heads.max(1), **look)
     axis.plot([], [], color="0.4", linewidth=0.8, label=f"{_PRODUCT} of white noise")
 
 
@@ -356,39 +329,40 @@ def _drawn(r2: float | None) -> float:
     return math.nan if r2 is None else r2
 
 
-def _panels(count: int, height: float, **share: bool) -> tuple[Figure, list[Axes]]:
-    """A grid of panels, ``height`` inches each; those that are not needed are left out."""
+def _panels(
+    title: str, by_layer: Sequence[Curves], height: float, **share: bool
+) -> tuple[Figure, list[Axes]]:
+    """A grid of panels, ``height`` inches each, with the layers' names."""
+    count = len(by_layer)
     columns = min(count, _COLUMNS)
     rows = math.ceil(count / columns)
-    size = (_WIDTH * max(0.55, columns / _COLUMNS), height * rows + 0.9)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=(_WIDTH * max(0.55, columns / _COLUMNS), height * rows + 0.9))
     axes = list(figure.subplots(rows, columns, squeeze=False, **share).flat)
     for axis in axes[count:]:
         axis.remove()
     for axis in axes[max(0, count - columns) : count]:  # the lowest of their columns
         axis.tick_params(labelbottom=True)
+    for axis, curves in zip(axes, by_layer, strict=False):
+        axis.set_title(f"{title} {layer_names(curves.layers)}")
     return figure, axes[:count]
 
 
-def _label(figure: Figure, x: str, y: str) -> None:
-    figure.supxlabel(x)
-    figure.supylabel(y)
+def _name_heads(figure: Figure, axes: Sequence[Axes], heads: int) -> None:
+    """A legend of few heads, a colour bar of many; nothing of one that all share."""
+    if 1 < heads <= _LEGEND:
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+    elif heads > 1:
+        colors = figure.colorbar(_scale(heads), ax=axes, label="head", ticks=_ticks(heads))
+        colors.minorticks_off()
 
 
-def _head_legend(figure: Figure, axis: Axes, heads: int) -> None:
-    if heads > 1:
-        handles, labels = axis.get_legend_handles_labels()
-        figure.legend(
-            handles,
-            labels,
-            title="head",
-            loc="outside right upper",
-            ncols=math.ceil(heads / 12),
-        )
+def _scale(heads: int) -> ScalarMappable:
+    colors = ListedColormap([_color(head, heads) for head in range(heads)])
+    return ScalarMappable(Normalize(-0.5, heads - 0.5), colors)
 
 
 def _color(head: int, heads: int) -> tuple:
-    if heads <= 10:
+    if heads <= _LEGEND:
         return colormaps["tab10"](head)
     return colormaps["viridis"](0.93 * head / (heads - 1))  # up to a yellow that can be seen
 
@@ -399,7 +373,3 @@ def _ticks(heads: int) -> range:
 
 def _short(layers: Sequence[int]) -> str:
     return layer_names(layers).split(" ", 1)[1]
-
-
-def _whole_numbers() -> MaxNLocator:
-    return MaxNLocator(6, integer=True, steps=[1, 2, 5, 10])

@@ -1,4 +1,4 @@
-"""The analysis of checkpoints as plain data, which JSON takes, and as Markdown tables."""
+"""The analysis of checkpoints as plain data, which JSON takes, and as Markdown."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -8,8 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from ..checkpoints.files import CheckpointError
-from .checkpoint import Contents, Stack, layer_names, read_contents
+from ..report.markdown import Table, table
+from .checkpoint import Contents, Stack, read_contents, stack_title
 from .curves import Curves
+from .findings import findings
 from .toeplitz import diagonal_means, r2_by_positions, white_noise_r2
 
 
@@ -142,7 +144,8 @@ def markdown(results: Sequence[dict]) -> str:
     updates."""
     parts = []
     for name, stack in results[-1]["stacks"].items():
-        parts += [f"{name}: {line}" for line in (_summary(stack), *stack["notes"])]
+        title = stack_title(name)
+        parts += [f"{title}: {line}" for line in (*findings(stack), *stack["notes"])]
         learned = stack["positions"] and stack["positions"]["kind"] == "learned"
         if len(results) == 1 and (learned or stack["attention"]):
             parts.append(_by_positions(stack))
@@ -151,64 +154,38 @@ def markdown(results: Sequence[dict]) -> str:
     return "\n\n".join(parts)
 
 
-def _summary(stack: dict) -> str:
-    found = []
-    if positions := stack["positions"]:
-        found.append(
-            f"{positions['number']} {positions['kind']} positions, {positions['width']} wide"
-        )
-    places: dict[str, list[str]] = {}
-    for term, by_layer in stack["terms"].items():
-        places.setdefault(_all_layers(by_layer), []).append(term)
-    found += [f"{', '.join(terms)} in {layers}" for layers, terms in places.items()]
-    for convolved, by_layer in stack["kernels"].items():
-        found.append(f"lightweight convolutions of the {convolved} in {_all_layers(by_layer)}")
-    return "; ".join(found)
-
-
-def _all_layers(by_layer: list[dict]) -> str:
-    return layer_names(sorted(layer for curves in by_layer for layer in curves["layers"]))
-
-
 def _by_positions(stack: dict) -> str:
     """R^2 over all positions and block by block; of the heads the mean and the range."""
     positions, heads = stack["positions"], _heads(stack)
-    parts: list[int | None] = [None]
-    if len(positions["r2"]["blocks"]) > 1:
-        parts += range(len(positions["r2"]["blocks"]))
-    lines = ["| positions | R^2 of E E^T | of white noise |", "| --- | --- | --- |"]
+    blocks = positions["r2"]["blocks"]
+    columns = ["positions", "R^2 of E E^T", "of white noise"]
     if heads:
-        lines[0] += " R^2 of the heads: mean | lowest | highest |"
-        lines[1] += " --- | --- | --- |"
-    for part in parts:
-        blocks = positions["r2"]["blocks"]
+        columns += ["R^2 of the heads: mean", "lowest", "highest"]
+    rows = []
+    for part in [None, *range(len(blocks) if len(blocks) > 1 else 0)]:
         first, last = (0, positions["number"] - 1) if part is None else blocks[part]["positions"]
         figures = [
             r2_of(positions["r2"], part),
             white_noise_r2(last - first + 1, positions["width"]),
             *(_spread([r2_of(head, part) for head in heads]) if heads else ()),
         ]
-        lines.append(f"| {first}-{last} | {' | '.join(map(_figure, figures))} |")
-    return "\n".join(lines)
+        rows.append([f"{first}-{last}", *map(_figure, figures)])
+    return table(Table(columns, rows, ()))
 
 
 def _by_updates(results: Sequence[dict]) -> str:
-    lines = [
-        "| updates | checkpoint | stack | R^2 of E E^T | first block | R^2 of the heads: mean "
-        "| first block |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    columns = ("updates", "checkpoint", "stack", "R^2 of E E^T", "first block")
+    columns += ("R^2 of the heads: mean", "first block")
+    rows = []
     for result in results:
         for name, stack in result["stacks"].items():
             if stack["positions"]:
-                table = stack["positions"]["r2"]
-                figures = [
-                    *(r2_of(table, part) for part in (None, 0)),
-                    *(_spread([r2_of(x, part) for x in _heads(stack)])[0] for part in (None, 0)),
-                ]
-                cells = [f"{result['updates']:,}", result["checkpoint"], name]
-                lines.append(f"| {' | '.join([*cells, *map(_figure, figures)])} |")
-    return "\n".join(lines)
+                figures = [r2_of(stack["positions"]["r2"], part) for part in (None, 0)]
+                for part in (None, 0):
+                    figures.append(_spread([r2_of(head, part) for head in _heads(stack)])[0])
+                cells = [f"{result['updates']:,}", result["checkpoint"], stack_title(name)]
+                rows.append([*cells, *map(_figure, figures)])
+    return table(Table(columns, rows, ()))
 
 
 def _heads(stack: dict) -> list[dict]:

@@ -1,30 +1,32 @@
-"""Runs of recipes (python -m fairseq_convattn.recipes) side by side, as one page.
+"""Compare runs of recipes (python -m fairseq_convattn.recipes).
 
   python -m fairseq_convattn.report runs/multi30k-*
 writes report.html and prints its tables as Markdown: scores with signatures beside the published
 figures, differences from attention with p-values (sacreBLEU's paired bootstrap), learning curves,
 speed and memory, outputs of every system for the same sentences, and the commands, versions and
 commit of each run. Runs that differ in their seeds alone are one system, with mean and standard
-deviation; several recipes are several sections. Runs may still be going on: what is not there yet
-is shown as missing.
+deviation; several recipes are several sections. Runs may still be going on: missing figures are
+shown as missing. The page is one file that loads nothing and runs no script.
 
-The page is one file that loads nothing and runs no script.
+  python -m fairseq_convattn.report runs/multi30k-* --collect docs/data/results
+writes docs/data/results/RUN.json for every run: its results, without paths of this machine.
+
+  python -m fairseq_convattn.report --table docs/data/results/*.json
+prints one Markdown table of all of them.
 """
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from ..checkpoints.files import require_new
 from ..scoring.generated import ScoringError
 from . import ReportError
-from .markdown import markdown
-from .page import page
+from .collected import collect, results_table
+from .outputs import appearing, missing_modules, whole_number
 from .systems import read_sections
+from .tables import markdown
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -44,42 +46,49 @@ def command_line() -> argparse.ArgumentParser:
     )
     add(
         "--samples",
-        type=_count,
+        type=whole_number(0),
         default=5,
         metavar="N",
         help="sentences whose translations or summaries are shown (default: 5)",
     )
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--collect", type=Path, metavar="DIR", help="write results to commit, and no page"
+    )
+    instead.add_argument(
+        "--table", action="store_true", help="print a table of collected results, and no page"
+    )
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 0 on")
-    return int(text)
 
 
 def main(given: Sequence[str] | None = None) -> None:
     arguments = command_line().parse_args(given)
-    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+    for name in ("sacrebleu", "matplotlib"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        require_new(arguments.output)
-        sections = read_sections(arguments.runs)
-        _write(page(sections, arguments.samples), arguments.output)
+        if arguments.table:
+            print(results_table(arguments.runs))
+        elif arguments.collect:
+            for path in collect(arguments.runs, arguments.collect):
+                print(f"wrote {path}", file=sys.stderr)
+        else:
+            _write_page(arguments.runs, arguments.output, arguments.samples)
     except FileExistsError as error:
-        sys.exit(f"error: {error}; choose another with --output")
+        sys.exit(f"error: {error}; choose another with --output or --collect")
     except (ReportError, ScoringError, OSError) as error:
         sys.exit(f"error: {error}")
+
+
+def _write_page(runs: Sequence[Path], output: Path, samples: int) -> None:
+    if missing := missing_modules("jinja2", "matplotlib"):
+        raise ReportError(f"the page needs {missing}")
+    from .page import page
+
+    with appearing(output) as file:
+        sections = read_sections(runs)
+        file.write_text(page(sections, samples), encoding="utf-8")
     print(markdown(sections))
-    print(f"wrote {arguments.output}", file=sys.stderr)
-
-
-def _write(text: str, path: Path) -> None:
-    """The file appears complete or not at all, and replaces none."""
-    with TemporaryDirectory(dir=path.parent, prefix=".writing-") as directory:
-        complete = Path(directory, path.name)
-        complete.write_text(text, encoding="utf-8")
-        require_new(path)
-        os.replace(complete, path)
+    print(f"wrote {output}", file=sys.stderr)
 
 
 if __name__ == "__main__":

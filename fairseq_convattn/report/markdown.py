@@ -1,52 +1,40 @@
-"""The tables as Markdown."""
+"""Text and tables as Markdown."""
 
 from collections.abc import Sequence
-
-from .significance import EXPLANATION
-from .systems import Section
-from .tables import (
-    Table,
-    cost_table,
-    score_notes,
-    score_table,
-    significance_signatures,
-    significance_table,
-    warnings,
-)
+from typing import NamedTuple
 
 
-def markdown(sections: Sequence[Section]) -> str:
-    """Scores, their differences and costs of every recipe."""
-    parts = []
-    for section in sections:
-        parts.append(f"## {_text(section.title)}")
-        parts += warnings(section)
-        parts.append(_table(score_table(section)))
-        notes = [
-            f"- {_text(note.score)}: {_code(note.signature)}; published: {_text(note.published)}"
-            for note in score_notes(section)
-        ]
-        parts += ["\n".join(notes)] if notes else []
-        if significance := significance_table(section):
-            parts += [_table(significance), EXPLANATION]
-            parts += [f"- {_code(text)}" for text in significance_signatures(section)]
-        parts.append(_table(cost_table(section)))
-    return "\n\n".join(parts)
+class Table(NamedTuple):
+    """Columns and rows of text.
+
+    Attributes:
+        numeric: the columns that hold numbers.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numeric: Sequence[str]
 
 
-def _table(table: Table) -> str:
-    rules = ["---:" if name in table.numeric else "---" for name in table.columns]
-    return "\n".join(
-        f"| {' | '.join(map(_text, cells))} |" for cells in (table.columns, rules, *table.rows)
-    )
+def table(content: Table) -> str:
+    """A table whose cells are plain text."""
+    return raw_table(content._replace(rows=[list(map(text, row)) for row in content.rows]))
 
 
-def _code(text: str) -> str:
-    return f"`{' '.join(text.replace('`', ' ').split())}`"
+def raw_table(content: Table) -> str:
+    """A table whose cells are Markdown."""
+    rules = ["---:" if name in content.numeric else "---" for name in content.columns]
+    heads = list(map(text, content.columns))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rules, *content.rows))
 
 
-def _text(text: str) -> str:
+def code(content: str) -> str:
+    """As it is typed; in a table too, where a bar ends a cell elsewhere."""
+    return f"`{' '.join(content.replace('`', ' ').split())}`"
+
+
+def text(content: str) -> str:
     """As it is, whatever it has that Markdown or HTML would take for its own."""
     for sign in "\\`*|<>":
-        text = text.replace(sign, f"\\{sign}")
-    return " ".join(text.split())
+        content = content.replace(sign, f"\\{sign}")
+    return " ".join(content.split())

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..scoring.generated import Texts
+from ..scoring.generated import read_texts
 from .runs import Run
-from .systems import Section, System
+from .systems import Section
 
 _SUBSET = "test"
 
@@ -15,48 +15,45 @@ class Sample(NamedTuple):
 
     Attributes:
         number: its place in the test set, from 1 on.
-        outputs: by system, None where it wrote nothing for this sentence.
+        texts: source, reference and outputs by name; None where there is none.
     """
 
     number: int
-    source: str | None
-    reference: str | None
-    outputs: Sequence[tuple[str, str | None]]
+    texts: Sequence[tuple[str, str | None]]
 
 
 def samples(section: Section, count: int) -> list[Sample]:
     """Sentences from all over the first test set, and what the first run of each system that
     wrote any made of them. A system with other sources has written nothing for them."""
-    runs = [_run_with_texts(system) for system in section.systems]
-    written = [run and run.generated[_SUBSET] for run in runs]
-    first = next((texts for texts in written if texts), None)
+    written = {
+        system.label: next((run for run in system.runs if _SUBSET in run.generated), None)
+        for system in section.systems
+    }
+    first = next(filter(None, written.values()), None)
     if first is None:
         return []
-    references = next(run for run in runs if run).references.get(_SUBSET)
-    if references is None or len(references) != len(first.detokenised):
-        references = first.targets
-    total = len(first.detokenised)
+    sources = first.generated[_SUBSET].sources
+    outputs = {
+        label: run.generated[_SUBSET].detokenised
+        if run and run.generated[_SUBSET].sources == sources
+        else None
+        for label, run in written.items()
+    }
+    columns = {"source": sources, "reference": _references(first), **outputs}
+    total = len(first.generated[_SUBSET].detokenised)
     count = min(count, total)
     places = [(2 * i + 1) * total // (2 * count) for i in range(count)]
     return [
-        Sample(
-            place + 1,
-            first.sources[place] if first.sources else None,
-            references[place] if references else None,
-            [
-                (system.label, _output(texts, first, place))
-                for system, texts in zip(section.systems, written, strict=True)
-            ],
-        )
+        Sample(place + 1, [(name, texts and texts[place]) for name, texts in columns.items()])
         for place in places
     ]
 
 
-def _run_with_texts(system: System) -> Run | None:
-    return next((run for run in system.runs if _SUBSET in run.generated), None)
-
-
-def _output(texts: Texts | None, first: Texts, place: int) -> str | None:
-    if texts is None or texts.sources != first.sources:
-        return None
-    return texts.detokenised[place]
+def _references(run: Run) -> Sequence[str] | None:
+    """The original text where it still is, or what fairseq-generate printed of it."""
+    path, texts = run.reference(_SUBSET), run.generated[_SUBSET]
+    if path and path.is_file():
+        references = read_texts(path).detokenised
+        if len(references) == len(texts.detokenised):
+            return references
+    return texts.targets

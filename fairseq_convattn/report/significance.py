@@ -1,6 +1,7 @@
 """Whether two systems differ: sacreBLEU's paired bootstrap of what their runs wrote."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from sacrebleu import BLEU
@@ -12,9 +13,8 @@ from .runs import Run
 
 RESAMPLES = 1000
 EXPLANATION = (
-    f"BLEU of tokens, p-values of sacreBLEU's paired bootstrap with {RESAMPLES:,} resamples, whose "
-    "seed the signature has. Of several runs those of the lowest training seed that both systems "
-    "have."
+    f"BLEU of tokens. p-values: sacreBLEU's paired bootstrap, {RESAMPLES:,} resamples with the "
+    "seed in the signature. Of several runs, the lowest training seed that both systems have."
 )
 _COMPOUND_SPLIT, _LOWERCASE = "--compound-split", "--lowercase"
 
@@ -26,6 +26,8 @@ class Comparison(NamedTuple):
         seed: of the training of both.
         score: BLEU of tokens, as the recipe has it.
         baseline: the same of the baseline.
+        p_value: how often resampled texts differ from their mean difference by as much as
+            these systems do.
     """
 
     seed: int
@@ -36,11 +38,12 @@ class Comparison(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """What is compared, and with which of the options of scripts/score.py."""
+    """What is compared, and how."""
 
     hypotheses: Sequence[str]
     references: Sequence[str]
-    options: Sequence[str]
+    split: bool
+    lowercase: bool
 
 
 def compare(baseline: Sequence[Run], system: Sequence[Run], subset: str) -> Comparison | None:
@@ -57,7 +60,7 @@ def compare(baseline: Sequence[Run], system: Sequence[Run], subset: str) -> Comp
     seed = min(common)
     if before[seed][1:] != after[seed][1:]:
         return None
-    return _paired_bootstrap(seed, before[seed].hypotheses, *after[seed])
+    return _paired_bootstrap(seed, before[seed].hypotheses, after[seed])
 
 
 def _by_seed(runs: Sequence[Run], subset: str) -> dict[int, _Tokens]:
@@ -66,35 +69,29 @@ def _by_seed(runs: Sequence[Run], subset: str) -> dict[int, _Tokens]:
 
 
 def _tokens(run: Run, subset: str) -> _Tokens | None:
-    if subset not in run.generated or subset not in run.tokenised:
+    scoring = run.tokenised(subset)
+    if subset not in run.generated or scoring is None:
         return None
-    reference, words = run.tokenised[subset]
     try:
-        texts = [run.generated[subset].hypotheses, read_texts(reference).hypotheses]
+        references = read_texts(Path(scoring["--reference"])).hypotheses
     except (FileNotFoundError, ScoringError):  # as good as not there
         return None
+    texts = [run.generated[subset].hypotheses, references]
     if len(texts[0]) != len(texts[1]):
         return None
-    options = [option for option in (_COMPOUND_SPLIT, _LOWERCASE) if option in words]
-    if _COMPOUND_SPLIT in options:
+    split = _COMPOUND_SPLIT in scoring
+    if split:
         texts = [list(map(split_compounds, lines)) for lines in texts]
-    return _Tokens(*texts, options)
+    return _Tokens(*texts, split, _LOWERCASE in scoring)
 
 
-def _paired_bootstrap(
-    seed: int,
-    baseline: Sequence[str],
-    system: Sequence[str],
-    references: Sequence[str],
-    options: Sequence[str],
-) -> Comparison:
-    metric = BLEU(tokenize="none", lowercase=_LOWERCASE in options, force=True)
-    named = [("baseline", baseline), ("system", system)]
-    test = PairedTest(named, {"BLEU": metric}, [references], "bs", n_samples=RESAMPLES)
+def _paired_bootstrap(seed: int, baseline: Sequence[str], system: _Tokens) -> Comparison:
+    metric = BLEU(tokenize="none", lowercase=system.lowercase, force=True)
+    named = [("baseline", baseline), ("system", system.hypotheses)]
+    test = PairedTest(named, {"BLEU": metric}, [system.references], "bs", n_samples=RESAMPLES)
     signatures, results = test()
     before, after = results["BLEU"]
     # of systems that score the same sacreBLEU says that they differ
     p_value = 1.0 if before.score == after.score else after.p_value
-    signature = f"BLEU|{signatures['BLEU']}"
-    signature += "|compounds:split" if _COMPOUND_SPLIT in options else ""
+    signature = f"BLEU|{signatures['BLEU']}" + ("|compounds:split" if system.split else "")
     return Comparison(seed, after.score, before.score, p_value, signature)

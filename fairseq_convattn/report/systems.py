@@ -19,13 +19,11 @@ class Result:
     Attributes:
         values: one of each seed that has it.
         interval: of the texts, with the first of the seeds.
-        published: by mixer.
     """
 
     values: Sequence[float]
     interval: tuple[float, float] | None
     signature: str
-    published: dict[str, float]
 
     @property
     def mean(self) -> float:
@@ -46,20 +44,15 @@ class System:
 
     @property
     def mixer(self) -> str | None:
-        return self.runs[0].content.get("mixer")
+        return self.runs[0].mixer
 
     def result(self, name: str) -> Result | None:
         """A score by name; None if no run has it yet."""
         found = [score for run in self.runs for score in run.scores if score["name"] == name]
         if not found:
             return None
-        interval = found[0].get("confidence")
-        return Result(
-            [score["score"] for score in found],
-            tuple(interval) if interval else None,
-            found[0]["signature"],
-            found[0].get("published") or {},
-        )
+        values = [score["score"] for score in found]
+        return Result(values, found[0].get("confidence"), found[0]["signature"])
 
 
 @dataclass(frozen=True)
@@ -79,23 +72,34 @@ class Section:
     comparisons: Mapping[tuple[str, str], Comparison | None]
 
     @property
-    def first(self) -> Run:
-        return self.systems[0].runs[0]
+    def runs(self) -> list[Run]:
+        return [run for system in self.systems for run in system.runs]
+
+    @property
+    def paper(self) -> str | None:
+        """Where the published figures stand."""
+        scores = (score for run in self.runs for score in run.scores if score.get("published"))
+        of_figures = (score.get("published_in") for score in scores)
+        of_runs = (run.content.get("paper") for run in self.runs)
+        return next(filter(None, (*of_figures, *of_runs)), None)
 
     @property
     def differing_texts(self) -> list[str]:
         """The original texts that are not the same in all runs that have them."""
         sums: dict[str, set[str]] = {}
-        for system in self.systems:
-            for run in system.runs:
-                for name, digest in (run.content.get("data") or {}).items():
-                    sums.setdefault(name, set()).add(digest)
+        for run in self.runs:
+            for name, digest in (run.content.get("data") or {}).items():
+                sums.setdefault(name, set()).add(digest)
         return [name for name, found in sums.items() if name.startswith("text/") and len(found) > 1]
 
     @property
     def score_names(self) -> list[str]:
-        names = (s["name"] for system in self.systems for run in system.runs for s in run.scores)
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys(score["name"] for run in self.runs for score in run.scores))
+
+    def published(self, name: str) -> Mapping[str, float]:
+        """The published figures of a score, by mixer."""
+        scores = (score for run in self.runs for score in run.scores if score["name"] == name)
+        return next((score["published"] for score in scores if score.get("published")), {})
 
 
 def read_sections(folders: Sequence[Path]) -> list[Section]:
@@ -112,16 +116,16 @@ def read_sections(folders: Sequence[Path]) -> list[Section]:
     by_recipe: dict[tuple[str, bool], list[Run]] = {}
     for run in map(read_run, folders):
         by_recipe.setdefault((run.title, run.smoke), []).append(run)
-    return [_section(*key, systems(runs)) for key, runs in by_recipe.items()]
+    return [_section(*key, _systems(runs)) for key, runs in by_recipe.items()]
 
 
-def _section(title: str, smoke: bool, found: Sequence[System]) -> Section:
-    baseline = _baseline(found)
-    comparisons = _comparisons(baseline, found) if baseline and not smoke else {}
-    return Section(title, smoke, found, baseline, comparisons)
+def _section(title: str, smoke: bool, systems: Sequence[System]) -> Section:
+    baseline = _baseline(systems)
+    comparisons = _comparisons(baseline, systems) if baseline and not smoke else {}
+    return Section(title, smoke, systems, baseline, comparisons)
 
 
-def systems(runs: Sequence[Run]) -> list[System]:
+def _systems(runs: Sequence[Run]) -> list[System]:
     """Runs of one recipe, those of the same experiment together."""
     grouped: dict[tuple, list[Run]] = {}
     for run in runs:
@@ -130,56 +134,51 @@ def systems(runs: Sequence[Run]) -> list[System]:
             again += 1  # the same once more is no further seed
         grouped.setdefault((key, again), []).append(run)
     groups = list(grouped.values())
-    labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
+    labels = [label(group[0], [other[0] for other in groups]) for group in groups]
     return [
-        System(label if labels.count(label) == 1 else f"{label}, {group[0].folder.name}", group)
-        for label, group in zip(labels, groups, strict=True)
+        System(text if labels.count(text) == 1 else f"{text}, {group[0].folder.name}", group)
+        for text, group in zip(labels, groups, strict=True)
     ]
 
 
 def _experiment(run: Run) -> tuple:
     checkpoint = run.content.get("checkpoint")
-    known = bool(run.content) and (bool(run.training) or bool(checkpoint))
-    return (
-        run.content.get("mixer"),
-        checkpoint,
-        tuple(sorted(run.training.items(), key=str)),
-        None if known else run.folder,
-    )
+    training = tuple(sorted(run.training.items(), key=str))
+    return run.mixer, checkpoint, training, None if training or checkpoint else run.folder
 
 
-def _label(run: Run, firsts: Sequence[Run]) -> str:
-    """The mixer, the options that a user gave, and those that differ between systems of it."""
-    mixer = run.content.get("mixer")
-    if mixer is None:
+def label(run: Run, others: Sequence[Run]) -> str:
+    """The mixer, the options that a user gave, and those in which ``others`` with it differ."""
+    if run.mixer is None:
         return run.folder.name
     if run.content.get("checkpoint"):
-        return f"{mixer}, {Path(run.content['checkpoint']).name}"
-    added = run.added
-    alike = [other.training for other in firsts if other.content.get("mixer") == mixer]
+        return f"{run.mixer}, {Path(run.content['checkpoint']).name}"
+    alike = [other.training for other in others if other.mixer == run.mixer and other.training]
     own = [
         name if value is None else f"{name} {value}"
         for name, value in run.training.items()
-        if name in added or any(training and training.get(name, "") != value for training in alike)
+        if name in run.given or any(training.get(name, "") != value for training in alike)
     ]
-    return ", ".join([mixer, *own])
+    return ", ".join([run.mixer, *own])
 
 
 def _baseline(systems: Sequence[System]) -> System | None:
     """The attention that is most like the recipe's own."""
     attention = [system for system in systems if system.mixer == _BASELINE]
-    return min(attention, key=lambda system: len(system.runs[0].added), default=None)
+    return min(attention, key=lambda system: len(system.runs[0].given), default=None)
 
 
 def _comparisons(
     baseline: System, systems: Sequence[System]
 ) -> dict[tuple[str, str], Comparison | None]:
     """By the reference's name, as fairseq's of a test set says little; with both if need be."""
-    names = {
-        subset: command.reference.name
+    scored = {
+        subset: run.tokenised(subset)
         for run in baseline.runs
-        for subset, command in run.tokenised.items()
+        for subset in run.scorings
+        if run.tokenised(subset)
     }
+    names = {subset: Path(scoring["--reference"]).name for subset, scoring in scored.items()}
     if len(set(names.values())) < len(names):
         names = {subset: f"{name} ({subset})" for subset, name in names.items()}
     found = {

@@ -2,35 +2,30 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
-from typing import NamedTuple
 
+from .markdown import Table, code, table, text
 from .runs import Run
+from .significance import EXPLANATION
 from .systems import Result, Section, System
 
 MISSING = "\u2013"
 NOT_FINISHED = "not finished"
-NO_FIGURE = "no figure known"
+NOT_RUN = "not run"
 _MINUS = "\u2212"
 
 
-class Table(NamedTuple):
-    """Columns and rows of text.
-
-    Attributes:
-        numeric: the columns that hold numbers.
-    """
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numeric: Sequence[str]
-
-
-class Note(NamedTuple):
-    """What belongs to a score: how it was computed, and what is published."""
-
-    score: str
-    signature: str
-    published: str
+def markdown(sections: Sequence[Section]) -> str:
+    """Scores, their differences and costs of every recipe."""
+    parts = []
+    for section in sections:
+        parts += [f"## {text(section.title)}", *warnings(section), table(score_table(section))]
+        notes = [f"- {text(name)}: {code(signature)}" for name, signature in signatures(section)]
+        parts += ["\n".join(notes)] if notes else []
+        if significance := significance_table(section):
+            parts += [table(significance), EXPLANATION]
+            parts += [f"- {code(signature)}" for signature in significance_signatures(section)]
+        parts.append(table(cost_table(section)))
+    return "\n\n".join(parts)
 
 
 def warnings(section: Section) -> list[str]:
@@ -38,54 +33,42 @@ def warnings(section: Section) -> list[str]:
     found = []
     if section.smoke:
         found.append("Smoke tests: they show that every stage runs, their scores mean nothing.")
+    unconfirmed = dict.fromkeys(run.content.get("unconfirmed") for run in section.runs)
+    found += [f"Unconfirmed: {text}." for text in unconfirmed if text]
     if names := section.differing_texts:
         found.append(f"Not all runs have the same {', '.join(names)}: their scores do not compare.")
     return found
 
 
 def score_table(section: Section) -> Table:
-    """Every score of every system, beside the published figure of the same mixer."""
-    columns = ("score", "system", "seeds", "result", "spread", "published", "difference")
-    rows = [
-        [name, *_score_row(section, system, name)]
-        for name in section.score_names or [MISSING]
-        for system in section.systems
-    ]
+    """Every score of every system beside the published figure of the same mixer, and the
+    figures of mixers that were not run."""
+    paper = f" ({section.paper})" if section.paper else ""
+    columns = ("score", "system", "seeds", "result", "spread", f"published{paper}", "difference")
+    rows = []
+    for name in section.score_names or [MISSING]:
+        rows += [[name, *_score_row(section, system, name)] for system in section.systems]
+        run = {system.mixer for system in section.systems}
+        rows += [
+            [name, mixer, MISSING, NOT_RUN, MISSING, f"{figure:.2f}", MISSING]
+            for mixer, figure in section.published(name).items()
+            if mixer not in run
+        ]
     return Table(columns, rows, columns[2:])
 
 
 def _score_row(section: Section, system: System, name: str) -> list[str]:
+    figure = section.published(name).get(system.mixer)
+    published = MISSING if figure is None else f"{figure:.2f}"
     result = system.result(name)
     if result is None:
-        known = _known(_published(section, name), system.mixer) if name != MISSING else MISSING
-        return [system.label, _seeds(system.runs), NOT_FINISHED, MISSING, known, MISSING]
-    figure = result.published.get(system.mixer)
-    difference = MISSING
-    if figure is not None and not section.smoke:
-        difference = signed(result.mean - figure)
+        return [system.label, _seeds(system.runs), NOT_FINISHED, MISSING, published, MISSING]
     seeds = _seeds(system.runs)
     if len(result.values) < len(system.runs):
         seeds = f"{len(result.values)} of {len(system.runs)}"
-    return [
-        system.label,
-        seeds,
-        f"{result.mean:.2f}",
-        _spread(result),
-        _known(result.published, system.mixer),
-        difference,
-    ]
-
-
-def _known(published: dict[str, float], mixer: str) -> str:
-    """The figure of this mixer, or that there is none of it, or of any."""
-    if mixer in published:
-        return f"{published[mixer]:.2f}"
-    return f"none of {mixer}" if published else NO_FIGURE
-
-
-def _published(section: Section, name: str) -> dict[str, float]:
-    results = (system.result(name) for system in section.systems)
-    return next((result.published for result in results if result), {})
+    compared = figure is not None and not section.smoke
+    difference = signed(result.mean - figure) if compared else MISSING
+    return [system.label, seeds, f"{result.mean:.2f}", _spread(result), published, difference]
 
 
 def _spread(result: Result) -> str:
@@ -101,17 +84,15 @@ def _seeds(runs: Sequence[Run]) -> str:
     return MISSING if runs[0].seed is None else f"seed {runs[0].seed}"
 
 
-def score_notes(section: Section) -> list[Note]:
-    """What the table of scores leaves out."""
-    notes = []
-    for name in section.score_names:
-        results = [system.result(name) for system in section.systems]
-        signatures = dict.fromkeys(result.signature for result in results if result)
-        figures = ", ".join(f"{k} {v:.2f}" for k, v in _published(section, name).items())
-        paper = section.first.content.get("paper")
-        published = f"{paper}: {figures}" if figures else NO_FIGURE
-        notes += [Note(name, signature, published) for signature in signatures]
-    return notes
+def signatures(section: Section) -> list[tuple[str, str]]:
+    """How scores were computed, by their names."""
+    found = [
+        (name, result.signature)
+        for name in section.score_names
+        for system in section.systems
+        if (result := system.result(name))
+    ]
+    return list(dict.fromkeys(found))
 
 
 def significance_table(section: Section) -> Table | None:
@@ -149,7 +130,7 @@ def cost_table(section: Section) -> Table:
             _updates(system.runs),
             _mean(system, lambda run: run.log.best_perplexity, "{:,.2f}"),
             _mean(system, lambda run: run.log.tokens_per_second, "{:,.0f}"),
-            _duration(_values(system, lambda run: run.log.seconds)),
+            duration(_values(system, lambda run: run.log.seconds)),
             _memory(system),
             _mean(system, lambda run: run.sentences_per_second, "{:,.1f}"),
             _distinct(run.machine for run in system.runs),
@@ -176,12 +157,13 @@ def _updates(runs: Sequence[Run]) -> str:
         return f"{min(counts):,}" if counts else MISSING
     if not counts:
         return NOT_FINISHED
-    wanted = unfinished[0].wanted_updates
-    of_all = f" of {wanted:,}" if wanted else ""
+    wanted = unfinished[0].training.get("--max-update") or ""
+    of_all = f" of {int(wanted):,}" if wanted.isdecimal() else ""
     return f"{min(counts):,}{of_all}, {NOT_FINISHED}"
 
 
-def _duration(seconds: Sequence[float]) -> str:
+def duration(seconds: Sequence[float]) -> str:
+    """The mean, in seconds below two minutes, else in hours and minutes."""
     if not seconds:
         return MISSING
     whole = round(mean(seconds))
@@ -196,8 +178,8 @@ def _memory(system: System) -> str:
     on_gpu = _values(system, lambda run: run.log.gpu_memory)
     if on_gpu:
         return f"{max(on_gpu):.1f} GiB, GPU"
-    resident = _values(system, lambda run: run.resident_memory)
-    return f"{max(resident):.2f} GiB, RAM" if resident else MISSING
+    resident = [run.stages.get("train", {}).get("memory") or 0 for run in system.runs]
+    return f"{max(resident) / 2**30:.2f} GiB, RAM" if any(resident) else MISSING
 
 
 def _distinct(texts: Iterable[str | None]) -> str:
@@ -206,5 +188,4 @@ def _distinct(texts: Iterable[str | None]) -> str:
 
 def signed(value: float) -> str:
     """With a sign that is as wide as a digit."""
-    text = f"{value:+.2f}"
-    return text.replace("-", _MINUS)
+    return f"{value:+.2f}".replace("-", _MINUS)

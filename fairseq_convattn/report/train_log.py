@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -12,11 +12,14 @@ from statistics import median
 Point = tuple[int, float]
 """A number of updates, and a value after them."""
 
-_FIGURES = re.compile(r" \| (train_inner|train|valid) \| (\{.*\})\s*$")
+_FIGURES = re.compile(r" \| (train_inner|valid) \| (\{.*\})\s*$")
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
-_START = "+ "  # what the recipes' runner writes before every session
+_SESSION = "+ "  # what the recipes' runner writes before every session
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| ")
 _GPU_MEMORY = re.compile(r"total memory = ([\d.]+) GB")
+_CONFIGURATION = "fairseq_cli.train | {"
+_PRECISION = re.compile(r"'(bf16|fp16|amp)': True")
+_PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "amp": "mixed float16", None: "float32"}
 
 
 @dataclass
@@ -29,6 +32,7 @@ class TrainLog:
         speeds: target tokens a second of each interval.
         seconds: how long it took, all sessions together.
         gpu_memory: the most that was in use on a GPU, in GiB.
+        precision: of the last session: ``float32``, ``bfloat16``, ``float16``.
     """
 
     loss: list[Point] = field(default_factory=list)
@@ -37,6 +41,7 @@ class TrainLog:
     seconds: float | None = None
     parameters: int | None = None
     gpu_memory: float | None = None
+    precision: str | None = None
 
     @property
     def updates(self) -> int | None:
@@ -47,7 +52,7 @@ class TrainLog:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The median of the intervals: validation, checkpoints and the first ones count little."""
+        """The median of the intervals, on which validation and checkpoints weigh little."""
         return median(self.speeds) if self.speeds else None
 
     @property
@@ -68,65 +73,53 @@ def read_train_log(path: Path) -> TrainLog:
 
 
 def parse_train_log(lines: Iterable[str]) -> TrainLog:
-    """The same of its lines. Where a training was taken up again at an earlier update, what
-    comes later counts."""
+    """The same of its lines. Where a training continued from an earlier update, what comes
+    later counts."""
     log = TrainLog()
-    total, least = None, math.inf
-    clock = _Clock()
+    total, least_free = None, math.inf
+    sessions: list[list[datetime]] = []  # fairseq's own clock starts anew with some sessions
     for line in lines:
-        clock.see(line)
+        if line.startswith(_SESSION):
+            sessions.append([])
+        elif (time := _TIME.match(line)) and sessions:
+            sessions[-1].append(datetime.fromisoformat(time[1]))
         if match := _PARAMETERS.search(line):
             log.parameters = int(match[1].replace(",", ""))
         elif match := _GPU_MEMORY.search(line):
             total = float(match[1])
+        elif _CONFIGURATION in line:
+            match = _PRECISION.search(line)
+            log.precision = _PRECISIONS[match and match[1]]
         elif match := _FIGURES.search(line):
-            figures = dict(_numbers(match[2]))
-            least = min(least, figures.get("gb_free", math.inf))
+            figures = _numbers(match[2])
+            least_free = min(least_free, figures.get("gb_free", math.inf))
             _add(log, match[1], figures)
-    log.seconds = clock.seconds()
-    if total is not None and least < total:
-        log.gpu_memory = total - least
+    spans = [(max(times) - min(times)).total_seconds() for times in sessions if times]
+    log.seconds = sum(spans) or None
+    if total is not None and least_free < total:
+        log.gpu_memory = total - least_free
     return log
 
 
-class _Clock:
-    """Adds up what the sessions took by the times of their lines, for what fairseq says of it
-    starts anew with some sessions and stands still in others."""
-
-    def __init__(self) -> None:
-        self.sessions: list[list[datetime]] = []
-
-    def see(self, line: str) -> None:
-        if line.startswith(_START):
-            self.sessions.append([])
-        elif (match := _TIME.match(line)) and self.sessions:
-            self.sessions[-1].append(datetime.fromisoformat(match[1]))
-            del self.sessions[-1][1:-1]
-
-    def seconds(self) -> float | None:
-        spans = [(times[-1] - times[0]).total_seconds() for times in self.sessions if times]
-        return sum(spans) or None
-
-
-def _numbers(text: str) -> Iterator[tuple[str, float]]:
+def _numbers(text: str) -> dict[str, float]:
     """The finite numbers of a line, which fairseq writes as strings."""
     try:
         content = json.loads(text)
     except json.JSONDecodeError:  # cut short
-        return
+        return {}
+    numbers = {}
     for name, value in content.items():
         try:
-            number = float(value)
+            numbers[name] = float(value)
         except (TypeError, ValueError):
             continue
-        if math.isfinite(number):
-            yield name, number
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
 def _add(log: TrainLog, kind: str, figures: dict[str, float]) -> None:
     if kind == "valid":
         _append(log.perplexity, figures.get("valid_num_updates"), figures.get("valid_ppl"))
-    elif kind == "train_inner":
+    else:
         _append(log.loss, figures.get("num_updates"), figures.get("loss"))
         if figures.get("wps", 0) > 0:
             log.speeds.append(figures["wps"])

@@ -1,6 +1,7 @@
 """The analysis of checkpoints against the models' own modules."""
 
 import math
+import re
 from argparse import Namespace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from checkpoints_to_analyse import masked_lm, only_stack, save, translation
 from fairseq import checkpoint_utils
 
 from fairseq_convattn.analysis.checkpoint import read_contents
+from fairseq_convattn.analysis.findings import findings
 from fairseq_convattn.analysis.report import analyse, analysis, markdown
 from fairseq_convattn.analysis.toeplitz import toeplitz_r2
 from fairseq_convattn.checkpoints.files import CheckpointError
@@ -239,19 +241,6 @@ def test_the_layers_that_are_kept_have_their_own_mixers(tmp_path):
     assert curves.layers == (1, 2)
 
 
-def test_tisa_against_its_formula(tmp_path):
-    model, path = masked_lm(tmp_path, encoder_mixers="tisa", tisa_kernels=2)
-    curves = only_stack(path).terms["tisa"][1]
-    assert curves.layers == (1,)
-    terms = model.encoder.sentence_encoder.layers[1].self_attn.terms
-    a, b, c = (
-        getattr(terms, f"tisa_{name}")[2].tolist() for name in ("amplitude", "sharpness", "center")
-    )
-    for r in (-5, 0, 1, 8):
-        expected = sum(a[s] * math.exp(-abs(b[s]) * (r - c[s]) ** 2) for s in range(2))
-        assert curves.values[2, r + 128].item() == pytest.approx(expected, rel=1e-5)
-
-
 def test_lengths_of_query_and_key_vectors(tmp_path):
     model, path = translation(
         tmp_path, encoder_mixers="composite", decoder_mixers="composite", attention_span=2,
@@ -333,6 +322,31 @@ def test_a_constant_table_has_no_r2(tmp_path):
     r2 = results[0]["stacks"]["encoder"]["positions"]["r2"]
     assert r2["overall"] is None and r2["blocks"][1]["r2"] is None
     assert "| 0-4 | undefined |" in markdown(results)
+
+
+def test_findings_are_sentences_with_numbers():
+    r2 = [{"overall": 0.25}, {"overall": None}, {"overall": 0.75}]
+    curves = [[0, 1, 5], [3, 1, 0], [0, 2, 0], [1, 1, 4]]  # highest after, before, at, after
+    stack = {
+        "positions": {
+            **{"number": 40, "width": 16, "kind": "learned", "r2": {"overall": 0.125}},
+            "white_noise_r2": {"overall": 0.31},
+        },
+        "attention": [{"layers": [1], "heads": r2}],
+        "terms": {"fixed": [{"layers": [0, 2], "distances": [-1, 0, 1], "heads": curves}]},
+        "kernels": {"input": [{"layers": [3], "distances": [-2, 0], "heads": [[0.25, 0.75]]}]},
+    }
+    numbers = [
+        re.findall(r"[+-]?\d+(?:\.\d+)?", line.replace("R^2", "")) for line in findings(stack)
+    ]
+    assert numbers == [
+        ["40", "16", "0.12", "0.31"],
+        ["2", "0.50", "0.25", "1", "0", "0.75", "1", "2"],  # of layer 1, heads 0 and 2
+        ["0", "2", "1", "4", "1", "2", "5.00", "+1", "0", "2", "0"],
+        ["0.5", "3"],
+    ]
+    stack["positions"]["r2"]["overall"] = None
+    assert "0.31" not in next(findings(stack))
 
 
 @pytest.mark.parametrize(

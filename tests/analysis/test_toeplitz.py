@@ -1,10 +1,7 @@
 """R^2 of the Toeplitz fit, against tables with known answers and the formula in loops."""
 
-import math
-
 import pytest
 import torch
-from fairseq.modules import SinusoidalPositionalEmbedding
 
 from fairseq_convattn.analysis.toeplitz import (
     diagonal_means,
@@ -53,23 +50,7 @@ def test_r2_against_the_definition_in_loops(n):
     assert toeplitz_r2(product) == pytest.approx(r2_in_loops(product.tolist()))
 
 
-def test_what_a_toeplitz_matrix_and_orthogonal_noise_make():
-    noise = torch.randn(64, 64, dtype=torch.double)
-    noise -= toeplitz_fit(noise)
-    part = toeplitz(torch.randn(127, dtype=torch.double))
-    explained = (part - part.mean()).square().sum()
-    expected = explained / (explained + noise.square().sum())
-    assert toeplitz_r2(part + noise) == pytest.approx(expected.item())
-    assert toeplitz_r2(5 - 3 * (part + noise).T) == pytest.approx(expected.item())
-
-
-def test_white_noise_has_nothing_of_it():
-    product = torch.randn(400, 400, generator=torch.Generator().manual_seed(1))
-    # 2 n - 2 of n^2 - 1 degrees of freedom
-    assert toeplitz_r2(product) == pytest.approx(2 / 401, abs=1e-3)
-
-
-@pytest.mark.parametrize("shape", [(128, 768), (300, 40), (20, 4)])
+@pytest.mark.parametrize("shape", [(300, 40), (20, 4)])
 def test_a_table_of_white_noise_has_what_its_shape_says(shape):
     generator = torch.Generator().manual_seed(1)
     above, total = 0.0, 0.0
@@ -80,25 +61,6 @@ def test_a_table_of_white_noise_has_what_its_shape_says(shape):
         above += toeplitz_r2(product) * spread
         total += spread
     assert above / total == pytest.approx(white_noise_r2(*shape), rel=0.02)
-
-
-def test_sinusoidal_positions():
-    table = SinusoidalPositionalEmbedding.get_embedding(202, 32, 1)[2:].double()
-    product = table @ table.T
-    frequencies = [10000 ** (-k / 15) for k in range(16)]
-    for r in (0, 1, 7, 199):  # sin a sin b + cos a cos b = cos(a - b)
-        expected = sum(math.cos(w * r) for w in frequencies)
-        assert diagonal_means(product)[199 + r].item() == pytest.approx(expected, abs=1e-4)
-    assert toeplitz_r2(product) == pytest.approx(1, abs=1e-7)
-
-
-def test_sines_alone_are_half_translation_invariant():
-    n, w = 60, 0.7
-    # sin(wi) sin(wj) = (cos(w(i - j)) - cos(w(i + j))) / 2, of which the first is Toeplitz
-    rows = [[math.sin(w * i) * math.sin(w * j) for j in range(n)] for i in range(n)]
-    table = torch.sin(w * torch.arange(n, dtype=torch.double)).unsqueeze(1)
-    assert toeplitz_r2(table @ table.T) == pytest.approx(r2_in_loops(rows))
-    assert toeplitz_r2(table @ table.T) == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize("table", [torch.ones(1, 3), torch.full((50, 7), 0.1), torch.zeros(5, 2)])

@@ -2,8 +2,9 @@
 
 import json
 from datetime import datetime, timedelta
-from html.parser import HTMLParser
 from pathlib import Path
+
+from lxml.html import document_fromstring
 
 from fairseq_convattn.recipes.command import Command, Stage
 from fairseq_convattn.recipes.record import write_json
@@ -103,32 +104,18 @@ def write_run(
     return folder
 
 
-class Page(HTMLParser):
+class Page:
     """What a browser makes of it: tags with attributes, rows of tables, text."""
 
     def __init__(self, text: str):
-        super().__init__()
-        self.tags: list[tuple[str, dict]] = []
-        self.rows: list[list[str]] = []
-        self.text, self.in_cell = "", False
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-            self.in_cell = True
-
-    def handle_endtag(self, tag):
-        if tag in ("td", "th"):
-            self.in_cell = False
-
-    def handle_data(self, data):
-        self.text += data
-        if self.in_cell:
-            self.rows[-1][-1] += data
+        elements = [x for x in document_fromstring(text).iter() if isinstance(x.tag, str)]
+        self.tags = [(element.tag, dict(element.attrib)) for element in elements]
+        self.text = elements[0].text_content()
+        self.rows = [
+            [cell.text_content() for cell in element.iterchildren("th", "td")]
+            for element in elements
+            if element.tag == "tr"
+        ]
 
     def row(self, *beginning: str) -> list[str]:
         (found,) = (row for row in self.rows if row[: len(beginning)] == list(beginning))

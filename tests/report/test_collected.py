@@ -1,0 +1,118 @@
+"""Results to commit and the table that is made of them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from run_folders import HEAD, LOG, START, write_run
+
+from fairseq_convattn.recipes.record import write_json
+from fairseq_convattn.report.__main__ import main
+
+BFLOAT16 = f"{START}fairseq_cli.train | {{'common': {{'fp16': False, 'bf16': True}}}}\n"
+ENVIRONMENT = {
+    "versions": {"torch": "2.13.0"},
+    "git": {"commit": "0123456789abcdef", "changed": True},
+    "processor": "A | B",
+    "gpus": [],
+    "variables": {"TORCH_HOME": "/home/someone"},
+}
+
+
+def full_run(folder: Path, **more) -> Path:
+    """A run with everything in its results that a real one has."""
+    scores = {"test BLEU": 41.5, "test BLEU, detokenised": 40.25}
+    run = write_run(folder, scores=scores, log=HEAD + BFLOAT16 + LOG.removeprefix(HEAD))
+    content = json.loads((run / "results.json").read_text())
+    content["scores"][1]["published"] = {}
+    content["command"] = (
+        f"python -m fairseq_convattn.recipes multi30k --mixer dynamic --source {folder}/raw "
+        f"--output={folder} -- --weight-norm l2 --finetune-from-model {folder}/model.pt"
+    )
+    stage = json.loads((run / "stages" / "train.json").read_text())
+    write_json({**stage, "environment": ENVIRONMENT}, run / "stages" / "train.json")
+    content["stages"] = {"train": {**stage, "environment": ENVIRONMENT}}
+    write_json(content | more, run / "results.json")
+    return run
+
+
+def cells(line: str) -> list[str]:
+    """Of a row, whose bars in texts are escaped and in code are not."""
+    kept = re.sub("`[^`]*`", lambda found: found[0].replace("|", "!"), line.replace(r"\|", "!"))
+    return [cell.strip().replace("!", "|") for cell in kept.strip("|").split("|")]
+
+
+def test_from_runs_to_a_table(tmp_path, capsys):
+    (tmp_path / "runs").mkdir()
+    run = full_run(tmp_path / "runs" / "multi30k-dynamic-seed1", unknown_key=1)
+    main([str(run), "--collect", str(tmp_path / "docs" / "results")])
+    (path,) = (tmp_path / "docs" / "results").iterdir()
+    assert path.name == "multi30k-dynamic-seed1.json"
+    assert "someone" not in path.read_text() and str(tmp_path) not in path.read_text()
+    collected = json.loads(path.read_text())
+    assert collected["validation_perplexity"] == [[200, 188.67], [300, 64.5]]
+    main(["--table", str(path)])
+    heads, _, paper, *others = map(cells, capsys.readouterr().out.splitlines())
+    assert not others  # the detokenised score is not the paper's
+    row = dict(zip(heads, paper, strict=True))
+    command = "python -m fairseq_convattn.recipes multi30k --mixer dynamic"
+    given = "--weight-norm l2 --finetune-from-model model.pt"
+    assert row == {
+        "corpus": "WMT16 English-German, big",
+        "system": f"dynamic, {given}, seed 1",
+        **{"parameters": "91,264", "updates": "300", "precision": "bfloat16"},
+        **{"metric": "test BLEU", "score": "41.50 [41.00, 42.00]"},
+        **{"published": "dynamic 29.70 (Wu et al. 2019)", "difference": "+11.80"},
+        "signature": "`BLEU|nrefs:1|case:mixed|tok:none|version:2.6.0`",
+        **{"time": "50 min", "machine": "A | B", "commit": "0123456, with changes"},
+        "command": f"`{command} -- {given}`",
+    }
+
+
+def test_all_scores_stand_where_none_is_published(tmp_path, capsys):
+    run = write_run(tmp_path / "a", scores={"one": 1.0, "two": 2.0}, published={})
+    content = json.loads((run / "results.json").read_text())
+    write_json(content | {"unconfirmed": "the schedule"}, run / "results.json")
+    main([str(run), "--collect", str(tmp_path)])
+    main(["--table", str(tmp_path / "a.json")])
+    *table, _, note = capsys.readouterr().out.splitlines()
+    assert "the schedule" in note
+    _, _, first, second = map(cells, table)
+    assert first[0] and first[5:8] == ["one", "1.00 [0.50, 1.50]", "–"]
+    assert not any(second[:5] + second[10:]) and second[5] == "two"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"smoke": True}, "is a smoke test"),
+        ({"scores": []}, "has no scores yet"),
+    ],
+)
+def test_runs_without_scores_that_count_are_not_collected(tmp_path, changes, message):
+    runs = [full_run(tmp_path / "good"), full_run(tmp_path / "bad", **changes)]
+    with pytest.raises(SystemExit, match=f"^error: .*bad {message}[^\n]*$"):
+        main([*map(str, runs), "--collect", str(tmp_path / "docs")])
+    assert not (tmp_path / "docs").exists()
+
+
+def test_collected_results_are_not_replaced(tmp_path):
+    run = full_run(tmp_path / "a")
+    (tmp_path / "a.json").write_text("mine")
+    with pytest.raises(SystemExit, match="a.json is there already"):
+        main([str(run), "--collect", str(tmp_path)])
+    assert (tmp_path / "a.json").read_text() == "mine"
+    with pytest.raises(SystemExit, match="^error: .*a.json is damaged"):
+        main(["--table", str(tmp_path / "a.json")])
+
+
+def test_the_documents_have_the_table_of_the_committed_results(capsys):
+    files = sorted(map(str, (ROOT / "docs" / "data" / "results").glob("*.json")))
+    if not files:
+        pytest.skip("docs/data/results has no results yet")
+    main(["--table", *files])
+    document = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    between = document.split("<!-- results: begin -->")[1].split("<!-- results: end -->")[0]
+    assert between.strip() == capsys.readouterr().out.strip()
