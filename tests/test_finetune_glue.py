@@ -118,11 +118,12 @@ def in_process(monkeypatch) -> list[list[str]]:
 
     def run(command: list[str], log: Path) -> None:
         commands.append(command)
+        log.touch()
         vars(checkpoint_utils.save_checkpoint).pop("best", None)
         arguments = options.parse_args_and_arch(options.get_training_parser(), command[1:])
         train_command.main(convert_namespace_to_omegaconf(arguments))
 
-    monkeypatch.setattr(finetuning, "_train", run)
+    monkeypatch.setattr(finetuning, "run_command", run)
     return commands
 
 
@@ -232,13 +233,13 @@ def test_scores_are_those_of_all_dev_examples(task, folder, roberta, tmp_path, i
 def test_an_interrupted_seed_continues(folder, roberta, tmp_path, in_process, monkeypatch, last):
     """Also where it was interrupted while fairseq copied the epoch's checkpoint to the last."""
     run = run_of("MRPC", folder, roberta, tmp_path / "out")
-    whole = finetuning._train
+    whole = finetuning.run_command
 
     def interrupted(command: list[str], log: Path) -> None:
         whole([*command, "--max-epoch", "1"], log)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finetuning, "_train", interrupted)
+    monkeypatch.setattr(finetuning, "run_command", interrupted)
     with pytest.raises(KeyboardInterrupt):
         finetune(run, [1])
     first = (tmp_path / "out" / "seed1" / "checkpoint1.pt").stat().st_mtime_ns
@@ -247,7 +248,7 @@ def test_an_interrupted_seed_continues(folder, roberta, tmp_path, in_process, mo
         state.write_bytes(state.read_bytes()[: state.stat().st_size // 2])
     elif last == "none":
         state.unlink()
-    monkeypatch.setattr(finetuning, "_train", whole)
+    monkeypatch.setattr(finetuning, "run_command", whole)
     seen = []
     monkeypatch.setattr(
         finetuning,
@@ -386,19 +387,22 @@ def test_the_best_epoch_is_kept(folder, roberta, tmp_path, monkeypatch, best):
         for epoch in (1, 2, 10, 11):
             (log.parent / f"checkpoint{epoch}.pt").touch()
         (log.parent / "checkpoint_last.pt").touch()
+        log.touch()
 
     def scored(task, checkpoint: Path, *_) -> Evaluation:
         epoch = int(checkpoint.stem.removeprefix("checkpoint"))
         scores = {"accuracy": 60.0, "f1": 80.0 if epoch >= best else 10.0 * epoch}
         return Evaluation(scores, epoch, 5 * epoch)
 
-    monkeypatch.setattr(finetuning, "_train", trained)
+    monkeypatch.setattr(finetuning, "run_command", trained)
     monkeypatch.setattr(finetuning, "evaluate", scored)
     finetune(run_of("MRPC", folder, roberta, tmp_path / "out"), [4])
     (seed,) = results(tmp_path / "out")["seeds"]
     assert (seed["epoch"], seed["updates"]) == (best, 5 * best)
     assert [one["epoch"] for one in seed["all_epochs"]] == [1, 2, 10, 11]
-    assert files(tmp_path / "out" / "seed4") == {f"checkpoint{best}.pt", "result.json"}
+    assert files(tmp_path / "out" / "seed4") == {
+        *(f"checkpoint{best}.pt", "result.json", "train.log")
+    }
 
 
 def test_the_dev_set_that_chooses_is_the_matched_one():

@@ -14,8 +14,9 @@ from fairseq_convattn.glue import binarising
 from fairseq_convattn.glue.binarising import Pieces, binarise
 from fairseq_convattn.glue.metrics import score
 from fairseq_convattn.glue.reading import read_examples
-from fairseq_convattn.glue.report import summary, table, write_json
+from fairseq_convattn.glue.report import summary, table
 from fairseq_convattn.glue.tasks import TASKS, GlueError
+from fairseq_convattn.run_records import write_json
 
 
 def refused_file(name: str, lines: list[str], folder: Path) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from .command import Command, Options, Stage, arguments
+from .command import Command, Options, Stage
 from .devices import Batch
 from .recipe import Recipe, Score
 from .settings import Settings, script, user_dir
@@ -79,22 +79,13 @@ class SequenceToSequence(Recipe):
         return Stage("generate", [self._generate(settings, test) for test in self.tests])
 
     def score(self, settings: Settings) -> Stage:
-        return Stage(
-            "score",
-            [
-                self._score(settings, test, scoring)
-                for test in self.tests
-                for scoring in test.scorings
-            ],
-        )
+        return Stage("score", [self._score(settings, *each) for each in self._scorings()])
 
     def scores(self, settings: Settings) -> list[Score]:
-        return [
-            score
-            for test in self.tests
-            for scoring in test.scorings
-            for score in _read_scores(settings, test, scoring)
-        ]
+        return [score for each in self._scorings() for score in _read_scores(settings, *each)]
+
+    def _scorings(self) -> list[tuple[TestSet, Scoring]]:
+        return [(test, scoring) for test in self.tests for scoring in test.scorings]
 
     def _generate(self, settings: Settings, test: TestSet) -> Command:
         decoding = dict(self.decoding)
@@ -102,12 +93,15 @@ class SequenceToSequence(Recipe):
             decoding |= {k: v for k, v in _SMOKE_LEAST.items() if k in decoding}
             decoding |= _SMOKE_DECODING
         return Command(
-            [
-                *("fairseq-generate", str(settings.binarised), "--user-dir", user_dir()),
-                *("--task", self.task, "--gen-subset", test.subset),
-                *("--path", str(self.model(settings)), *arguments(decoding)),
-                *("--required-batch-size-multiple", "1"),
-            ],
+            ["fairseq-generate", str(settings.binarised)],
+            {
+                "--user-dir": user_dir(),
+                "--task": self.task,
+                "--gen-subset": test.subset,
+                "--path": str(self.model(settings)),
+                **decoding,
+                "--required-batch-size-multiple": "1",
+            },
             stdout=_generated(settings, test),
             scaling=settings.devices.one(),
         )
@@ -116,12 +110,10 @@ class SequenceToSequence(Recipe):
         reference = str(settings.data / "text" / scoring.reference)
         # a binarised test set alone has its targets, which fairseq-generate prints
         known = settings.binarised != settings.data
+        compared = ("--reference", reference, *scoring.reference_options) if known else ()
         return Command(
-            [
-                *("python", script("score.py"), "--metric", *scoring.metric),
-                *(("--reference", reference, *scoring.reference_options) if known else ()),
-                *("--hypothesis", str(_generated(settings, test)), "--format", "json"),
-            ],
+            ["python", script("score.py"), "--metric", *scoring.metric, *compared],
+            {"--hypothesis": str(_generated(settings, test)), "--format": "json"},
             stdout=_scores(settings, test, scoring),
         )
 
