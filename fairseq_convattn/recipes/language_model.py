@@ -22,9 +22,9 @@ _SHRUNK = {
 _SMOKE_EVALUATION = {
     "--tokens-per-sample": "128",
     "--max-tokens": "1024",
-    "--context-window": "64",
     "--num-workers": "0",
 }
+_SMOKE_CONTEXT = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +96,11 @@ class LanguageModel(Recipe):
 
     def _evaluation(self, settings: Settings, name: str) -> Options:
         options = {**self.evaluation, **self.other_evaluations.get(name, {})}
-        shrunk = _SMOKE_EVALUATION if settings.smoke else {}
-        return {option: shrunk.get(option, value) for option, value in options.items()}
+        if not settings.smoke:
+            return options
+        if context := options.get("--context-window"):
+            options["--context-window"] = str(min(int(context), _SMOKE_CONTEXT))
+        return {option: _SMOKE_EVALUATION.get(option, value) for option, value in options.items()}
 
 
 def _output(settings: Settings, name: str) -> Path:

@@ -35,6 +35,7 @@ class Scoring:
         reference: the file of the prepared data's ``text`` that it is compared with.
         metric: of scripts/score.py, with options.
         reference_options: those that are about this file, left out where there is none.
+        baseline: the file of ``text`` that is scored instead of what was generated.
         published: the paper's figures by mixer, for each score that the metric gives.
         name: what distinguishes it from the paper's, which has none.
     """
@@ -44,6 +45,7 @@ class Scoring:
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     name: str = ""
     reference_options: Sequence[str] = ()
+    baseline: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,19 @@ class SequenceToSequence(Recipe):
         return Stage("generate", [self._generate(settings, test) for test in self.tests])
 
     def score(self, settings: Settings) -> Stage:
-        return Stage("score", [self._score(settings, *each) for each in self._scorings()])
+        return Stage("score", [self._score(settings, *each) for each in self._scorings(settings)])
 
     def scores(self, settings: Settings) -> list[Score]:
-        return [score for each in self._scorings() for score in _read_scores(settings, *each)]
+        scorings = self._scorings(settings)
+        return [score for each in scorings for score in _read_scores(settings, *each)]
 
-    def _scorings(self) -> list[tuple[TestSet, Scoring]]:
-        return [(test, scoring) for test in self.tests for scoring in test.scorings]
+    def _scorings(self, settings: Settings) -> list[tuple[TestSet, Scoring]]:
+        return [
+            (test, scoring)
+            for test in self.tests
+            for scoring in test.scorings
+            if _has_text(settings) or not scoring.baseline
+        ]
 
     def _generate(self, settings: Settings, test: TestSet) -> Command:
         decoding = dict(self.decoding)
@@ -107,15 +115,20 @@ class SequenceToSequence(Recipe):
         )
 
     def _score(self, settings: Settings, test: TestSet, scoring: Scoring) -> Command:
-        reference = str(settings.data / "text" / scoring.reference)
-        # a binarised test set alone has its targets, which fairseq-generate prints
-        known = settings.binarised != settings.data
-        compared = ("--reference", reference, *scoring.reference_options) if known else ()
+        text = settings.data / "text"
+        reference = ("--reference", str(text / scoring.reference), *scoring.reference_options)
+        compared = reference if _has_text(settings) else ()
+        hypothesis = text / scoring.baseline if scoring.baseline else _generated(settings, test)
         return Command(
             ["python", script("score.py"), "--metric", *scoring.metric, *compared],
-            {"--hypothesis": str(_generated(settings, test)), "--format": "json"},
+            {"--hypothesis": str(hypothesis), "--format": "json"},
             stdout=_scores(settings, test, scoring),
         )
+
+
+def _has_text(settings: Settings) -> bool:
+    """A binarised test set alone has only its targets, which fairseq-generate prints."""
+    return settings.binarised != settings.data
 
 
 def _generated(settings: Settings, test: TestSet) -> Path:

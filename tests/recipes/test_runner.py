@@ -86,9 +86,7 @@ def test_continues_where_the_run_was_interrupted(tmp_path, where, number):
         assert process.exitcode != 0
         assert not (tmp_path / f"{where}.out").exists()
         if number == signal.SIGKILL:
-            with pytest.raises(
-                BlockingIOError, match="another run .* .process .*; wait for"
-            ):
+            with pytest.raises(BlockingIOError, match="another run .* .process .*; wait for"):
                 run(tmp_path, stages)
             go.touch()
             with open(tmp_path / "lock") as lock:
