@@ -13,7 +13,6 @@ from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.architectures.registration import TASK_MODELS
 from fairseq_convattn.recipes import catalogue, devices
 from fairseq_convattn.recipes.__main__ import _PRECISIONS, _SET_BY_THE_RECIPE, main
-from fairseq_convattn.recipes.sequence_to_sequence import Translation
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -47,28 +46,16 @@ def test_the_commands_are_those_that_were_reviewed(capsys, name):
     assert found == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.parametrize("name", catalogue.names())
-def test_any_mixer_changes_the_architecture_and_the_folder_alone(capsys, name):
-    recipe = catalogue.recipe(name)
-    own = "\n".join(dry_run(capsys, name, "--gpus", recipe.batch.workers))
-    for mixer, architecture in ARCHITECTURE_NAMES.items():
-        lines = dry_run(capsys, name, "--mixer", mixer, "--gpus", recipe.batch.workers)
-        assert option(lines, "--arch") == architecture.format(recipe.shape)
-        own_architecture = ARCHITECTURE_NAMES[recipe.mixer].format(recipe.shape)
-        expected = own.replace(f"{name}-{recipe.mixer}-", f"{name}-{mixer}-")
-        expected = expected.replace(
-            f"--arch {own_architecture}", f"--arch {option(lines, '--arch')}"
-        )
-        expected = expected.replace(f"), {recipe.mixer}, seed", f"), {mixer}, seed")
-        assert without_architecture(lines) == without_architecture(expected.splitlines())
+def test_another_mixer_is_another_architecture_and_another_folder(capsys):
+    lines = dry_run(capsys, "gbw", "train", "--mixer", "tisa")
+    assert option(lines, "--arch") == ARCHITECTURE_NAMES["tisa"].format("lm_gbw")
+    assert option(lines, "--save-dir") == "runs/gbw-tisa-seed1/checkpoints"
 
 
-def without_architecture(lines: list[str]) -> list[str]:
-    return [line for line in lines if not line.startswith("# --arch ")]
-
-
-@pytest.mark.parametrize("name", catalogue.names())
-@pytest.mark.parametrize("mixer", ["dynamic", "attention", "tisa"])
+@pytest.mark.parametrize(
+    ("name", "mixer"),
+    [("cnn_dm", "dynamic"), ("wmt16_en_de", "attention"), ("gbw", "tisa"), ("bert_small", "tisa")],
+)
 def test_what_an_architecture_is_stands_beside_it(capsys, name, mixer):
     """As options: fairseq-train understands the same without it."""
     lines = dry_run(capsys, name, "train", "--mixer", mixer)
@@ -91,23 +78,6 @@ def test_what_an_architecture_is_stands_beside_it(capsys, name, mixer):
 def text(value: object) -> str:
     """A list as the command line has it."""
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def test_the_scripts_that_recipes_run_are_there():
-    for name in catalogue.names():
-        text = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
-        for script in re.findall(r"scripts/\w+\.(?:sh|py)", text):
-            assert (ROOT / script).is_file(), f"{name} runs {script}"
-
-
-@pytest.mark.parametrize(("gpus", "nodes", "update_freq"), [(1, 1, 128), (8, 1, 16), (8, 4, 4)])
-def test_tokens_per_update_are_the_papers(capsys, gpus, nodes, update_freq):
-    lines = dry_run(capsys, "wmt16_en_de", "train", "--gpus", gpus, "--nodes", nodes)
-    (launched, *_) = (line for line in lines if "fairseq-train" in line)
-    assert f"--update-freq {update_freq} " in launched
-    assert f"--distributed-world-size {gpus * nodes} " in launched
-    assert gpus * nodes * 3584 * update_freq == 458_752
-    assert any(line.startswith("# 458,752 tokens an update") for line in lines)
 
 
 def test_several_machines_are_started_by_torchrun_or_slurm(capsys):
@@ -216,12 +186,6 @@ def test_sharding(capsys):
     assert not [line for line in lines if "--bf16" in line]
 
 
-def test_a_smoke_test_is_not_told_of_gpus(capsys):
-    told = "# --gpus N has the commands for GPUs"
-    assert told in dry_run(capsys, "multi30k", "train")
-    assert told not in dry_run(capsys, "multi30k", "train", "--smoke")
-
-
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -244,40 +208,19 @@ def test_what_cannot_work_is_one_line_before_any_work(arguments, error):
         main([name, "--dry-run", *options])
 
 
-@pytest.mark.parametrize("name", catalogue.names())
-def test_translations_are_scored_as_the_paper_does_and_by_sacrebleu(capsys, name):
-    if not isinstance(catalogue.recipe(name), Translation):
-        return
-    lines = [line for line in dry_run(capsys, name, "score") if "score.py" in line]
-    tokenised = [line for line in lines if "--tokenize none" in line]
-    detokenised = [line for line in lines if "--detokenize" in line]
-    assert len(tokenised) == len(detokenised) == len(catalogue.recipe(name).tests)
-    assert sorted(lines) == sorted(tokenised + detokenised)
-    assert all(("--compound-split" in line) == ("wmt16_en_de" in name) for line in tokenised)
-    assert len({line.partition(" > ")[2] for line in lines}) == len(lines)
-
-
 def test_unknown_names(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--dry-run"])
+    assert capsys.readouterr().err.endswith(" are required: RECIPE\n")
     for arguments in (["nonsense"], ["multi30k", "nonsense"], ["multi30k", "--mixer", "nonsense"]):
         with pytest.raises(SystemExit, match="2"):
             main(arguments)
         assert "nonsense" in capsys.readouterr().err
 
 
-def test_the_recipe_alone_is_required(capsys):
-    for arguments in ([], ["--dry-run"], ["--mixer", "dynamic"]):
-        with pytest.raises(SystemExit, match="2"):
-            main(arguments)
-        assert capsys.readouterr().err.endswith(" are required: RECIPE\n")
-
-
 def test_a_corpus_that_nobody_offers_is_asked_for(capsys, tmp_path):
-    """Of exactly those recipes whose script refuses to run without a local copy."""
-    for name in catalogue.names():
+    for name in ("wmt17_zh_en", "bert_small", "iwslt14_de_en_low"):
         asked = [line for line in dry_run(capsys, name, "prepare") if "needs --source DIR" in line]
-        script = ROOT / "scripts" / catalogue.recipe(name).prepare_script[0]
-        refuses = "--source DIR is needed" in script.read_text(encoding="utf-8")
-        assert len(asked) == refuses, name
-        assert all(line.startswith("# prepare: needs --source DIR, with ") for line in asked)
+        assert [line.startswith("# prepare: needs --source DIR, with ") for line in asked] == [True]
         for options in (["--source", tmp_path], ["--smoke"]):
             assert "needs --source" not in "\n".join(dry_run(capsys, name, "prepare", *options))

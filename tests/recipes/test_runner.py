@@ -70,8 +70,10 @@ def test_continues_where_a_command_failed(tmp_path, capsys, where):
     assert_each_ran_once(tmp_path)
 
 
-@pytest.mark.parametrize("where", STAGES)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("where", "number"),
+    [("prepare", signal.SIGINT), ("score", signal.SIGINT), ("train", signal.SIGKILL)],
+)
 @pytest.mark.usefixtures("interruptible")
 def test_continues_where_the_run_was_interrupted(tmp_path, where, number):
     """The command lives in a session of its own: SIGINT ends it with the run, and where the run
@@ -183,13 +185,6 @@ def test_stages_have_an_order(tmp_path):
     with pytest.raises(RecipeError, match="average is done and train before it is not; remove"):
         run(tmp_path, stages)
     assert_each_ran_once(tmp_path)
-
-
-def test_a_stage_without_commands_needs_nothing(tmp_path, capsys):
-    stages = five_stages(tmp_path)
-    stages[2] = Stage("average", note="the best one is used")
-    run(tmp_path, stages)
-    assert "average: nothing to do, the best one is used" in capsys.readouterr().out
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
