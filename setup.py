@@ -10,6 +10,8 @@ version = re.search(r'^__version__ = "(.+)"$', package, re.MULTILINE)
 kernels = "fairseq_convattn/ops/native"
 checksum = runpy.run_path(str(root / kernels / "sources.py"))["checksum"](root / kernels)
 
+glue = ["scikit-learn>=1.3,<2", "scipy>=1.11,<2"]
+
 setup(
     name="fairseq_convattn",
     version=version[1],
@@ -37,15 +39,15 @@ setup(
         "sacrebleu>=2.4,<3",
         "rouge-score>=0.1.2,<0.2",
         "sentencepiece>=0.2,<0.3",
-        "scikit-learn>=1.3,<2",
-        "scipy>=1.11,<2",
     ],
     extras_require={
         "test": [
             *("pytest", "pytest-xdist", "ruff", "matplotlib", "jinja2"),
             *("subword-nmt", "sacremoses", "jieba"),
             "triton; sys_platform == 'linux'",
+            *glue,
         ],
+        "glue": glue,
         "recipes": ["subword-nmt", "sacremoses", "jieba"],
         "benchmark": ["matplotlib"],
         "analysis": ["matplotlib"],

@@ -1,15 +1,23 @@
 """Commands that end with the process that has started them."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+_LAST_LINES = 20
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+class CommandFailed(Exception):
+    """A command has failed; the message says in one line which, and where its log is."""
 
 
 def exit_on_signals() -> None:
@@ -26,32 +34,83 @@ def exit_on_signals() -> None:
             signal.signal(number, leave)
 
 
+def run(words: Sequence[str], log: Path, output: Path | None = None, logs_too: bool = False) -> int:
+    """Run a command that finds this Python's programs and this package, installed or not.
+
+    Args:
+        log: the file to which its output is appended.
+        output: a file that gets its standard output instead, complete or not at all.
+        logs_too: whether that file gets its standard error, too.
+
+    Returns:
+        The most memory that one of its processes had, in bytes.
+
+    Raises:
+        CommandFailed: it fails; its last lines are printed, unless the last one says why.
+    """
+    with open(log, "a", encoding="utf-8") as log_file:
+        log_file.write(f"+ {shlex.join(words)}\n")
+        log_file.flush()
+        if output is None:
+            return _run(words, log_file, log_file)
+        partial = output.with_name(f"{output.name}.partial")
+        with open(partial, "w", encoding="utf-8") as file:
+            memory = _run(words, file, file if logs_too else log_file)
+        os.replace(partial, output)
+        return memory
+
+
+def _run(words: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:
+    streams = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
+    with running(words, **streams, env=os.environ | _search_paths()) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        log = Path(stderr.name)
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+        if lines and lines[-1].startswith("error: "):
+            raise CommandFailed(f"{lines[-1].removeprefix('error: ')} (log: {log})")
+        print(*lines, sep="\n", file=sys.stderr)
+        raise CommandFailed(f"{words[0]} failed; its log is {log}")
+    return usage.ru_maxrss * 1024
+
+
+def _search_paths() -> dict[str, str]:
+    first = {"PATH": Path(sys.executable).parent, "PYTHONPATH": _ROOT}
+    return {
+        name: os.pathsep.join(filter(None, (str(path), os.environ.get(name))))
+        for name, path in first.items()
+    }
+
+
 @contextmanager
 def running(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
     """A command that gets SIGTERM, with all that it has started, if the block raises.
 
-    It shares what this process has open and lets be inherited, as the lock of a folder.
+    It inherits what this process has open and lets be inherited, such as a folder's lock.
 
     Args:
         options: further ones for ``subprocess.Popen``.
     """
     process = None
     try:
-        with _signals_held_back():
+        with _signals_deferred():
             process = subprocess.Popen(words, close_fds=False, start_new_session=True, **options)
         yield process
     except BaseException:
         if process:
-            with _signals_held_back(), suppress(ProcessLookupError):
+            with _signals_deferred(), suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait()
         raise
 
 
 @contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """Have them come when the block is over, as one between a command's start and its being known
-    here, or before it is ended, would leave it behind. A command would inherit a mask."""
+def _signals_deferred() -> Iterator[None]:
+    """Defers signals until the block ends, so that no command is orphaned.
+
+    A command would inherit a signal mask, so handlers are replaced instead.
+    """
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in _ENDING}
     handlers = {number: handler for number, handler in before.items() if callable(handler)}

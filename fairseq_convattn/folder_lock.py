@@ -14,20 +14,25 @@ _SECONDS_TO_END = 10
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, as do commands that share what this process has open.
+    """Hold the lock of a folder. The commands that this process runs hold it, too.
 
-    They may outlive this process and keep others out. One that ends in order waits until what
-    they had started has ended, so that the next run can begin at once.
+    So they keep other runs out if this process is killed. When the block ends, wait until the
+    commands have ended, so that the next run can begin at once. The file ``lock`` stays.
 
     Raises:
         BlockingIOError: another run holds it.
     """
     path = folder / "lock"
-    with open(path, "w") as lock:
-        if not _take(lock) or not _is_at(path, lock):
+    with open(path, "a+", encoding="ascii") as lock:
+        if not _take(lock):
+            lock.seek(0)
             raise BlockingIOError(
-                f"another run is writing to {folder}; wait for it or choose another with --output"
+                f"another run is writing to {folder} ({lock.read() or 'of an unknown process'}); "
+                "wait for it or choose another with --output"
             )
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {os.uname().nodename}")
+        lock.flush()
         os.set_inheritable(lock.fileno(), True)
         try:
             yield
@@ -38,8 +43,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _wait_until_free(path: Path) -> None:
     end = time.monotonic() + _SECONDS_TO_END
-    # NFS locks for one process alone only what that may write to
-    with suppress(OSError), open(path, "r+") as lock:
+    with suppress(OSError), open(path, "r+") as lock:  # NFS locks only what may be written to
         while not _take(lock):
             if time.monotonic() > end:
                 print(f"note: {path.parent} is still in use by a command", file=sys.stderr)
@@ -53,11 +57,3 @@ def _take(lock: TextIO) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _is_at(path: Path, file: TextIO) -> bool:
-    """Whether it is still there: a run that was refused may have removed it."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False

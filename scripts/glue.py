@@ -10,7 +10,7 @@ from pathlib import Path
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)  # before fairseq, which logs while it is imported
 
-from fairseq_convattn.child_processes import exit_on_signals
+from fairseq_convattn.child_processes import CommandFailed, exit_on_signals
 from fairseq_convattn.glue.binarising import Pieces, binarise
 from fairseq_convattn.glue.finetuning import Run, finetune
 from fairseq_convattn.glue.tasks import TASKS, GlueError
@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     try:
         (run_binarise if options.command == "binarise" else run_finetune)(options, extra)
-    except (GlueError, OSError) as error:
+    except (GlueError, CommandFailed, OSError) as error:
         sys.exit(f"error: {error}")
 
 

@@ -10,22 +10,27 @@ SPLIT   train, valid or test: 300, 20 or 20 lines
 SIDE    source, or target: its words one by one, reversed
 FORMAT  lines (default); sgm or xml, a <seg> each; tags, as the training files of IWSLT have them;
         tab, both sides of a line in one file; TASK of GLUE in capitals, a .tsv of it; or stories,
-        a list of addresses whose articles are written beside it, to cnn/stories
+        a list of addresses whose articles are written beside it, to cnn/stories; or dialogues,
+        a JSON list of them with summaries, which DIR may have in samsum.zip
 """
 
 import argparse
 import gzip
 import hashlib
+import itertools
+import json
 import os
 import random
 import shutil
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
 LINES = {"train": 300, "valid": 20, "test": 20}
 STORIES = {"train": 40, "valid": 8, "test": 8}
+DIALOGUES = {"train": 24, "valid": 8, "test": 8}
 SYLLABLES = ("ba", "de", "fi", "go", "ku", "la", "me", "no", "ri", "so", "tu", "va")
 
 
@@ -82,6 +87,22 @@ def write_stories(folder: Path, urls: Path, split: str, source: Path | None) -> 
         (stories / name).write_text(story + "\n", encoding="utf-8")
 
 
+def dialogues(source: Path | None, file: str, split: str) -> list[dict[str, str]]:
+    """Dialogues of three turns with summaries, or the first ones of ``source``."""
+    if source is None:
+        return [
+            {"id": str(i), "summary": side_of(words, "target"), "dialogue": "\r\n".join(turns)}
+            for i, words in enumerate(sentences(split, DIALOGUES[split]))
+            for turns in [[f"{name}: {side_of(words, 'source')}" for name in ("Ann", "Bo", "Ann")]]
+        ]
+    if (source / "samsum.zip").exists():
+        with zipfile.ZipFile(source / "samsum.zip") as archive:
+            text = archive.read(f"samsum/{file}")
+    else:
+        text = find(source, file).read_bytes()
+    return json.loads(text)[: DIALOGUES[split]]
+
+
 def find(source: Path, file: str) -> Path:
     """A file of ``source``: at its place in the release, or at the top; plain or compressed.
 
@@ -96,7 +117,7 @@ def find(source: Path, file: str) -> Path:
 
 
 def beginning(source: Path, file: str, form: str, count: int) -> list[str]:
-    """The first lines of a file of ``source``; of markup, all of it.
+    """The first lines of a file of ``source``; of markup, the first ones with a <seg>.
 
     Raises:
         OSError: it is not there or cannot be read.
@@ -106,11 +127,8 @@ def beginning(source: Path, file: str, form: str, count: int) -> list[str]:
     marked_up = form in ("sgm", "xml")
     try:
         with opened(path, "rt", encoding="utf-8", newline="\n") as lines:
-            return [
-                line.rstrip("\n")
-                for number, line in enumerate(lines)
-                if marked_up or number < count
-            ]
+            wanted = (line for line in lines if not marked_up or "<seg" in line)
+            return [line.rstrip("\n") for line in itertools.islice(wanted, count)]
     except (EOFError, ValueError) as error:
         raise OSError(f"{path} cannot be read: {error}") from None
 
@@ -123,6 +141,9 @@ def write(folder: Path, files: Iterable[tuple[str, str]], source: Path | None) -
         form_name = form[0] if form else "lines"
         if form_name == "stories":
             write_stories(folder, path, split, source)
+            continue
+        if form_name == "dialogues":
+            path.write_text(json.dumps(dialogues(source, file, split)), encoding="utf-8")
             continue
         top = Path(file).parts[0]
         lacks_folder = (

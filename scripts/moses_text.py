@@ -54,6 +54,8 @@ def tokeniser(
         tokenize = MosesTokenizer(language).tokenize
         options = {"aggressive_dash_splits": aggressive, "return_str": True}
         steps += [functools.partial(tokenize, **options)]
+        # of a line's end Moses splits any full stop, sacremoses none after an abbreviation
+        steps += [functools.partial(re.compile(r"(?<=[^\s.])\.$").sub, " .")]
     if lower:
         steps += [str.lower]
     return lambda line: " ".join(

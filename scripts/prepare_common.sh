@@ -131,7 +131,7 @@ finish() {
 
 # obtain NAME ADDRESS [SUM]: sets obtained to the path of a file of the release, which --source or
 # ADDRESS/ has; a download is kept for another run if it can be checked. SUM is its SHA-256 or,
-# where its publisher has no other, its MD5.
+# where its publisher has no other, its MD5 or the name of its git blob.
 obtain() { obtain_from "$1" "$2/$1" "${3:-}"; }
 
 # obtain_from NAME URL [SUM]: the same of a file that has another name where it is downloaded;
@@ -205,9 +205,13 @@ download() {
     die "cannot download $1; is there a network? Then run again; a local copy works with --source DIR"
 }
 
-kind_of_sum() { [ ${#1} -eq 32 ] && echo MD5 || echo SHA-256; } # SUM
+kind_of_sum() { case ${#1} in 32) echo MD5 ;; 40) echo "git blob" ;; *) echo SHA-256 ;; esac; } # SUM
+
+# git_blob FILE: the name that git has for its content
+git_blob() { { printf 'blob %s\0' "$(wc -c <"$1")"; cat "$1"; } | sha1sum | cut -d ' ' -f 1; }
 
 has_sum() { # FILE SUM
+  [ ${#2} -ne 40 ] || { [ "$(git_blob "$1")" = "$2" ]; return; }
   local program=sha256sum
   [ ${#2} -ne 32 ] || program=md5sum
   [ -z "$2" ] || [ "$($program <"$1")" = "$2  -" ]

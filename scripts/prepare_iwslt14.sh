@@ -7,7 +7,8 @@ source "$scripts/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_iwslt14.sh [--source DIR | --mirror URL] [--output DIR] [--sample]
+usage: bash scripts/prepare_iwslt14.sh [--low] [--source DIR | --mirror URL] [--output DIR]
+         [--sample]
 
 Downloads the talks of IWSLT14, tokenises (by sacremoses, Moses' port) and lower-cases them, drops
 pairs of more than 175 tokens or of odd lengths, learns one BPE of 10,000 merges over both languages
@@ -15,37 +16,91 @@ and runs fairseq-preprocess with a dictionary for each, as fairseq's recipe does
 sentence is valid; test is dev2010, dev2012, tst2010, tst2011 and tst2012, and DIR/text has it as it
 was released, too (test.raw). Needs subword-nmt and sacremoses.
 
+  --low          a low-resource training set of 27,517 pairs, which has no download: --source has
+                 tok/train.low.de, .en and tok/valid.de, .en, tokenised and lower-cased, and
+                 raw/IWSLT14.TED*.de.xml, .en.xml, plain or .gz
   --source DIR   a local copy instead of the download: de-en.tgz, or train.tags.de-en.de, .en
                  and IWSLT14.TED*.de.xml, .en.xml, in DIR or DIR/de-en
 END
-  shared_options data/iwslt14
+  shared_options 'data/iwslt14, or data/iwslt14_low for --low'
 }
 
+low="" others=()
+for argument in "$@"; do
+  if [ "$argument" = --low ]; then low=yes; else others+=("$argument"); fi
+done
+
 subfolder=de-en
-read_options data/iwslt14 "$@"
+read_options "data/iwslt14${low:+_low}" "${others[@]}"
+[ -z "$low" ] || [ -n "$source_dir" ] || die "--source DIR is needed: nobody offers the low-resource set for download"
 require_tools fairseq-preprocess python subword-nmt
 python -c "import sacremoses" 2>/dev/null || die "sacremoses is not installed (pip install sacremoses)"
 
 archive=de-en.tgz
-# Nobody publishes a checksum: what is checked are the numbers of lines that fairseq's script
-# prints, before and after its cleaning.
 address=https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
+# git blobs of the archive and of what fairseq's script makes of the training set, as they have
+# been committed to public repositories; the numbers of lines are those that the script prints
+sum=aa8c3f40f8836f1d43701448f94fe7e230082b4c
+declare -A fairseqs=(
+  [text/train.de]=30660ed508af1be868cfd3f09a0bd7d71b4517c6
+  [text/train.en]=3b48a76e28ede930fd5e177dce14686147a10ee3
+  [bpe/train.de]=f0a0c7d52fa302aed605f8e0fabe10217cf7b336
+  [bpe/train.en]=6cec12532b28da3d5f9b7251f8011f6d84604738
+)
 raw_lines=174443
 published=167522
 test_lines=6750
+low_lines=27517
+valid_lines=7283
 tests=(TED.dev2010 TEDX.dev2012 TED.tst2010 TED.tst2011 TED.tst2012)
 
-require_in_source train.tags.de-en.de "$archive"
+if [ -n "$low" ]; then
+  for language in de en; do
+    for file in tok/{train.low,valid}."$language" raw/IWSLT14.TED.dev2010.de-en."$language".xml; do
+      require_in_source "$file" "$file.gz"
+    done
+  done
+else
+  require_in_source train.tags.de-en.de "$archive"
+fi
 begin
 
 tokenise() { # LANGUAGE
   python "$scripts/moses_text.py" tokenise --language "$1" --lower
 }
 
-write_text() {
-  local language name pairs raw
+# write_test LANGUAGE: the test set, as released and as tokens
+write_test() {
+  local name
+  for name in "${tests[@]}"; do
+    name=IWSLT14.$name.de-en.$1.xml
+    if [ -n "$low" ]; then
+      located=$(in_source "raw/$name"{,.gz}) || die "no raw/$name in $source_dir"
+    else
+      locate "$name" "$archive" "$address" "$sum"
+    fi
+    segments <(plain "$located") >>"$part/test.raw.$1"
+  done
+  tokenise "$1" <"$part/test.raw.$1" >"$part/test.$1"
+  check_text "$part/test.$1" "$test_lines"
+}
+
+write_low_text() {
+  local language
   for language in de en; do
-    locate "train.tags.de-en.$language" "$archive" "$address"
+    plain "$(in_source "tok/train.low.$language"{,.gz})" >"$part/train.$language"
+    plain "$(in_source "tok/valid.$language"{,.gz})" >"$part/valid.$language"
+    check_text "$part/train.$language" "$low_lines"
+    check_text "$part/valid.$language" "$valid_lines"
+    write_test "$language"
+  done
+  check_pairs "$part/train.de" "$part/train.en"
+}
+
+write_text() {
+  local language pairs raw
+  for language in de en; do
+    locate "train.tags.de-en.$language" "$archive" "$address" "$sum"
     raw=$part/train.tags.de-en.$language
     grep -v -e '<url>' -e '<talkid>' -e '<keywords>' "$located" |
       sed -e 's/<\/\?title>//g' -e 's/<\/\?description>//g' >"$raw"
@@ -53,12 +108,7 @@ write_text() {
     echo "tokenising train.$language"
     tokenise "$language" <"$raw" >"$part/all.$language"
     rm "$raw"
-    for name in "${tests[@]}"; do
-      locate "IWSLT14.$name.de-en.$language.xml" "$archive" "$address"
-      segments "$located" >>"$part/test.raw.$language"
-    done
-    tokenise "$language" <"$part/test.raw.$language" >"$part/test.$language"
-    check_text "$part/test.$language" "$test_lines"
+    write_test "$language"
   done
   python "$scripts/moses_text.py" clean "$part"/all.{de,en} "$part"/clean.{de,en} --longest 175
   pairs=$(wc -l <"$part/clean.de")
@@ -91,9 +141,24 @@ write_bin() {
   done
 }
 
-stage text write_text
-rm -rf "$release"
+# compare FOLDER: say whether the training set in it is fairseq's own
+compare() {
+  local file
+  [ -z "$low$sample" ] || return 0
+  for file in "$1"/train.{de,en}; do
+    if has_sum "$work/$file" "${fairseqs[$file]}"; then
+      echo "$file is fairseq's own, byte for byte"
+    else
+      echo "note: $file differs from fairseq's own"
+    fi
+  done
+}
+
+stage text "write_${low:+low_}text"
+compare text
+rm -rf "$release" "$work/download"
 stage bpe write_bpe
+compare bpe
 stage bin write_bin
 finish
 echo "ready: $output/bin ($(types "$output/bin/dict.de.txt") and $(types "$output/bin/dict.en.txt"))"

@@ -89,21 +89,6 @@ def test_says_what_it_does_not_wait_for(tmp_path, waits, capsys, monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("made_anew", [False, True])
-def test_a_lock_that_was_removed_is_not_held(tmp_path, monkeypatch, made_anew):
-    flock = fcntl.flock
-
-    def late(file, operation):
-        (tmp_path / "lock").unlink()
-        if made_anew:
-            (tmp_path / "lock").touch()
-        flock(file, operation)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(BlockingIOError, match="another run"), locked(tmp_path):
-        pytest.fail("nobody else sees it")
-
-
 def test_file_systems_that_lock_only_what_may_be_written(tmp_path, monkeypatch):
     """As NFS does."""
     left = []

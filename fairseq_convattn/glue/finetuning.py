@@ -1,16 +1,8 @@
 """Fine-tuning a pre-trained model on one task with several seeds."""
 
-import hashlib
-import importlib.metadata
-import json
-import os
-import platform
 import re
 import shlex
-import shutil
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,16 +13,18 @@ from fairseq.data import Dictionary
 import fairseq_convattn
 
 from ..checkpoints.recovery import restore_last
-from ..child_processes import running
+from ..child_processes import run as run_command
 from ..folder_lock import locked
+from ..run_records import difference, read_json, sha256, versions, write_json
 from ..training_options import refusal
 from .evaluation import evaluate, example_lengths
+from .metrics import require_libraries
 from .pretrained import Pretrained, read_pretrained
-from .report import summary, table, write_json
+from .report import summary, table
 from .tasks import TASKS, GlueError, GlueTask
 
 _WARMUP = 0.1
-_LAST_LINES = 20
+_LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
 
 
 class Run(NamedTuple):
@@ -60,8 +54,10 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
     Raises:
         BlockingIOError: another run is writing to ``output``.
         GlueError: model, data and options do not fit, ``output`` holds results of others, or
-            training fails.
+            scikit-learn or scipy is not installed.
+        CommandFailed: training fails.
     """
+    require_libraries()
     pretrained = read_pretrained(run.model)
     data = run.data / run.task
     task = TASKS[run.task]
@@ -114,10 +110,10 @@ def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -
         "task": run.task,
         "metrics": list(TASKS[run.task].metrics),
         "model": str(run.model),
-        "model_sha256": _sha256(run.model),
+        "model_sha256": sha256(run.model),
         "architecture": pretrained.architecture,
         "data": str(run.data / run.task),
-        "dictionary_sha256": _sha256(run.data / run.task / "input0" / "dict.txt"),
+        "dictionary_sha256": sha256(run.data / run.task / "input0" / "dict.txt"),
         "examples": {subset: len(tokens) for subset, tokens in lengths.items()},
         "cut": {subset: sum(n > positions for n in tokens) for subset, tokens in lengths.items()},
         "lr": run.lr,
@@ -128,11 +124,6 @@ def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -
     }
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _require_same(settings: dict[str, Any], output: Path) -> None:
     path = output / "settings.json"
     if not path.exists():
@@ -140,13 +131,13 @@ def _require_same(settings: dict[str, Any], output: Path) -> None:
             raise GlueError(f"{output} is not empty; choose another folder with --output")
         write_json(settings, path)
         return
-    before = json.loads(path.read_text(encoding="utf-8"))
-    for name, value in settings.items():
-        if name not in ("model", "data") and before.get(name) != value:
-            raise GlueError(
-                f"{output} has results with {name} {before.get(name)}, not {value}; "
-                "choose another folder with --output"
-            )
+    places = ("model", "data")  # they may move
+    before, now = (
+        {name: value for name, value in each.items() if name not in places}
+        for each in (read_json(path), settings)
+    )
+    if found := difference(before, now):
+        raise GlueError(f"{output} has results with {found}; choose another folder with --output")
 
 
 def _finetune_seed(
@@ -162,7 +153,10 @@ def _finetune_seed(
     restore_last(folder)
     command = _command(run, pretrained, len(lengths["train"]), seed, folder)
     print(f"seed {seed}, log in {folder / 'train.log'}\n+ {shlex.join(command)}", flush=True)
-    _train(command, folder / "train.log")
+    log = folder / "train.log"
+    run_command(command, log)
+    for epoch, loss in _LOSS.findall(log.read_text(encoding="utf-8", errors="replace")):
+        print(f"  epoch {epoch}: training loss {loss}", flush=True)
     evaluations = []
     for checkpoint in _checkpoints(folder):
         found = evaluate(TASKS[run.task], checkpoint, run.data / run.task, run.batch_size)
@@ -175,7 +169,8 @@ def _finetune_seed(
         **best,
         "all_epochs": [{"epoch": one["epoch"], "scores": one["scores"]} for one in evaluations],
         "command": shlex.join(command),
-        "versions": _versions(),
+        "versions": versions(("torch", "scikit-learn", "scipy"))
+        | {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"},
     }
     write_json(record, result)
     for checkpoint in folder.glob("checkpoint*.pt"):
@@ -184,20 +179,15 @@ def _finetune_seed(
 
 
 def _finished_seeds(output: Path) -> list[dict[str, Any]]:
-    files = output.glob("seed*/result.json")
-    done = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    done = map(read_json, output.glob("seed*/result.json"))
     return sorted(done, key=lambda one: one["seed"])
 
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Those of the epochs in their order; the last state if no epoch was finished."""
-    return _epochs(folder) or [folder / "checkpoint_last.pt"]
-
-
-def _epochs(folder: Path) -> list[Path]:
     found = {file: re.fullmatch(r"checkpoint(\d+)\.pt", file.name) for file in folder.iterdir()}
     epochs = sorted((int(match[1]), file) for file, match in found.items() if match)
-    return [file for _, file in epochs]
+    return [file for _, file in epochs] or [folder / "checkpoint_last.pt"]
 
 
 def _merit(task: GlueTask, scores: dict[str, float]) -> float:
@@ -228,36 +218,3 @@ def _command(run: Run, pretrained: Pretrained, examples: int, seed: int, folder:
         *("--disable-validation", "--distributed-world-size", "1"),
         *("--log-format", "simple", *run.extra),
     ]
-
-
-def _train(command: list[str], log: Path) -> None:
-    """Run fairseq-train, whose output goes to ``log``; the loss of every epoch is printed."""
-    here = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    program = shutil.which(command[0], path=here) or command[0]
-    end = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with (
-        open(log, "a", encoding="utf-8") as file,
-        running([program, *command[1:]], **streams, encoding="utf-8", errors="replace") as process,
-        process.stdout as output,
-    ):
-        for line in output:
-            file.write(line)
-            if found := end.search(line):
-                print(f"  epoch {found[1]}: training loss {found[2]}", flush=True)
-        process.wait()
-    if process.returncode != 0:
-        lines = log.read_text(encoding="utf-8").splitlines()[-_LAST_LINES:]
-        print(*lines, sep="\n", file=sys.stderr)
-        raise GlueError(f"fairseq-train failed; its log is {log}")
-
-
-def _versions() -> dict[str, str]:
-    fairseq = importlib.metadata.packages_distributions()["fairseq"][0]
-    packages = (fairseq, "torch", "scikit-learn", "scipy")
-    return {
-        "python": platform.python_version(),
-        "fairseq_convattn": fairseq_convattn.__version__,
-        **{name: importlib.metadata.version(name) for name in packages},
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-    }

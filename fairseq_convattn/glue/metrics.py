@@ -1,38 +1,11 @@
 """GLUE's metrics, in percent, over a whole data set."""
 
+import importlib.util
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-
-from .tasks import GlueTask
-
-
-def _f1(labels: Sequence, predictions: Sequence) -> float:
-    return f1_score(labels, predictions, pos_label=1, zero_division=0)
-
-
-def _correlation(function):
-    def correlation(labels: Sequence, predictions: Sequence) -> float:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConstantInputWarning)
-            value = function(labels, predictions)[0]
-        return 0.0 if math.isnan(value) else value
-
-    return correlation
-
-
-METRICS = {
-    "matthews": matthews_corrcoef,
-    "accuracy": accuracy_score,
-    "f1": _f1,
-    "pearson": _correlation(pearsonr),
-    "spearman": _correlation(spearmanr),
-}
-"""By name: functions of labels and predictions. A correlation with constant predictions, which
-is not defined, is 0, as Matthews' is."""
+from .tasks import GlueError, GlueTask
 
 TITLES = {
     "matthews": "Matthews",
@@ -43,6 +16,21 @@ TITLES = {
 }
 
 
+def require_libraries() -> None:
+    """See that the libraries that compute the metrics are there.
+
+    Raises:
+        GlueError: one is not.
+    """
+    packages = {"sklearn": "scikit-learn", "scipy": "scipy"}
+    missing = [packages[name] for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise GlueError(
+            f"{' and '.join(missing)} not installed: pip install {' '.join(missing)} (or "
+            "fairseq_convattn[glue])"
+        )
+
+
 def score(task: GlueTask, labels: Sequence, predictions: Sequence) -> dict[str, float]:
     """The metrics of a task, in percent.
 
@@ -50,4 +38,22 @@ def score(task: GlueTask, labels: Sequence, predictions: Sequence) -> dict[str, 
         labels: numbers of classes in ``task.classes``, or scores.
         predictions: the same, of a model; F1 is that of class 1.
     """
-    return {name: 100.0 * float(METRICS[name](labels, predictions)) for name in task.metrics}
+    from scipy import stats
+    from sklearn import metrics
+
+    functions = {
+        "matthews": metrics.matthews_corrcoef,
+        "accuracy": metrics.accuracy_score,
+        "f1": lambda *both: metrics.f1_score(*both, pos_label=1, zero_division=0),
+        "pearson": lambda *both: _correlation(stats.pearsonr, *both),
+        "spearman": lambda *both: _correlation(stats.spearmanr, *both),
+    }
+    return {name: 100.0 * float(functions[name](labels, predictions)) for name in task.metrics}
+
+
+def _correlation(function: Callable, labels: Sequence, predictions: Sequence) -> float:
+    """A correlation; with constant predictions, where it is not defined, 0 as Matthews' is."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "An input array is constant")
+        value = function(labels, predictions)[0]
+    return 0.0 if math.isnan(value) else value

@@ -1,10 +1,7 @@
 """The scores of several seeds: a table, and JSON."""
 
-import json
-import os
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from .metrics import TITLES
@@ -50,10 +47,3 @@ def table(seeds: Sequence[dict[str, Any]]) -> str:
 def _title(metric: str) -> str:
     name, _, dev_set = metric.partition("_")
     return f"{TITLES[name]} {dev_set}".strip()
-
-
-def write_json(content: Any, path: Path) -> None:
-    """Write ``path``, whole or not at all; one that is there is replaced."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, path)

@@ -17,7 +17,7 @@ class GlueTask:
         sentences: columns of its files that hold one sentence, or two.
         label: the column of the label.
         classes: the labels, in the order of the model's outputs; none: a score from 0 to 5.
-        metrics: of ``metrics.METRICS``.
+        metrics: of ``metrics.TITLES``.
         examples: numbers of examples by file, in every release there is.
         files: the file behind each of fairseq's subsets.
         columns: names of the columns, where the files have no first line that gives them.

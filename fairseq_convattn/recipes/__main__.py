@@ -15,7 +15,8 @@ from ..architectures.overview import preset_options
 from ..architectures.presets import ARCHITECTURE_NAMES
 from ..checkpoints.files import CheckpointError
 from ..checkpoints.recovery import restore_last
-from ..child_processes import exit_on_signals
+from ..child_processes import CommandFailed, exit_on_signals
+from ..run_records import sha256, write_json
 from ..training_options import refusal
 from . import catalogue
 from .checkpoint import evaluated, require_dictionaries, updates_done
@@ -23,7 +24,7 @@ from .command import Stage
 from .devices import Batch, Devices, choose_devices, require_devices
 from .errors import RecipeError
 from .recipe import STAGES, Recipe
-from .record import results, score_lines, sha256, write_json
+from .record import results, score_lines
 from .runner import Runner, exclusive
 from .settings import ROOT, Settings
 
@@ -47,8 +48,10 @@ _SET_BY_THE_RECIPE = {
         "an update is the paper's on any number of --gpus",
     ),
 }
-# fairseq-train's options that replace the devices' own
+# options after -- that replace the devices' precision
+_FLOAT32 = "--fp32"  # ours: fairseq-train has no option for it
 _PRECISIONS = {
+    _FLOAT32: "float32",
     **dict.fromkeys(("--fp16", "--memory-efficient-fp16", "--amp"), "float16"),
     **dict.fromkeys(("--bf16", "--memory-efficient-bf16"), "bfloat16"),
 }
@@ -109,7 +112,7 @@ def main(given: Sequence[str] | None = None) -> None:
             parser.error(f"'{stage}' is no stage; there are {', '.join(STAGES)} and all")
     try:
         _main(options, given[split + 1 :], shlex.join(["python", "-m", __package__, *given]))
-    except (RecipeError, CheckpointError, OSError) as error:
+    except (RecipeError, CheckpointError, CommandFailed, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
@@ -130,6 +133,8 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     require_devices(settings.devices, chosen)
     if settings.checkpoint:
         require_dictionaries(settings.checkpoint, settings.binarised)
+    if not settings.output.exists():
+        Runner(settings.output, stages).check(chosen)  # what is refused leaves no folder
     with exclusive(settings.output):
         _run(command, recipe, settings, stages, chosen)
 
@@ -160,7 +165,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
         published_format, mixer = evaluated(options.checkpoint, recipe.task)
         digest = "" if options.output else sha256(options.checkpoint)[:_DIGITS]
         name = f"{options.recipe}-{options.checkpoint.stem}-{digest}"
-    devices = _with_precision(_devices(options, recipe.batch), extra)
+    devices, precision = _with_precision(_devices(options, recipe.batch), extra)
     output = options.output or Path("runs", *(("smoke",) if options.smoke else ()), name)
     data = options.data or (output / "data" if options.smoke else Path("data", recipe.corpus))
     return Settings(
@@ -173,7 +178,8 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
         smoke=options.smoke,
         checkpoint=options.checkpoint,
         published_format=published_format,
-        extra=tuple(extra),
+        extra=tuple(word for word in extra if word != _FLOAT32),
+        precision=precision,
     )
 
 
@@ -188,16 +194,16 @@ def _devices(options: argparse.Namespace, batch: Batch) -> Devices:
     return choose_devices(one, nodes=1, fsdp=False, batch=batch)
 
 
-def _with_precision(devices: Devices, extra: Sequence[str]) -> Devices:
-    """The same devices, whose precision a user's own option replaces."""
+def _with_precision(devices: Devices, extra: Sequence[str]) -> tuple[Devices, str]:
+    """The same devices, whose precision a user's own option replaces, and its name."""
     given = [name for name in extra if name in _PRECISIONS]
     if not given:
-        return devices
+        return devices, _PRECISIONS[devices.precision or _FLOAT32]
     if devices.fsdp:
         raise RecipeError(f"{given[0]} after --: --fsdp has float16, and no other")
     if not devices.gpus and _PRECISIONS[given[0]] == "float16":
         raise RecipeError(f"{given[0]} after --: a CPU does not train in float16")
-    return replace(devices, precision=None)
+    return replace(devices, precision=None), _PRECISIONS[given[0]]
 
 
 def _chosen(given: Sequence[str], stages: Sequence[Stage]) -> list[str]:
@@ -221,6 +227,7 @@ def _dry_run(
     lines = [f"# {recipe.title} ({recipe.paper}), {settings.mixer}{seed}"]
     lines += [f"# hyper-parameters: {recipe.origin}"]
     lines += [f"# our reading: {recipe.reading}"] if recipe.reading else []
+    lines += [f"# unconfirmed: {recipe.unconfirmed}"] if recipe.unconfirmed else []
     if "train" in chosen:
         architecture = recipe.architecture(settings)
         lines.append(f"# --arch {architecture} presets {preset_options(architecture)}")

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 Options = Mapping[str, str | None]
@@ -14,15 +14,18 @@ class Command:
     """One program with its arguments.
 
     Attributes:
+        arguments: the program and what has no name, or several values.
+        options: its options.
         stdout: the file that gets its output; None: the log of the stage.
         logs_too: whether that file gets what it writes to standard error as well.
         writes: what an interrupted run may leave and another run refuses to replace.
-        scaling: those of its arguments that say how many devices share the work and in which
+        scaling: further arguments that say how many devices share the work and in which
             precision, so that they may differ when the work is taken up again.
         further: those that a user gave, which come last and win.
     """
 
     arguments: Sequence[str]
+    options: Options = field(default_factory=dict)
     stdout: Path | None = None
     logs_too: bool = False
     writes: Sequence[Path] = ()
@@ -31,7 +34,7 @@ class Command:
 
     def words(self) -> list[str]:
         """The program and all its arguments."""
-        return [*self.arguments, *self.scaling, *self.further]
+        return [*self.arguments, *arguments(self.options), *self.scaling, *self.further]
 
     def line(self) -> str:
         """As one line for a shell."""
@@ -40,8 +43,13 @@ class Command:
         return shlex.join(self.words()) + redirection
 
     def essence(self) -> str:
-        """What another run of it has to have in common."""
-        return shlex.join([*self.arguments, *self.further])
+        """The line without what may differ when another run takes the work up."""
+        return shlex.join([*self.arguments, *arguments(self.options), *self.further])
+
+    def settings(self) -> dict[str, str | None]:
+        """What another run that takes the work up has to have in common, by name."""
+        further = {"--": shlex.join(self.further)} if self.further else {}
+        return {"command": shlex.join(self.arguments), **self.options, **further}
 
 
 @dataclass(frozen=True)

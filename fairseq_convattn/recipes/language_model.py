@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from .command import Command, Options, Stage, arguments
+from .command import Command, Options, Stage
 from .devices import Batch
 from .errors import RecipeError
 from .recipe import Recipe, Score
@@ -17,73 +17,91 @@ _SHRUNK = {
     "--decoder-ffn-embed-dim": "64",
     "--decoder-attention-heads": "4",
     "--decoder-layers": "2",
-    "--adaptive-softmax-cutoff": "10,20",
     "--tokens-per-sample": "128",
 }
 _SMOKE_EVALUATION = {
     "--tokens-per-sample": "128",
     "--max-tokens": "1024",
-    "--context-window": "64",
     "--num-workers": "0",
 }
+_SMOKE_CONTEXT = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModel(Recipe):
-    """A language model with adaptive inputs and outputs.
+    """A language model.
 
     Attributes:
         evaluation: fairseq-eval-lm's options.
+        other_evaluations: what differs, for further figures, by name.
+        adaptive: whether its inputs and outputs are, by the frequency of words.
         published: test perplexities by mixer.
     """
 
     evaluation: Options
+    other_evaluations: Mapping[str, Options] = field(default_factory=dict)
+    adaptive: bool = True
     published: Mapping[str, float] = field(default_factory=dict)
 
     task: ClassVar[str] = "language_modeling"
-    shrunk: ClassVar[Options] = _SHRUNK
     smoke_batch: ClassVar[Batch] = Batch(1024, 1, 1)
+
+    @property
+    def shrunk(self) -> Options:
+        return _SHRUNK | ({"--adaptive-softmax-cutoff": "10,20"} if self.adaptive else {})
 
     def generate(self, settings: Settings) -> Stage:
         return Stage("generate", note="a language model is scored by its perplexity")
 
     def score(self, settings: Settings) -> Stage:
-        return Stage(
-            "score",
-            [
-                Command(
-                    [
-                        *("fairseq-eval-lm", str(settings.binarised), "--user-dir", user_dir()),
-                        *("--path", str(self.model(settings)), "--gen-subset", "test"),
-                        *arguments(self._evaluation(settings)),
-                    ],
-                    stdout=_output(settings),
-                    logs_too=True,  # the figures among them
-                    scaling=settings.devices.one(),
-                )
-            ],
-        )
+        return Stage("score", [self._score(settings, name) for name in self._evaluations()])
 
     def scores(self, settings: Settings) -> list[Score]:
-        text = _output(settings).read_text(encoding="utf-8")
+        return [self._read_score(settings, name) for name in self._evaluations()]
+
+    def _evaluations(self) -> list[str]:
+        return ["", *self.other_evaluations]
+
+    def _score(self, settings: Settings, name: str) -> Command:
+        return Command(
+            ["fairseq-eval-lm", str(settings.binarised)],
+            {
+                "--user-dir": user_dir(),
+                "--path": str(self.model(settings)),
+                "--gen-subset": "test",
+                **self._evaluation(settings, name),
+            },
+            stdout=_output(settings, name),
+            logs_too=True,  # the figures among them
+            scaling=settings.devices.one(),
+        )
+
+    def _read_score(self, settings: Settings, name: str) -> Score:
+        output = _output(settings, name)
+        text = output.read_text(encoding="utf-8")
         found = re.search(r"Loss \(base 2\): ([\d.]+), Perplexity: ([\d.]+)", text)
         tokens = re.search(r"Evaluated ([\d,]+) tokens", text)
         if not found or not tokens:
             done = settings.output / "stages" / "score.json"
             raise RecipeError(
-                f"{_output(settings)}, the log of fairseq-eval-lm, has no perplexity; to do the "
-                f"stage score again remove {done}"
+                f"{output}, the log of fairseq-eval-lm, has no perplexity; to do the stage score "
+                f"again remove {done}"
             )
         signature = f"fairseq-eval-lm|tokens:{tokens[1].replace(',', '')}|" + "|".join(
-            f"{name.removeprefix('--')}:{value}"
-            for name, value in self._evaluation(settings).items()
+            f"{option.removeprefix('--')}:{value}"
+            for option, value in self._evaluation(settings, name).items()
         )
-        return [Score("test perplexity", 2 ** float(found[1]), self.published, signature)]
+        title = f"test perplexity, {name}" if name else "test perplexity"
+        return Score(title, 2 ** float(found[1]), {} if name else self.published, signature)
 
-    def _evaluation(self, settings: Settings) -> Options:
-        shrunk = _SMOKE_EVALUATION if settings.smoke else {}
-        return {name: shrunk.get(name, value) for name, value in self.evaluation.items()}
+    def _evaluation(self, settings: Settings, name: str) -> Options:
+        options = {**self.evaluation, **self.other_evaluations.get(name, {})}
+        if not settings.smoke:
+            return options
+        if context := options.get("--context-window"):
+            options["--context-window"] = str(min(int(context), _SMOKE_CONTEXT))
+        return {option: _SMOKE_EVALUATION.get(option, value) for option, value in options.items()}
 
 
-def _output(settings: Settings) -> Path:
-    return settings.output / "scores.test.txt"
+def _output(settings: Settings, name: str) -> Path:
+    return settings.output / ".".join(filter(None, ("scores.test", name.replace(" ", "_"), "txt")))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -32,11 +32,13 @@ class MaskedLanguageModel(Recipe):
         seeds: of fine-tuning.
         fine_tuning: options of scripts/finetune_glue.sh for all tasks.
         of_task: what differs for one of them.
+        fine_tuning_further: fairseq-train's options of fine-tuning that differ from the script's.
     """
 
     seeds: Sequence[int]
     fine_tuning: Options
     of_task: Mapping[str, Options]
+    fine_tuning_further: Options = field(default_factory=dict)
 
     task: ClassVar[str] = "masked_lm"
     single: ClassVar[str] = "checkpoint_last.pt"
@@ -45,43 +47,37 @@ class MaskedLanguageModel(Recipe):
 
     def prepare(self, settings: Settings) -> list[Command]:
         data, glue = settings.data, _glue_data(settings)
-        options = [
-            *("--sentencepiece", str(data / "bpe" / "bpe.model")),
-            *(
-                "--dictionary",
-                str(data / "bin" / "dict.txt"),
-                "--tasks",
-                ",".join(_tasks(settings)),
-            ),
-        ]
+        options = {
+            "--sentencepiece": str(data / "bpe" / "bpe.model"),
+            "--dictionary": str(data / "bin" / "dict.txt"),
+            "--tasks": ",".join(_tasks(settings)),
+        }
         if settings.source:
-            options.append("--download-rest")
+            options["--download-rest"] = None
+        words = arguments(options)
         return [
             *super().prepare(settings),
-            prepare_command(settings, "prepare_glue.sh", *options, output=glue),
+            prepare_command(settings, "prepare_glue.sh", words, glue),
         ]
 
     def generate(self, settings: Settings) -> Stage:
-        seeds = _SMOKE_SEEDS if settings.smoke else self.seeds
-        return Stage(
-            "generate",
-            [
-                Command(
-                    [
-                        *("bash", script("finetune_glue.sh"), task, str(self.model(settings))),
-                        *("--data", str(_glue_data(settings) / "bin")),
-                        *("--output", str(_glue(settings, task).parent)),
-                        *("--seeds", ",".join(map(str, seeds))),
-                        *arguments(self._fine_tuning(settings, task)),
-                    ]
-                )
-                for task in _tasks(settings)
-            ],
-        )
+        return Stage("generate", [self._fine_tune(settings, task) for task in _tasks(settings)])
 
-    def _fine_tuning(self, settings: Settings, task: str) -> Options:
-        shrunk = _SMOKE_FINE_TUNING if settings.smoke else {}
-        return {**self.fine_tuning, **self.of_task.get(task, {}), **shrunk}
+    def _fine_tune(self, settings: Settings, task: str) -> Command:
+        seeds = _SMOKE_SEEDS if settings.smoke else self.seeds
+        further = arguments(self.fine_tuning_further)
+        return Command(
+            ["bash", script("finetune_glue.sh"), task, str(self.model(settings))],
+            {
+                "--data": str(_glue_data(settings) / "bin"),
+                "--output": str(_glue(settings, task).parent),
+                "--seeds": ",".join(map(str, seeds)),
+                **self.fine_tuning,
+                **self.of_task.get(task, {}),
+                **(_SMOKE_FINE_TUNING if settings.smoke else {}),
+            },
+            further=("--", *further) if further else (),
+        )
 
     def score(self, settings: Settings) -> Stage:
         return Stage("score", note="the scores are those of fine-tuning")

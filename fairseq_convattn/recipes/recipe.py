@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..architectures.presets import ARCHITECTURE_NAMES
-from .command import Command, Options, Stage, arguments
+from .command import Command, Options, Stage
 from .devices import Batch
 from .settings import Settings, script, user_dir
 
@@ -49,8 +49,10 @@ class Recipe(ABC):
 
     Attributes:
         paper: whose figures they are.
+        figures: where the published figures were looked up, if that is not the paper.
         origin: where the hyper-parameters come from.
         reading: what of them is ours because nobody has published it; empty if nothing is.
+        unconfirmed: what was quoted without a look at its source, printed with every result.
         corpus: the name of the prepared data.
         prepare_script: the script that makes them, with its arguments.
         release: the files of the release, and in the words of scripts/miniature_release.py what
@@ -74,7 +76,9 @@ class Recipe(ABC):
     training: Options
     batch: Batch
     mixer: str = "dynamic"
+    figures: str = ""
     reading: str = ""
+    unconfirmed: str = ""
     average: int | None = None
     needs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     source: str = ""
@@ -88,11 +92,7 @@ class Recipe(ABC):
     def stages(self, settings: Settings) -> list[Stage]:
         """All that this run consists of, in order."""
         if settings.checkpoint:
-            return [
-                self._convert(settings),
-                self.generate(settings),
-                self.score(settings),
-            ]
+            return [self._convert(settings), self.generate(settings), self.score(settings)]
         return [
             Stage("prepare", self.prepare(settings), self._needed_source(settings)),
             Stage("train", [self._train(settings)]),
@@ -113,7 +113,7 @@ class Recipe(ABC):
         name, *options = self.prepare_script
         if settings.smoke:
             options += self.smoke_preparation
-        commands = [prepare_command(settings, name, *options, output=settings.data)]
+        commands = [prepare_command(settings, name, options, settings.data)]
         return [self._miniature(settings), *commands] if settings.smoke else commands
 
     @abstractmethod
@@ -143,11 +143,9 @@ class Recipe(ABC):
     def _miniature(self, settings: Settings) -> Command:
         source = [] if settings.source is None else ["--source", str(settings.source)]
         release = release_folder(settings)
+        files = [f"{file}={content}" for file, content in self.release.items()]
         return Command(
-            [
-                *("python", script("miniature_release.py"), str(release), *source),
-                *("--files", *(f"{file}={content}" for file, content in self.release.items())),
-            ],
+            ["python", script("miniature_release.py"), str(release), *source, "--files", *files],
             writes=[release],
         )
 
@@ -158,15 +156,21 @@ class Recipe(ABC):
             options |= {**_SMOKE_LENGTH, **self.shrunk}
         batch = self.used_batch(settings)
         return Command(
-            [
-                *("fairseq-train", str(settings.binarised), "--user-dir", user_dir()),
-                *("--task", self.task),
-                *("--arch", self.architecture(settings)),
-                *arguments(options),
-                *(batch.option, str(batch.size), "--required-batch-size-multiple", "1"),
-                *("--seed", str(settings.seed), "--save-dir", str(settings.checkpoints)),
-                *("--log-format", "json", "--log-interval", "1" if settings.smoke else "100"),
-            ],
+            ["fairseq-train", str(settings.binarised)],
+            {
+                "--user-dir": user_dir(),
+                "--task": self.task,
+                "--arch": self.architecture(settings),
+                **options,
+                batch.option: str(batch.size),
+                "--required-batch-size-multiple": "1",
+                # or a training that is resumed would group its sentences otherwise
+                "--update-epoch-batch-itr": "True",
+                "--seed": str(settings.seed),
+                "--save-dir": str(settings.checkpoints),
+                "--log-format": "json",
+                "--log-interval": "1" if settings.smoke else "100",
+            },
             scaling=settings.devices.training(batch),
             further=settings.extra,
         )
@@ -175,37 +179,20 @@ class Recipe(ABC):
         if not self.average:
             return Stage("average", note=f"{self.single} is used")
         output = self.model(settings)
-        last = _SMOKE_AVERAGE if settings.smoke else self.average
-        return Stage(
-            "average",
-            [
-                Command(
-                    [
-                        *("python", script("average_checkpoints.py")),
-                        *("--inputs", str(settings.checkpoints)),
-                        *("--last", str(last), "--output", str(output)),
-                    ],
-                    writes=[output],
-                )
-            ],
-        )
+        options = {
+            "--inputs": str(settings.checkpoints),
+            "--last": str(_SMOKE_AVERAGE if settings.smoke else self.average),
+            "--output": str(output),
+        }
+        words = ["python", script("average_checkpoints.py")]
+        return Stage("average", [Command(words, options, writes=[output])])
 
     def _convert(self, settings: Settings) -> Stage:
         if not settings.published_format:
             return Stage("average", note=f"{settings.checkpoint} is used as it is")
         output = self.model(settings)
-        return Stage(
-            "average",
-            [
-                Command(
-                    [
-                        *("python", script("convert_checkpoint.py")),
-                        *(str(settings.checkpoint), str(output)),
-                    ],
-                    writes=[output],
-                )
-            ],
-        )
+        words = ["python", script("convert_checkpoint.py"), str(settings.checkpoint), str(output)]
+        return Stage("average", [Command(words, writes=[output])])
 
 
 def release_folder(settings: Settings) -> Path:
@@ -213,14 +200,13 @@ def release_folder(settings: Settings) -> Path:
     return settings.output / "release"
 
 
-def prepare_command(settings: Settings, name: str, *options: str, output: Path) -> Command:
+def prepare_command(
+    settings: Settings, name: str, arguments: Sequence[str], output: Path
+) -> Command:
     """A prepare script, from ``--source`` or a smoke test's release if there is one."""
     source = release_folder(settings) if settings.smoke else settings.source
-    return Command(
-        [
-            *("bash", script(name), *options),
-            *(() if source is None else ("--source", str(source))),
-            *("--output", str(output)),
-            *(("--sample",) if settings.smoke else ()),
-        ]
-    )
+    options = {} if source is None else {"--source": str(source)}
+    options["--output"] = str(output)
+    if settings.smoke:
+        options["--sample"] = None
+    return Command(["bash", script(name), *arguments], options)

@@ -1,9 +1,6 @@
 """What a run leaves for people and programs: ``results.json`` and the last lines on the screen."""
 
 import functools
-import hashlib
-import importlib.metadata
-import json
 import os
 import platform
 import subprocess
@@ -13,20 +10,16 @@ from typing import Any
 
 import torch
 
-from .. import __version__
+from ..run_records import sha256, versions
+from ..run_records import write_json as write_json
 from .recipe import Recipe, Score
 from .settings import ROOT, Settings
 
-_PACKAGES = ("numpy", "torch", "sacrebleu", "rouge-score", "sentencepiece", "subword-nmt")
-_OPTIONAL_PACKAGES = ("sacremoses", "jieba", "fairscale", "triton")
+_PACKAGES = (
+    *("numpy", "torch", "sacrebleu", "rouge-score", "sentencepiece", "subword-nmt"),
+    *("sacremoses", "jieba", "fairscale", "triton"),
+)
 _VARIABLES = ("OMP_", "CUDA_", "CONVATTN_", "TORCH_", "NCCL_", "SLURM_JOB", "SLURM_NNODES")
-
-
-def write_json(content: Any, path: Path) -> None:
-    """Write ``path``, whole or not at all; one that is there is replaced."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, path)
 
 
 def now() -> str:
@@ -37,7 +30,7 @@ def now() -> str:
 def environment() -> dict[str, Any]:
     """Versions, commit and machine, as far as results can depend on them."""
     return {
-        "versions": _versions(),
+        "versions": versions(_PACKAGES),
         "git": _git(),
         "platform": platform.platform(),
         "processor": _processor(),
@@ -45,17 +38,6 @@ def environment() -> dict[str, Any]:
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_VARIABLES)},
     }
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "fairseq_convattn": __version__}
-    fairseq = importlib.metadata.packages_distributions().get("fairseq", ["fairseq"])[0]
-    for name in (fairseq, *_PACKAGES, *_OPTIONAL_PACKAGES):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _git() -> dict[str, Any] | None:
@@ -94,12 +76,6 @@ def data_checksums(settings: Settings) -> dict[str, str]:
     return found
 
 
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def results(
     command: str, recipe: Recipe, settings: Settings, stages: dict[str, Any], scores: list[Score]
 ) -> dict[str, Any]:
@@ -110,9 +86,11 @@ def results(
         "paper": recipe.paper,
         "origin": recipe.origin,
         "reading": recipe.reading,
+        "unconfirmed": recipe.unconfirmed,
         "mixer": settings.mixer,
         "architecture": None if settings.checkpoint else recipe.architecture(settings),
         "seed": None if settings.checkpoint else settings.seed,
+        "precision": None if settings.checkpoint else settings.precision,
         "smoke": settings.smoke,
         "checkpoint": str(settings.checkpoint) if settings.checkpoint else None,
         "batch": {
@@ -130,6 +108,7 @@ def results(
                 "confidence": score.confidence,
                 "signature": score.signature,
                 "published": dict(score.published),
+                "published_in": recipe.figures or recipe.paper,
                 "difference": None if settings.smoke else score.difference(settings.mixer),
             }
             for score in scores
@@ -145,6 +124,8 @@ def score_lines(recipe: Recipe, settings: Settings, scores: list[Score]) -> list
         lines.append(f"{score.name}: {score.value:.2f}{interval} ({settings.mixer})")
         lines.append(f"  {_published(recipe, settings, score)}")
         lines.append(f"  {score.signature}")
+    if recipe.unconfirmed:
+        lines.append(f"unconfirmed: {recipe.unconfirmed}")
     if settings.smoke:
         lines.append("(a smoke test: it shows that every stage runs, its scores mean nothing)")
     return lines
@@ -157,4 +138,4 @@ def _published(recipe: Recipe, settings: Settings, score: Score) -> str:
     difference = score.difference(settings.mixer)
     if difference is not None and not settings.smoke:
         figures[settings.mixer] += f" (difference {difference:+.2f})"
-    return f"published, {recipe.paper}: {', '.join(figures.values())}"
+    return f"published, {recipe.figures or recipe.paper}: {', '.join(figures.values())}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from .command import Command, Options, Stage, arguments
+from .command import Command, Options, Stage
 from .devices import Batch
 from .recipe import Recipe, Score
 from .settings import Settings, script, user_dir
@@ -35,6 +35,7 @@ class Scoring:
         reference: the file of the prepared data's ``text`` that it is compared with.
         metric: of scripts/score.py, with options.
         reference_options: those that are about this file, left out where there is none.
+        baseline: the file of ``text`` that is scored instead of what was generated.
         published: the paper's figures by mixer, for each score that the metric gives.
         name: what distinguishes it from the paper's, which has none.
     """
@@ -44,6 +45,7 @@ class Scoring:
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     name: str = ""
     reference_options: Sequence[str] = ()
+    baseline: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,21 +81,18 @@ class SequenceToSequence(Recipe):
         return Stage("generate", [self._generate(settings, test) for test in self.tests])
 
     def score(self, settings: Settings) -> Stage:
-        return Stage(
-            "score",
-            [
-                self._score(settings, test, scoring)
-                for test in self.tests
-                for scoring in test.scorings
-            ],
-        )
+        return Stage("score", [self._score(settings, *each) for each in self._scorings(settings)])
 
     def scores(self, settings: Settings) -> list[Score]:
+        scorings = self._scorings(settings)
+        return [score for each in scorings for score in _read_scores(settings, *each)]
+
+    def _scorings(self, settings: Settings) -> list[tuple[TestSet, Scoring]]:
         return [
-            score
+            (test, scoring)
             for test in self.tests
             for scoring in test.scorings
-            for score in _read_scores(settings, test, scoring)
+            if _has_text(settings) or not scoring.baseline
         ]
 
     def _generate(self, settings: Settings, test: TestSet) -> Command:
@@ -102,28 +101,34 @@ class SequenceToSequence(Recipe):
             decoding |= {k: v for k, v in _SMOKE_LEAST.items() if k in decoding}
             decoding |= _SMOKE_DECODING
         return Command(
-            [
-                *("fairseq-generate", str(settings.binarised), "--user-dir", user_dir()),
-                *("--task", self.task, "--gen-subset", test.subset),
-                *("--path", str(self.model(settings)), *arguments(decoding)),
-                *("--required-batch-size-multiple", "1"),
-            ],
+            ["fairseq-generate", str(settings.binarised)],
+            {
+                "--user-dir": user_dir(),
+                "--task": self.task,
+                "--gen-subset": test.subset,
+                "--path": str(self.model(settings)),
+                **decoding,
+                "--required-batch-size-multiple": "1",
+            },
             stdout=_generated(settings, test),
             scaling=settings.devices.one(),
         )
 
     def _score(self, settings: Settings, test: TestSet, scoring: Scoring) -> Command:
-        reference = str(settings.data / "text" / scoring.reference)
-        # a binarised test set alone has its targets, which fairseq-generate prints
-        known = settings.binarised != settings.data
+        text = settings.data / "text"
+        reference = ("--reference", str(text / scoring.reference), *scoring.reference_options)
+        compared = reference if _has_text(settings) else ()
+        hypothesis = text / scoring.baseline if scoring.baseline else _generated(settings, test)
         return Command(
-            [
-                *("python", script("score.py"), "--metric", *scoring.metric),
-                *(("--reference", reference, *scoring.reference_options) if known else ()),
-                *("--hypothesis", str(_generated(settings, test)), "--format", "json"),
-            ],
+            ["python", script("score.py"), "--metric", *scoring.metric, *compared],
+            {"--hypothesis": str(hypothesis), "--format": "json"},
             stdout=_scores(settings, test, scoring),
         )
+
+
+def _has_text(settings: Settings) -> bool:
+    """A binarised test set alone has only its targets, which fairseq-generate prints."""
+    return settings.binarised != settings.data
 
 
 def _generated(settings: Settings, test: TestSet) -> Path:

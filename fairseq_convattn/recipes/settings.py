@@ -22,6 +22,7 @@ class Settings:
         checkpoint: the file to evaluate instead of training.
         published_format: whether ``checkpoint`` is of 2019 and has to be converted.
         extra: further arguments for fairseq-train, which win.
+        precision: of training.
     """
 
     mixer: str
@@ -34,6 +35,7 @@ class Settings:
     checkpoint: Path | None = None
     published_format: bool = False
     extra: Sequence[str] = ()
+    precision: str = "float32"
 
     @property
     def binarised(self) -> Path:

@@ -109,7 +109,7 @@ def test_wmt16_of_another_size_is_refused(scripts, wmt16, tmp_path):
     assert_refused(run, "newstest2013.tok.bpe.32000.en has 20 lines, not 21")
 
 
-def test_iwslt14_whose_archive_has_no_checksum_is_known_by_its_lines(scripts, mirror, tmp_path):
+def test_iwslt14_is_known_by_its_archives_git_blob_and_by_its_lines(scripts, mirror, tmp_path):
     pytest.importorskip("sacremoses")
     (tmp_path / "source").mkdir()
     folder = release("iwslt14_de_en", tmp_path / "files")
@@ -117,18 +117,18 @@ def test_iwslt14_whose_archive_has_no_checksum_is_known_by_its_lines(scripts, mi
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(folder, "de-en")
     arguments = ("iwslt14", "--mirror", mirror.address, "--output", tmp_path / "out")
-    assert_refused(scripts.prepare(*arguments), "train.tags.de-en.de has 301 lines, not 174443")
-    whole = archive.read_bytes()
-    archive.write_bytes(whole[: len(whole) // 2])
-    assert_refused(scripts.prepare(*arguments), "de-en.tgz cannot be unpacked")
+    assert_refused(scripts.prepare(*arguments), "does not have the release's git blob aa8c3f40f88")
     assert not (tmp_path / "out.preparing").exists()
-    archive.write_bytes(whole)
+    whole = archive.read_bytes()
+    digest = hashlib.sha1(f"blob {len(whole)}\0".encode() + whole).hexdigest()
+    scripts.for_release("iwslt14", sum=digest)
+    assert_refused(scripts.prepare(*arguments), "train.tags.de-en.de has 301 lines, not 174443")
     scripts.for_release("iwslt14", raw_lines=301, published=301, test_lines=100)
     run = scripts.prepare(*arguments)
     assert run.returncode == 0, run.stdout + run.stderr
     output = tmp_path / "out"
-    digest = hashlib.sha256(whole).hexdigest()
-    assert (output / "sha256sums").read_text() == f"{digest}  de-en.tgz\n"
+    assert {path.name for path in output.iterdir()} == {"text", "bpe", "bin"}
+    assert "note: text/train.de differs from fairseq's own" in run.stdout
     assert len(binarised(output / "bin" / "test.de-en.de", output / "bin" / "dict.de.txt")) == 100
     train, valid = (
         (output / "text" / f"{split}.en").read_text().splitlines() for split in ("train", "valid")

@@ -7,7 +7,7 @@ from fairseq_convattn.recipes.errors import RecipeError
 WMT = Batch(3584, workers=8, update_freq=16)
 
 
-@pytest.mark.parametrize("workers", range(1, 130))
+@pytest.mark.parametrize("workers", (1, 2, 3, 64, 128, 129))
 def test_every_number_of_devices_sees_the_papers_tokens_or_is_refused(workers):
     assert WMT.per_update == 458_752
     if 128 % workers:
@@ -17,7 +17,8 @@ def test_every_number_of_devices_sees_the_papers_tokens_or_is_refused(workers):
         assert workers * WMT.size * WMT.update_freq_for(workers) == WMT.per_update
 
 
-def test_the_default_is_what_the_machine_has():
+def test_the_default_is_what_the_machine_has(monkeypatch):
+    monkeypatch.setattr(devices, "cpu_computes_bfloat16", lambda: False)
     assert choose_devices(None, 1, False, WMT, visible=0).one() == ["--cpu"]
     assert choose_devices(None, 1, False, WMT, visible=0).precision is None
 
@@ -46,6 +47,13 @@ def test_precision_is_what_the_gpus_compute_in(monkeypatch, supported, precision
     assert (here.gpus, here.precision) == (4, precision)
     assert choose_devices(2, 1, True, WMT, visible=4).precision == "--fp16"  # fairseq's sharding
     assert choose_devices(8, 2, False, WMT, visible=0).precision == "--fp16"  # of another machine
+
+
+@pytest.mark.parametrize("flags", ["fpu amx_bf16 sse", "avx512_bf16", "fpu avx512", ""])
+def test_a_cpu_says_whether_it_computes_bfloat16(tmp_path, flags):
+    (tmp_path / "cpuinfo").write_text(f"model name : x\nflags : {flags}\n")
+    assert devices.cpu_computes_bfloat16(tmp_path / "cpuinfo") == ("_bf16" in flags)
+    assert not devices.cpu_computes_bfloat16(tmp_path / "none")
 
 
 def test_sentences_are_a_batch_too():

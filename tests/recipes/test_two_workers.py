@@ -35,7 +35,17 @@ def weights(folder) -> dict[str, torch.Tensor]:
     return torch.load(folder / "checkpoint_last.pt")["model"]
 
 
-@pytest.mark.parametrize("mixer", ARCHITECTURE_NAMES)
+@pytest.mark.parametrize(
+    "mixer",
+    [
+        "dynamic",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ARCHITECTURE_NAMES
+            if name != "dynamic"
+        ),
+    ],
+)
 def test_two_workers_are_as_good_as_two_batches_of_one(data, tmp_path, mixer):
     architecture = ARCHITECTURE_NAMES[mixer].format("tiny")
     address = f"tcp://127.0.0.1:{free_port()}"

@@ -3,12 +3,13 @@
 from ..devices import Batch
 
 PAPER = "Wu et al. 2019"
+FIGURES = f"{PAPER} (arXiv 1901.10430)"
 PUBLIC = "fairseq's examples/pay_less_attention_paper"
 GPUS = Batch(3584, workers=8, update_freq=16)
 
 
-def training(updates: int) -> dict[str, str | None]:
-    """Adam with a warm-up of 10,000 updates and half a cosine over the others."""
+def training(updates: int, warmup: int = 10_000) -> dict[str, str | None]:
+    """Adam with a warm-up and half a cosine over the other updates."""
     return {
         "--criterion": "label_smoothed_cross_entropy",
         "--label-smoothing": "0.1",
@@ -17,14 +18,14 @@ def training(updates: int) -> dict[str, str | None]:
         "--clip-norm": "0.0",
         "--weight-decay": "0.0",
         "--lr-scheduler": "cosine",
-        "--warmup-updates": "10000",
+        "--warmup-updates": str(warmup),
         "--warmup-init-lr": "1e-07",
         "--lr": "0.001",
         "--min-lr": "1e-07",
         "--stop-min-lr": "1e-09",
         "--lr-shrink": "1",
         "--t-mult": "1",
-        "--lr-period-updates": str(updates - 10_000),
+        "--lr-period-updates": str(updates - warmup),
         "--max-update": str(updates),
         "--keep-last-epochs": "10",
     }

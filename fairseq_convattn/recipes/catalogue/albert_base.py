@@ -17,4 +17,5 @@ RECIPE = replace(
     seeds=(1, 2, 3),
     fine_tuning={},  # the script's, which is BERT's
     of_task={},
+    fine_tuning_further={},
 )

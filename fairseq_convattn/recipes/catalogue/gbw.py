@@ -9,12 +9,13 @@ HELDOUT = "heldout-monolingual.tokenized.shuffled"
 RECIPE = LanguageModel(
     title="One Billion Word",
     paper=_wu_2019.PAPER,
+    figures=_wu_2019.FIGURES,
     origin="shape of the paper, which trains as Baevski and Auli 2019 do and has no public recipe "
     "for this task; dropouts of fairseq's lightconv_lm_gbw and transformer_lm_baevski_gbw",
-    reading="three cosine cycles in 975,000 updates, the first of 137,000, each of 0.6 times the "
-    "learning rate before: Baevski and Auli 2019, section 4.3, quoted from memory; sentences are "
-    "trained and scored one by one; everything else as in wikitext103, but dropouts of 0.1 and "
-    "none of activations or in the adaptive softmax",
+    unconfirmed="the schedule, three cosine cycles in 975,000 updates, the first of 137,000, each "
+    "of 0.6 times the learning rate before, is quoted from memory of Baevski and Auli 2019",
+    reading="sentences are trained and scored one by one; everything else as in wikitext103, but "
+    "dropouts of 0.1 and none of activations or in the adaptive softmax",
     corpus="gbw",
     prepare_script=("prepare_gbw.sh",),
     release={

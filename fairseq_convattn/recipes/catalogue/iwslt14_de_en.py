@@ -10,6 +10,7 @@ LANGUAGES = (("de", "source"), ("en", "target"))
 RECIPE = Translation(
     title="IWSLT14 German-English",
     paper=_wu_2019.PAPER,
+    figures=_wu_2019.FIGURES,
     origin=_wu_2019.PUBLIC,
     reading="tokenised by sacremoses, a port of Moses, so that a few pairs more or fewer may be "
     "kept than the 167,522 of fairseq's script",

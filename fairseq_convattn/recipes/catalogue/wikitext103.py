@@ -6,6 +6,7 @@ from . import _baevski_2019
 RECIPE = LanguageModel(
     title="WikiText-103",
     paper="Baevski and Auli 2019",
+    figures="Baevski and Auli 2019 (arXiv 1809.10853), abstract",
     origin=_baevski_2019.PUBLIC,
     reading="eight GPUs, which the published command does not say; its one cosine cycle of 270,000 "
     "updates, in which t-mult and lr-shrink do nothing, for the paper's several; mixers other than "

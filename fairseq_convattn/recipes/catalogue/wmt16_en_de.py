@@ -18,6 +18,7 @@ RELEASE = {
 RECIPE = Translation(
     title="WMT16 English-German, big",
     paper=_wu_2019.PAPER,
+    figures=_wu_2019.FIGURES,
     origin=_wu_2019.PUBLIC,
     corpus="wmt16_en_de",
     prepare_script=("prepare_wmt16_en_de.sh",),

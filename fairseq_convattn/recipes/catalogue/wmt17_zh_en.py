@@ -19,10 +19,13 @@ CORPORA = (
 RECIPE = Translation(
     title="WMT17 Chinese-English, big",
     paper=_wu_2019.PAPER,
-    origin="shape and dropouts of the paper, which has no public recipe for this task",
+    figures=_wu_2019.FIGURES,
+    origin="shape of the paper; dropouts of fairseq's lightconv_wmt_zh_en_big; the rest is not "
+    "published",
     reading="schedule, batch, beam and length penalty are those of wmt16_en_de; corpora, cleaning "
     "and BPE follow Hassan et al. 2018, whom the paper names and who publish no recipe; words are "
-    "split by jieba and sacremoses; scored by sacreBLEU on detokenised text",
+    "split by jieba and sacremoses; scored by sacreBLEU on detokenised text; an author gives a "
+    "dropout of 0.25 for the attention baseline (fairseq#534): -- --dropout 0.25",
     corpus="wmt17_zh_en",
     prepare_script=("prepare_wmt17_zh_en.sh",),
     source="with the archives of CWMT",

@@ -1,0 +1,51 @@
+"""Write the dialogues of SAMSum and their summaries, a line each.
+
+    python scripts/extract_samsum.py FILE.json PREFIX
+
+writes ``PREFIX.source`` (turns as ``Ann : text``, with ``<turn>`` between them), ``PREFIX.target``
+and ``PREFIX.longest3``, the three longest turns of each dialogue in their order, which is the
+baseline of Gliwa et al. (2019). Dialogues or summaries without text are left out.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+TURN = "<turn>"
+LONGEST = 3
+
+
+def turns(dialogue: str) -> list[str]:
+    """The turns of a dialogue, ``Ann : text``; those that say nothing are left out."""
+    said = (line.partition(":") for line in dialogue.splitlines())
+    return [" ".join([*speaker.split(), ":", *text.split()]) for speaker, _, text in said if text]
+
+
+def longest(of: list[str], count: int = LONGEST) -> list[str]:
+    """The ``count`` longest turns by words, in their order; of equal ones the first."""
+    order = sorted(range(len(of)), key=lambda i: -len(of[i].split()))
+    return [of[i] for i in sorted(order[:count])]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if len(arguments) != 2:
+        sys.exit("usage: python scripts/extract_samsum.py FILE.json PREFIX")
+    path, prefix = arguments
+    sides: dict[str, list[str]] = {"source": [], "target": [], "longest3": []}
+    try:
+        for entry in json.loads(Path(path).read_text(encoding="utf-8")):
+            said, summary = turns(entry["dialogue"]), " ".join(entry["summary"].split())
+            if said and summary:
+                sides["source"].append(f" {TURN} ".join(said))
+                sides["target"].append(summary)
+                sides["longest3"].append(" ".join(longest(said)))
+        for side, lines in sides.items():
+            text = "".join(f"{line}\n" for line in lines)
+            Path(f"{prefix}.{side}").write_text(text, encoding="utf-8", newline="\n")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        sys.exit(f"error: {path}: {error or type(error).__name__}")
+
+
+if __name__ == "__main__":
+    main()

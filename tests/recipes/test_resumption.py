@@ -1,0 +1,55 @@
+"""A training that was resumed is the one that was not interrupted, bit for bit."""
+
+import pytest
+import torch
+from fairseq import checkpoint_utils, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import train as train_command
+
+from fairseq_convattn.recipes import catalogue
+from fairseq_convattn.recipes.__main__ import command_line, resolve
+
+EPOCHS, UPDATES_BEFORE = 4, 5  # in the middle of the second epoch
+
+
+def train(data, output, *further: str) -> dict:
+    """What a recipe's own command for training leaves, run in this process."""
+    given = command_line().parse_args(
+        ["multi30k", "--smoke", "--data", str(data), "--output", str(output)]
+    )
+    recipe = catalogue.recipe("multi30k")
+    length = ("--max-epoch", str(EPOCHS), "--max-update", "100", "--max-tokens", "1000")
+    settings = resolve(given, recipe, ["--fp32"])
+    words = recipe.stages(settings)[1].commands[0].words()
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)
+    parser = options.get_training_parser()
+    arguments = options.parse_args_and_arch(parser, [*words[1:], *length, *further])
+    train_command.main(convert_namespace_to_omegaconf(arguments))
+    return torch.load(output / "checkpoints" / "checkpoint_last.pt")
+
+
+def tensors(state: object, name: str = "") -> dict[str, torch.Tensor]:
+    """All of nested dictionaries but those that fairseq never sets."""
+    if isinstance(state, torch.Tensor):
+        return {} if name.endswith("_float_tensor") else {name: state}
+    if not isinstance(state, dict):
+        return {}
+    return {
+        key: tensor
+        for part, value in state.items()
+        for key, tensor in tensors(value, f"{name}.{part}").items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_in_the_middle_of_an_epoch_with_dropout_and_dropconnect(data, tmp_path):
+    whole = train(data, tmp_path / "whole")
+    updates = whole["optimizer_history"][-1]["num_updates"]
+    assert updates > UPDATES_BEFORE and updates % EPOCHS == 0 and UPDATES_BEFORE * EPOCHS % updates
+    train(data, tmp_path / "part", "--max-update", str(UPDATES_BEFORE))
+    part = train(data, tmp_path / "part")
+    for kind in ("model", "last_optimizer_state"):
+        expected, found = tensors(whole[kind]), tensors(part[kind])
+        assert expected.keys() == found.keys() and expected
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
