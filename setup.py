@@ -17,7 +17,9 @@ setup(
     version=version[1],
     description="Convolutions and attention with relative positions as a fairseq plugin",
     python_requires=">=3.11,<3.13",
-    packages=find_packages(include=["fairseq_convattn", "fairseq_convattn.*"]),
+    packages=[*find_packages(include=["fairseq_convattn", "fairseq_convattn.*"]), "convattn"],
+    package_dir={"convattn": "scripts"},
+    entry_points={"console_scripts": ["convattn=convattn.cli:main"]},
     ext_modules=[
         Extension(
             "fairseq_convattn.ops.native._kernels",
@@ -30,7 +32,11 @@ setup(
             optional=True,  # without it, PyTorch computes
         )
     ],
-    package_data={"fairseq_convattn": ["py.typed"], "fairseq_convattn.report": ["*.html", "*.css"]},
+    package_data={
+        "fairseq_convattn": ["py.typed"],
+        "fairseq_convattn.report": ["*.html", "*.css"],
+        "convattn": ["prepare_*.sh", "finetune_glue.sh"],
+    },
     install_requires=[
         "torch>=2.11,<2.14",
         "fairseq-fixed==0.12.3.1",

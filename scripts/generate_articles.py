@@ -18,47 +18,17 @@ Which event matters cannot be guessed from its position or its words, and names 
 likely one as another, so a headline needs its article.
 """
 
+import functools
 from random import Random
-from typing import NamedTuple
 
-from generate_corpus import (
-    ADJECTIVES,
-    ADVERBS,
-    DETERMINERS,
-    PEOPLE_AND_ANIMALS,
-    PLACE_PREPOSITIONS,
-    PLACES,
-    THINGS,
-    TIMES,
-    TO,
-    TRANSFER_VERBS,
-    TRANSITIVE_VERBS,
-    chance,
-    draw_code,
-    draw_name,
-    generator_main,
-    parallel_files,
-    pick,
-    words,
+import invented_language as invented
+
+PRESENT = invented.lexicon(
+    "saw sees, found finds, followed follows, liked likes, drew draws, washed washes,"
+    "carried carries, hid hides, remembered remembers, moved moves,"
+    "gave gives, sent sends, showed shows, sold sells"
 )
-
-PRESENT = {
-    "saw": "sees",
-    "found": "finds",
-    "followed": "follows",
-    "liked": "likes",
-    "drew": "draws",
-    "washed": "washes",
-    "carried": "carries",
-    "hid": "hides",
-    "remembered": "remembers",
-    "moved": "moves",
-    "gave": "gives",
-    "sent": "sends",
-    "showed": "shows",
-    "sold": "sells",
-}
-TITLES = tuple(PEOPLE_AND_ANIMALS)[:9]
+TITLES = tuple(invented.PEOPLE_AND_ANIMALS)[:9]
 
 # What comes before or after an event that matters, and one that does not.
 BEFORE = {
@@ -73,119 +43,64 @@ AFTER = {
     ),
     False: ("and nobody noticed it", "which is nothing new", "and that changes nothing"),
 }
-EVENTS = (3, 4)
 
 
-class Event(NamedTuple):
+def draw_event(rng: Random, person: str, receiver: str) -> tuple[str, str]:
     """What happened, at length and in a headline."""
-
-    report: str
-    headline: str
-
-
-def event(
-    person: str,
-    verb: str,
-    thing: str,
-    code: str,
-    preposition: str,
-    where: str,
-    *,
-    title: str = "",
-    adverb: str = "",
-    determiner: str = "the",
-    adjective: str = "",
-    where_determiner: str = "",
-) -> Event:
-    """``where`` is a place or a receiver."""
-    return Event(
-        words(
-            f"the {title}" if title else "",
-            person,
-            adverb,
-            verb,
-            determiner,
-            adjective,
-            thing,
-            code,
-            preposition,
-            where_determiner,
-            where,
-        ),
-        words(person, PRESENT[verb], thing, code, preposition, where),
+    giving = invented.chance(rng, 0.25)
+    verb = invented.pick(rng, invented.TRANSFER_VERBS if giving else invented.TRANSITIVE_VERBS)
+    thing, code = invented.pick(rng, invented.THINGS), invented.draw_code(rng)
+    preposition = invented.TO if giving else invented.pick(rng, invented.PLACE_PREPOSITIONS)
+    where = receiver if giving else invented.pick(rng, invented.PLACES)
+    title, adverb = invented.pick(rng, TITLES, 0.4), invented.pick(rng, invented.ADVERBS, 0.2)
+    determiner, adjective = (
+        invented.pick(rng, invented.DETERMINERS),
+        invented.pick(rng, invented.ADJECTIVES, 0.3),
     )
-
-
-def remark(report: str, *, before: str = "", after: str = "") -> str:
-    return words(before, report, after, ".")
-
-
-def draw_event(rng: Random, person: str, receiver: str) -> Event:
-    giving = chance(rng, 0.25)
-    return event(
-        person,
-        pick(rng, TRANSFER_VERBS if giving else TRANSITIVE_VERBS),
-        pick(rng, THINGS),
-        draw_code(rng),
-        TO if giving else pick(rng, PLACE_PREPOSITIONS),
-        receiver if giving else pick(rng, PLACES),
-        title=pick(rng, TITLES, 0.4),
-        adverb=pick(rng, ADVERBS, 0.2),
-        determiner=pick(rng, DETERMINERS),
-        adjective=pick(rng, ADJECTIVES, 0.3),
-        where_determiner="" if giving else pick(rng, DETERMINERS),
+    where_determiner = "" if giving else invented.pick(rng, invented.DETERMINERS)
+    report = invented.words(
+        *("the" if title else "", title, person, adverb, verb),
+        *(determiner, adjective, thing, code, preposition, where_determiner, where),
     )
+    return report, invented.words(person, PRESENT[verb], thing, code, preposition, where)
 
 
-def draw_remark(rng: Random, report: str, *, matters: bool) -> str:
+def draw_remark(rng: Random, report: str, matters: bool) -> str:
     """The sentence of an event: one that matters has a remark, of the others most."""
-    if not matters and chance(rng, 0.3):
-        return remark(report)
-    if chance(rng, 0.5):
-        return remark(report, before=pick(rng, BEFORE[matters]))
-    return remark(report, after=pick(rng, AFTER[matters]))
+    if not matters and invented.chance(rng, 0.3):
+        return invented.words(report, ".")
+    if invented.chance(rng, 0.5):
+        return invented.words(invented.pick(rng, BEFORE[matters]), report, ".")
+    return invented.words(report, invented.pick(rng, AFTER[matters]), ".")
 
 
 def draw_names(rng: Random, count: int) -> list[str]:
     """Distinct names."""
     names: dict[str, None] = {}
     while len(names) < count:
-        names[draw_name(rng).source] = None
+        names[invented.draw_name(rng)] = None
     return list(names)
 
 
 def draw_article(rng: Random) -> tuple[str, str]:
     """An article and its headline."""
-    count = rng.choice(EVENTS)
+    count = rng.choice((3, 4))
     place, *people = draw_names(rng, 1 + 2 * count)
     events = [draw_event(rng, *people[2 * i : 2 * i + 2]) for i in range(count)]
     chosen = rng.randrange(count)
-    sentences = [
-        draw_remark(rng, told.report, matters=number == chosen)
-        for number, told in enumerate(events)
-    ]
-    return (
-        words(place, pick(rng, TIMES), ":", *sentences),
-        words(place, ":", events[chosen].headline),
-    )
+    sentences = [draw_remark(rng, report, i == chosen) for i, (report, _) in enumerate(events)]
+    _, headline = events[chosen]
+    return invented.words(
+        place, invented.pick(rng, invented.TIMES), ":", *sentences
+    ), invented.words(place, ":", headline)
 
 
-def generate(sizes: dict[str, int], seed: int) -> dict[str, list[str]]:
-    """The lines of every file, by file name; ``sizes`` are articles by split.
-
-    Raises:
-        ValueError: the grammar does not yield so many articles.
-    """
-    return parallel_files(draw_article, sizes, seed)
+generate = functools.partial(invented.parallel_files, draw_article)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    generator_main(
-        generate,
-        "Write a small synthetic summarization task: articles and their headlines.",
-        "articles",
-        {"test": 200, "valid": 200, "train": 10_000},
-        arguments,
+    invented.generator_main(
+        generate, __doc__, {"test": 200, "valid": 200, "train": 10_000}, arguments
     )
 
 

@@ -15,41 +15,20 @@ end of a sentence, as fairseq-eval-lm counts them with ``--sample-break-mode eos
 independent draws, so they may recur, and a seed gives the same test and valid sets whatever
 ``--train`` is.
 
-The language is that of generate_corpus.py, without names and codes. What comes next depends on
-more than the previous word: a verb agrees in class and number with its subject, up to 15 words
-earlier, and each object goes with a few verbs alone.
+``invented_language.py`` describes the language; names and codes are left out. What comes next
+depends on more than the previous word: a verb agrees in class and number with its subject, up to
+15 words earlier, and each object goes with a few verbs alone.
 """
 
 import functools
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Union
 
-from generate_corpus import (
-    ADJECTIVES,
-    ADVERBS,
-    DETERMINERS,
-    ENDINGS,
-    NOUN_PLURAL,
-    NOUNS,
-    PEOPLE_AND_ANIMALS,
-    PLACE_PREPOSITIONS,
-    PLACES,
-    POSTPOSITIONS,
-    RELATIVE,
-    THINGS,
-    TIMES,
-    TO,
-    TRANSFER_VERBS,
-    TRANSITIVE_VERBS,
-    generator_main,
-)
-
-OBJECTS = (*PEOPLE_AND_ANIMALS, *THINGS)
-MOST_SENTENCES = 10_000_000
+import invented_language as invented
 
 
 @dataclass(frozen=True)
@@ -86,35 +65,39 @@ def draw(rng: Random, phrase: Phrase) -> tuple[list[str], float]:
     return [word for words, _ in parts for word in words], sum(bits for _, bits in parts)
 
 
-def entropy(phrase: Phrase) -> float:
-    """The mean of what :func:`draw` returns as bits."""
+def mean(phrase: Phrase, of_word: float, of_choice: Callable[[float], float]) -> float:
+    """The mean over what :func:`draw` draws of a sum over words and over choices.
+
+    Args:
+        of_choice: what a choice adds, given its probability.
+    """
     if isinstance(phrase, str):
-        return 0.0
+        return of_word
     if isinstance(phrase, Choice):
         pairs = zip(phrase.phrases, phrase.probabilities, strict=True)
-        return sum(p * (entropy(part) - math.log2(p)) for part, p in pairs)
-    return sum(map(entropy, phrase))
+        return sum(p * (mean(part, of_word, of_choice) + of_choice(p)) for part, p in pairs)
+    return sum(mean(part, of_word, of_choice) for part in phrase)
+
+
+def entropy(phrase: Phrase) -> float:
+    """In bits."""
+    return mean(phrase, 0.0, lambda probability: -math.log2(probability))
 
 
 def mean_length(phrase: Phrase) -> float:
     """In words."""
-    if isinstance(phrase, str):
-        return 1.0
-    if isinstance(phrase, Choice):
-        pairs = zip(phrase.phrases, phrase.probabilities, strict=True)
-        return sum(p * mean_length(part) for part, p in pairs)
-    return sum(map(mean_length, phrase))
+    return mean(phrase, 1.0, lambda probability: 0.0)
 
 
 @functools.cache
 def noun_phrase(noun: str, plural: bool) -> Phrase:
     """``noun`` is English, as in all that follows."""
-    stem, noun_class = NOUNS[noun]
-    ending = ENDINGS[noun_class][plural]
+    stem, noun_class = invented.NOUNS[noun]
+    ending = invented.ENDINGS[noun_class][plural]
     return (
-        one_of(stem + ending for stem in DETERMINERS.values()),
-        stem + NOUN_PLURAL if plural else stem,
-        perhaps(0.4, one_of(stem + ending for stem in ADJECTIVES.values())),
+        one_of(stem + ending for stem in invented.DETERMINERS.values()),
+        stem + invented.NOUN_PLURAL * plural,
+        perhaps(0.4, one_of(stem + ending for stem in invented.ADJECTIVES.values())),
     )
 
 
@@ -124,14 +107,14 @@ def any_noun_phrase(nouns: tuple[str, ...]) -> Phrase:
 
 
 def predicate(
-    nouns: Iterable[str], verbs: Iterable[str], verbs_per_noun: int, adverb: float, ending: str
+    nouns: Iterable[str], verbs: dict[str, str], verbs_per_noun: int, adverb: float, ending: str
 ) -> Phrase:
     """An object, with probability ``adverb`` an adverb, and one of the verbs that go with it.
 
-    ``verbs`` are stems, of which the n-th noun takes ``verbs_per_noun`` from the n-th on.
+    The n-th noun takes ``verbs_per_noun`` of the ``verbs``, from the n-th on.
     """
-    stems = tuple(verbs)
-    adverbs = [perhaps(adverb, one_of(ADVERBS.values()))] if adverb else []
+    stems = tuple(verbs.values())
+    adverbs = [perhaps(adverb, one_of(invented.ADVERBS.values()))] if adverb else []
     return one_of(
         (
             any_noun_phrase((noun,)),
@@ -144,17 +127,24 @@ def predicate(
 
 def clause(subject: Phrase, ending: str) -> Phrase:
     """``ending`` is that of the verbs, for the class and number of ``subject``."""
-    place = one_of(POSTPOSITIONS[preposition] for preposition in PLACE_PREPOSITIONS)
-    action = functools.partial(predicate, OBJECTS, TRANSITIVE_VERBS.values(), 3, ending=ending)
-    acting = (perhaps(0.5, (any_noun_phrase(tuple(PLACES)), place)), action(adverb=0.3))
+    place = one_of(
+        invented.POSTPOSITIONS[preposition] for preposition in invented.PLACE_PREPOSITIONS
+    )
+    objects = (*invented.PEOPLE_AND_ANIMALS, *invented.THINGS)
+    acting = (
+        perhaps(0.5, (any_noun_phrase(tuple(invented.PLACES)), place)),
+        predicate(objects, invented.TRANSITIVE_VERBS, 3, 0.3, ending),
+    )
     giving = (
-        any_noun_phrase(tuple(PEOPLE_AND_ANIMALS)),
-        POSTPOSITIONS[TO],
-        predicate(THINGS, TRANSFER_VERBS.values(), 2, 0.3, ending),
+        any_noun_phrase(tuple(invented.PEOPLE_AND_ANIMALS)),
+        invented.POSTPOSITIONS[invented.TO],
+        predicate(invented.THINGS, invented.TRANSFER_VERBS, 2, 0.3, ending),
     )
     return (
         subject,
-        perhaps(0.3, (RELATIVE, action(adverb=0.0))),
+        perhaps(
+            0.3, (invented.RELATIVE, predicate(objects, invented.TRANSITIVE_VERBS, 3, 0.0, ending))
+        ),
         Choice((acting, giving), (0.7, 0.3)),
     )
 
@@ -163,16 +153,11 @@ def clause(subject: Phrase, ending: str) -> Phrase:
 def sentence() -> Phrase:
     """The language: each of its sentences comes from one series of choices alone."""
     clauses = (
-        clause(noun_phrase(noun, plural), ENDINGS[noun_class][plural])
-        for noun, (_, noun_class) in PEOPLE_AND_ANIMALS.items()
+        clause(noun_phrase(noun, plural), invented.ENDINGS[noun_class][plural])
+        for noun, (_, noun_class) in invented.PEOPLE_AND_ANIMALS.items()
         for plural in (False, True)
     )
-    return perhaps(0.35, one_of(TIMES.values())), one_of(clauses)
-
-
-def bits_per_token() -> float:
-    """The entropy rate of the language; the end of a sentence is a token."""
-    return entropy(sentence()) / (mean_length(sentence()) + 1)
+    return perhaps(0.35, one_of(invented.TIMES.values())), one_of(clauses)
 
 
 def figures(bits: float) -> dict[str, float]:
@@ -180,16 +165,11 @@ def figures(bits: float) -> dict[str, float]:
 
 
 def generate(sizes: dict[str, int], seed: int) -> dict[str, list[str]]:
-    """The lines of every file, by file name; ``sizes`` are sentences by split.
-
-    Raises:
-        ValueError: a size is too large.
-    """
-    if max(sizes.values()) > MOST_SENTENCES:
-        raise ValueError(f"{max(sizes.values())} sentences are too many: at most {MOST_SENTENCES}")
+    """The lines of every file, by file name; ``sizes`` are sentences by split."""
     rng = Random(seed)
     files: dict[str, list[str]] = {}
-    report: dict[str, dict[str, float]] = {"language": figures(bits_per_token())}
+    rate = entropy(sentence()) / (mean_length(sentence()) + 1)  # the end of a sentence is a token
+    report = {"language": figures(rate)}
     for split, size in sizes.items():
         sentences, bits = zip(*(draw(rng, sentence()) for _ in range(size)), strict=True)
         files[f"{split}.txt"] = [" ".join(words) for words in sentences]
@@ -200,12 +180,8 @@ def generate(sizes: dict[str, int], seed: int) -> dict[str, list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    generator_main(
-        generate,
-        "Write text in an invented language of which the best possible perplexity is known.",
-        "sentences",
-        {"test": 1000, "valid": 500, "train": 100_000},
-        arguments,
+    invented.generator_main(
+        generate, __doc__, {"test": 1000, "valid": 500, "train": 100_000}, arguments
     )
 
 

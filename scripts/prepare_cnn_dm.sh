@@ -28,6 +28,7 @@ END
   shared_options data/cnn_dm
 }
 
+show_help "$@"
 pieces=30000 others=()
 while [ $# -gt 0 ]; do
   case "$1" in

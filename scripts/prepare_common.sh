@@ -20,18 +20,23 @@ A run that was interrupted continues when it is repeated, with what is in DIR.pr
 END
 }
 
+# show_help ARGUMENTS...: the usage, whatever is prepared already, if they ask for it
+show_help() {
+  case " $* " in *" --help "* | *" -h "*) usage; exit 0 ;; esac
+}
+
 # read_options DEFAULT_OUTPUT ARGUMENTS...: sets source_dir, mirror and sample (empty if not
 # given), output and work; ends if the output is there
 read_options() {
   source_dir="" mirror="" output=$1 sample=""
   shift
+  show_help "$@"
   while [ $# -gt 0 ]; do
     case "$1" in
       --source) source_dir=${2:?--source needs a folder}; shift 2 ;;
       --mirror) mirror=${2:?--mirror needs an address}; shift 2 ;;
       --output) output=${2:?--output needs a folder}; shift 2 ;;
       --sample) sample=yes; shift ;;
-      -h | --help) usage; exit 0 ;;
       *) usage >&2; echo "error: unknown option $1" >&2; exit 2 ;;
     esac
   done
@@ -61,7 +66,7 @@ require_same_origin() {
 require_tools() { # TOOL...
   local tool
   for tool in "$@"; do
-    command -v "$tool" >/dev/null || die "$tool is not installed (activate the environment)"
+    command -v "$tool" >/dev/null || die "$tool is not installed: run 'bash scripts/setup.sh' or activate its environment"
   done
   [ -n "$source_dir" ] || command -v curl >/dev/null ||
     die "curl is not installed; a local copy works with --source DIR"

@@ -30,6 +30,7 @@ END
   shared_options data/glue
 }
 
+show_help "$@"
 all=CoLA,SST-2,MRPC,STS-B,QQP,MNLI,QNLI,RTE,WNLI
 pieces="" dictionary="" chosen=$all target=data/glue others=()
 while [ $# -gt 0 ]; do

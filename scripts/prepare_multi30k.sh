@@ -21,6 +21,7 @@ END
   shared_options 'data/multi30k, or data/multi30k_en_fr for fr'
 }
 
+show_help "$@"
 target=de others=()
 while [ $# -gt 0 ]; do
   case "$1" in

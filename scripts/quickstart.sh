@@ -6,7 +6,7 @@ usage() {
   cat <<'END'
 usage: bash scripts/quickstart.sh [--task TASK] [--output DIR]
 
-Installs what is missing (scripts/setup.sh), generates data, trains a tiny dynamic convolution
+Installs what is missing, generates data, trains a tiny dynamic convolution
 model and scores it on a test set. Every command is shown; DIR/commands.sh has them all.
 
   --task TASK    translation (default): English into an invented language, scored by sacreBLEU;
@@ -14,7 +14,7 @@ model and scores it on a test set. Every command is shown; DIR/commands.sh has t
                  first sentences; or
                  lm: a language model of an invented language, its perplexity beside the best
                  possible one
-  --output DIR   a new or empty folder (default: quickstart/<date>_<time>)
+  --output DIR   a new or empty folder (default: quickstart/TASK, or quickstart/TASK-2 and so on)
 END
 }
 
@@ -22,7 +22,7 @@ die() { echo "error: $*" >&2; exit 1; }
 
 root=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 task=translation
-output=quickstart/$(date +%Y-%m-%d_%H%M%S)
+output=""
 while [ $# -gt 0 ]; do
   case "$1" in
     --task)
@@ -44,11 +44,19 @@ while [ $# -gt 0 ]; do
 done
 
 cd "$root"
+number=1
+while [ -z "$output" ]; do
+  folder=quickstart/$task
+  [ "$number" -eq 1 ] || folder+=-$number
+  [ -e "$folder" ] || output=$folder
+  number=$((number + 1))
+done
 [ ! -e "$output" ] || [ -d "$output" ] || die "$output is not a folder"
 [ -z "$(ls -A "$output" 2>/dev/null)" ] || die "$output is not empty; choose another with --output DIR"
 # shellcheck source=scripts/setup.sh
-source scripts/setup.sh
-SECONDS=0
+CONVATTN_MINIMAL=yes source scripts/setup.sh
+# shellcheck source=scripts/progress.sh
+source scripts/progress.sh
 mkdir -p "$output"
 
 quoted() {
@@ -79,12 +87,15 @@ show_validations() {
   done
 }
 
+logged() { eval "$2" 2>&1 | tee -a "$1" | $3; } # LOG COMMAND FILTER
+
 # run STEP COMMAND [FILTER]: the output goes to STEP.log, and through FILTER to the screen
 run() {
   local log=$output/$1.log
   printf '+ %s\n' "$2"
   printf '%s\n' "$2" >>"$output/commands.sh"
-  if ! eval "$2" 2>&1 | tee -a "$log" | ${3:-discard}; then
+  : >>"$log"
+  if ! with_progress "$log" logged "$log" "$2" "${3:-discard}"; then
     tail -n 20 "$log" >&2
     die "the step '$1' failed; its log is $log"
   fi
@@ -109,6 +120,7 @@ train() {
   $1 \\
   --optimizer adam --adam-betas '(0.9, 0.98)' --max-tokens 2000 --seed 1 \\
   --required-batch-size-multiple 1 --no-epoch-checkpoints --num-workers 0 \\
+  --log-format simple --log-interval 25 \\
   --distributed-world-size 1" show_validations
 }
 
@@ -226,4 +238,4 @@ END
 }
 
 "$task"
-echo "done in $((SECONDS / 60)) min $((SECONDS % 60)) s; commands, logs and the model are in $output"
+echo "done in $((SECONDS / 60)) min $((SECONDS % 60)) s in all; commands, logs and the model are in $output"

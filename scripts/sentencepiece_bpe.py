@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-import sentencepiece
-
 LOG_ERRORS_ONLY = 2
 LONGEST_LINE = 1 << 30  # bytes; by default lines of more than 4,192 are skipped without a word
 
@@ -21,6 +19,8 @@ LONGEST_LINE = 1 << 30  # bytes; by default lines of more than 4,192 are skipped
 def train(
     files: list[str], model_prefix: str, vocab_size: int, whole_words: tuple[str, ...] = ()
 ) -> None:
+    import sentencepiece
+
     for ending in (".model", ".vocab"):
         if Path(model_prefix + ending).exists():
             raise FileExistsError(f"{model_prefix}{ending} is there already; not overwritten")
@@ -37,6 +37,8 @@ def train(
 
 
 def encode(model: str, text: TextIO, pieces: TextIO) -> None:
+    import sentencepiece
+
     processor = sentencepiece.SentencePieceProcessor(model_file=model)
     for line in text:
         print(*processor.encode(line.rstrip("\n"), out_type=str), file=pieces)
@@ -70,6 +72,10 @@ def main(arguments: list[str] | None = None) -> None:
             for stream in (sys.stdin, sys.stdout):
                 stream.reconfigure(encoding="utf-8", newline="\n")
             encode(options.model, sys.stdin, sys.stdout)
+    except ModuleNotFoundError:
+        from cli import missing
+
+        sys.exit(missing("sentencepiece"))
     except (RuntimeError, ValueError, OSError) as error:
         sys.exit(f"sentencepiece_bpe.py: {error}")
 

@@ -3,6 +3,7 @@
 #
 #     bash scripts/setup.sh
 #     source scripts/setup.sh
+#     CONVATTN_MINIMAL=yes bash scripts/setup.sh   # without what tests and some corpora need
 #
 # Everything goes into the active environment (VIRTUAL_ENV or CONDA_PREFIX) or, without
 # one, into .venv at the repository root. A torch that is there already is kept. An
@@ -19,10 +20,16 @@ fi
 
 set -euo pipefail
 CDPATH='' cd -P "$(dirname "$0")/.."
+# shellcheck source=scripts/progress.sh
+source scripts/progress.sh
 
 environment=${VIRTUAL_ENV:-${CONDA_PREFIX:-.venv}}
 python=$environment/bin/python
-stamp=$environment/setup.stamp
+stamps=("$environment/setup.stamp") extras='[test]'
+if [ -n "${CONVATTN_MINIMAL:-}" ]; then
+  # whoever has the whole has this, too
+  stamps=("$environment/setup.minimal.stamp" "${stamps[0]}") extras=""
+fi
 log=$environment/setup.log
 constraints=$environment/setup.constraints
 
@@ -32,14 +39,17 @@ python_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2
 
 is_supported() { case "$1" in 3.11 | 3.12) ;; *) return 1 ;; esac; }
 
-# The first Python of the right version; each is run, for a command can exist and not work.
+# Python 3.12 if there is one, for which fairseq need not be compiled, or 3.11. Each candidate is
+# run, for a command can exist and not work.
 find_python() {
-  local candidate
-  for candidate in python3.12 python3.11 python3 python; do
-    if is_supported "$(python_version "$candidate")"; then
-      echo "$candidate"
-      return
-    fi
+  local version candidate
+  for version in 3.12 3.11; do
+    for candidate in "python$version" python3 python; do
+      if [ "$(python_version "$candidate")" = "$version" ]; then
+        echo "$candidate"
+        return
+      fi
+    done
   done
   return 1
 }
@@ -67,8 +77,11 @@ create_environment() {
 
 pip_install() {
   printf '\n+ pip install %s\n' "$*" >>"$log"
-  "$python" -m pip install --disable-pip-version-check "$@" >>"$log" 2>&1
+  # verbose, so that the log has what a compiler does
+  with_progress "$log" logged "$python" -m pip install -v --disable-pip-version-check "$@"
 }
+
+logged() { "$@" >>"$log" 2>&1; }
 
 cannot_install() {
   tail -n 15 "$log" >&2
@@ -90,7 +103,9 @@ install_torch() {
 
 kernels=fairseq_convattn/ops/native
 wanted=$(cksum setup.py scripts/setup.sh "$kernels"/*.[ch] "$kernels/sources.py" && pwd)
-if [ -x "$python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
+for stamp in "${stamps[@]}"; do
+  if [ -x "$python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
+done
 
 any_runs ${CC:+"$CC"} cc gcc clang || die "no C compiler found (on Debian and Ubuntu: apt install build-essential)"
 any_runs ${CXX:+"$CXX"} c++ g++ clang++ || die "no C++ compiler found (on Debian and Ubuntu: apt install build-essential)"
@@ -104,7 +119,7 @@ fi
 is_supported "$version" ||
   die "$environment has Python $version, and Python 3.11 or 3.12 is needed"
 
-rm -f "$stamp"
+rm -f "$environment"/setup*.stamp
 echo "setting up $environment (log: $log)" | tee "$log"
 "$python" -m pip --version >>"$log" 2>&1 || "$python" -m ensurepip >>"$log" 2>&1 ||
   cannot_install pip
@@ -123,8 +138,8 @@ pip_install --constraint "$constraints" "numpy>=1.26,<3" cython setuptools wheel
   cannot_install "the build tools"
 
 echo "installing fairseq and fairseq_convattn (3/3); the first time fairseq compiles for some minutes..."
-pip_install --constraint "$constraints" --no-build-isolation --editable '.[test]' ||
+pip_install --constraint "$constraints" --no-build-isolation --editable ".$extras" ||
   cannot_install fairseq
 
-printf '%s\n' "$wanted" >"$stamp"
-echo "ready: $environment"
+printf '%s\n' "$wanted" >"${stamps[0]}"
+echo "ready: $environment ($(elapsed))"

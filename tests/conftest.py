@@ -41,6 +41,18 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_of_the_users(tmp_path_factory) -> Iterator[Path]:
+    """The working directory: a checkout in which nobody has prepared data or trained."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("fairseq_convattn", "scripts"):
+        (folder / name).symlink_to(ROOT / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Real corpora and published checkpoints, which only developers have."""
@@ -203,12 +215,11 @@ def _hypotheses(main, arguments) -> dict[int, tuple[float, str]]:
 
 
 def command(name: str, *arguments, **kwargs) -> subprocess.CompletedProcess:
-    """An installed command as a user types it, from the repository's root."""
+    """An installed command as a user types it."""
     program = Path(sys.executable).with_name(name)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [str(program), *map(str, arguments)],
-        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,

@@ -10,7 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BASH = shutil.which("bash")
-COMMANDS = ("cat", "cksum", "cp", "dirname", "grep", "mkdir", "rm", "tail", "tee")
+COMMANDS = (
+    *("cat", "cksum", "cp", "cut", "dirname", "grep", "mkdir", "rm", "sed", "sleep", "tail", "tee"),
+)
 
 FAKE_PYTHON = """#!{bash}
 case "$*" in
@@ -43,7 +45,7 @@ class Checkout:
         self.bin = directory / "bin"
         self.calls = directory / "calls"
         self.bin.mkdir()
-        for file in ("setup.py", "scripts/setup.sh", *KERNELS):
+        for file in ("setup.py", "scripts/setup.sh", "scripts/progress.sh", *KERNELS):
             (self.root / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / file, self.root / file)
         for command in COMMANDS:
@@ -96,6 +98,27 @@ def test_installs_torch_first_and_then_nothing_again(checkout):
     again = checkout.set_up()
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     assert len(checkout.pip_calls()) == 3
+
+
+def test_a_tour_installs_no_more_than_it_needs(checkout):
+    assert checkout.set_up(CONVATTN_MINIMAL="yes").returncode == 0
+    assert checkout.pip_calls()[-1].endswith("--editable .")
+    for minimal, calls in ((True, 3), (False, 5), (True, 5)):
+        variables = {"CONVATTN_MINIMAL": "yes"} if minimal else {}
+        assert checkout.set_up(**variables).returncode == 0
+        assert len(checkout.pip_calls()) == calls
+    assert checkout.pip_calls()[-1].endswith("--editable .[test]")
+
+
+def test_the_newest_python_that_fits_is_taken(checkout):
+    """fairseq has a binary wheel for 3.12 alone."""
+    for command, version in (("python3.11", "3.11"), ("python3", "3.12")):
+        text = FAKE_PYTHON.format(bash=BASH, calls=checkout.calls)
+        checkout.add_command(command, text.replace("3.11", version))
+    assert "creating .venv with python3..." in checkout.set_up().stdout
+    (checkout.bin / "python3").unlink()
+    shutil.rmtree(checkout.root / ".venv")
+    assert "creating .venv with python3.11..." in checkout.set_up().stdout
 
 
 @pytest.mark.parametrize("changed", ["setup.py", *KERNELS])

@@ -254,8 +254,6 @@ def _explained(recipe: Recipe, settings: Settings) -> str:
 
 
 def _require_modules(recipe: Recipe, chosen: Sequence[str]) -> None:
-    if not (ROOT / "scripts").is_dir():
-        raise RecipeError(f"recipes need a checkout of the repository: {ROOT} has no scripts")
     needed = {name: None for stage in chosen for name in recipe.needs.get(stage, ())}
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:

@@ -7,6 +7,8 @@ from pathlib import Path
 from .devices import Devices
 
 ROOT = Path(__file__).resolve().parents[2]
+_INSTALLED = ROOT / "convattn"  # the package that scripts/ is where no checkout is
+_SCRIPTS = _INSTALLED if _INSTALLED.is_dir() else ROOT / "scripts"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Settings:
 
 def script(name: str) -> str:
     """The path of a script, as short as it can be said from here."""
-    return _from_here(ROOT / "scripts" / name)
+    return _from_here(_SCRIPTS / name)
 
 
 def user_dir() -> str:

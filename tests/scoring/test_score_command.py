@@ -1,25 +1,19 @@
-"""scripts/score.py on plain files and on what fairseq-generate prints."""
+"""``convattn score`` on plain files and on what fairseq-generate prints."""
 
-import importlib.util
 import json
 import logging
 import math
 import random
 import re
-import sys
 from collections import Counter
 
 import pytest
 import sacrebleu
-from conftest import ROOT, SHRUNK, command, train
+from conftest import SHRUNK, command, train
 from rouge_score.rouge_scorer import RougeScorer
 
+from fairseq_convattn.scoring.__main__ import main
 from fairseq_convattn.scoring.rouge import ROUGE_TYPES
-
-SPEC = importlib.util.spec_from_file_location("score", ROOT / "scripts" / "score.py")
-assert SPEC is not None and SPEC.loader is not None
-score_script = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(score_script)
 
 NAMES = dict(zip(ROUGE_TYPES, ("ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum"), strict=True))
 
@@ -45,10 +39,9 @@ def score(monkeypatch, capsys, tmp_path, caplog):
     caplog.set_level(logging.WARNING, "sacrebleu")
 
     def run(metric: str, *arguments: str) -> Scored:
-        monkeypatch.setattr(sys, "argv", ["score.py", "--metric", metric, *arguments])
         status = 0
         try:
-            score_script.main()
+            main(["--metric", metric, *arguments])
         except SystemExit as exit_:
             status = exit_.code
         return Scored(status, *capsys.readouterr())

@@ -1,0 +1,331 @@
+"""BLEU, chrF or ROUGE of one system, or of two and whether they differ.
+
+Detokenised text, with sacreBLEU's tokeniser:
+  convattn score --metric bleu --reference REF --hypothesis HYP
+Tokenised text, as Moses' multi-bleu.perl scores it, and as in the WMT papers, compounds split:
+  convattn score --metric bleu --tokenize none --reference REF --hypothesis HYP
+  convattn score --metric bleu --compound-split --reference REF --hypothesis HYP
+A model of tokens against the original text:
+  convattn score --metric bleu --detokenize de --reference RAW --hypothesis GENERATED
+Chinese, words split or not:
+  convattn score --metric bleu --tokenize zh --reference REF --hypothesis HYP
+Summaries in several sentences, from fairseq-generate's output and against its targets:
+  convattn score --metric rouge --rouge-split punctuation --hypothesis GENERATED
+Two systems:
+  convattn score --metric chrf --reference REF --hypothesis NEW --baseline OLD
+
+A file has one text a line, in the same order, or is what fairseq-generate printed. That is
+recognised, put in order and scored by its detokenised D- lines, or with --tokenize none or
+--detokenize by its H- lines, against its own T- lines unless --reference is given. T- lines lack
+the words that the dictionary lacks (<<unk>>, which match nothing), so a number to publish needs
+--reference.
+
+Scores are in percent. The 95 % confidence intervals and the p-values of the paired bootstrap
+come from 1,000 resamples of the texts; all that a score depends on is in the signature. Doubtful
+texts, such as subwords left in, give a warning.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import sacrebleu
+from sacrebleu.significance import PairedTest
+from tqdm import tqdm
+
+from . import rouge
+from .checks import hypothesis_warnings, mask_unknowns, reference_warnings
+from .conventions import detokenise, detokenizer_version, split_compounds
+from .generated import ScoringError, Texts, read_texts
+
+METRICS_OF_OPTIONS = {
+    "tokenize": ("bleu",),
+    "compound_split": ("bleu",),
+    "detokenize": ("bleu", "chrf"),
+    "detokenize_reference": ("bleu", "chrf"),
+    "lowercase": ("bleu", "chrf"),
+    "rouge_no_stem": ("rouge",),
+    "rouge_split": ("rouge",),
+}
+
+
+class Report(NamedTuple):
+    """Scores by system and name, the p-values of their difference by name."""
+
+    signature: str
+    scores: list[dict[str, dict]]
+    p_values: dict[str, float]
+
+
+def command_line() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--metric", required=True, choices=("bleu", "chrf", "rouge"))
+    parser.add_argument(
+        "--reference",
+        nargs="+",
+        metavar="FILE",
+        help="what should have been written, one text a line; several files are several "
+        "references of every text (default: the T- lines of --hypothesis)",
+    )
+    parser.add_argument("--hypothesis", required=True, metavar="FILE", help="the system's texts")
+    parser.add_argument("--baseline", metavar="FILE", help="another system's, to compare with")
+    parser.add_argument(
+        "--tokenize",
+        choices=list(sacrebleu.BLEU.TOKENIZERS),
+        help="BLEU: sacreBLEU's tokeniser; zh or char (character by character) for Chinese; none "
+        "for text that is tokenised already, which takes H- lines (default: 13a, or none with "
+        "--compound-split)",
+    )
+    parser.add_argument(
+        "--detokenize",
+        metavar="LANGUAGE",
+        help="BLEU, chrF: make text of H- lines (or of plain files) and of T- lines, which are "
+        "Moses' tokens of that language (en, de, fr, ...), by sacremoses",
+    )
+    parser.add_argument(
+        "--detokenize-reference",
+        action="store_true",
+        help="the same of --reference, where it is tokenised, too",
+    )
+    parser.add_argument(
+        "--compound-split",
+        action="store_true",
+        help="BLEU: split a-b into a ##AT##-##AT## b on both sides, as the papers do on WMT en-de",
+    )
+    parser.add_argument(
+        "--lowercase", action="store_true", help="BLEU, chrF: ignore case (ROUGE always does)"
+    )
+    parser.add_argument(
+        "--rouge-no-stem", action="store_true", help="compare words, not their Porter stems"
+    )
+    parser.add_argument(
+        "--rouge-split",
+        metavar="WHERE",
+        help="where a sentence begins for ROUGE-Lsum, which papers call ROUGE-L: newline (never, "
+        "as a text is a line; ROUGE-Lsum is then ROUGE-L), punctuation (after . ! ? and a space) "
+        "or a marker that the texts have between sentences, such as <q> (default: newline)",
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    return parser
+
+
+def parsed_arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = command_line()
+    arguments = parser.parse_args(given)
+    for option, metrics in METRICS_OF_OPTIONS.items():
+        given = getattr(arguments, option) not in (None, False)
+        if given and arguments.metric not in metrics:
+            parser.error(
+                f"--{option.replace('_', '-')} does not go with --metric {arguments.metric}"
+            )
+    if arguments.compound_split and arguments.tokenize not in (None, "none"):
+        parser.error("--compound-split is for tokenised text: it goes with --tokenize none alone")
+    if arguments.detokenize and (arguments.tokenize == "none" or arguments.compound_split):
+        parser.error("--detokenize does not go with --tokenize none and --compound-split")
+    if arguments.detokenize_reference and not (arguments.detokenize and arguments.reference):
+        parser.error("--detokenize-reference is for --detokenize LANGUAGE and --reference FILE")
+    arguments.tokenize = arguments.tokenize or ("none" if arguments.compound_split else "13a")
+    return arguments
+
+
+def references(arguments: argparse.Namespace, systems: Sequence[Texts]) -> list[list[str]]:
+    """The texts of every reference.
+
+    Raises:
+        OSError: a file cannot be read.
+        ScoringError: there is none, or it does not belong to what the systems wrote.
+    """
+    if arguments.reference:
+        files = [read_texts(path) for path in arguments.reference]
+        for file in files:
+            if file.generated:
+                raise ScoringError(f"{file.path} is fairseq-generate's output, no reference")
+        return [list(file.detokenised) for file in files]
+    first = systems[0]
+    if first.targets is None:
+        raise ScoringError(f"{first.path} has no T- lines to score against; add --reference")
+    if any(system.targets not in (None, first.targets) for system in systems):
+        raise ScoringError("--hypothesis and --baseline have other T- lines; add --reference")
+    tokenised = arguments.tokenize == "none" or arguments.detokenize
+    if tokenised and first.hypotheses != first.detokenised:
+        raise ScoringError(
+            f"the T- lines of {first.path} are detokenised; add a tokenised --reference"
+        )
+    return [list(first.targets)]
+
+
+def require_same_length(names: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
+    """Raise ScoringError, with the names, unless there are as many texts everywhere."""
+    for name, lines in zip(names, texts, strict=True):
+        if len(lines) != len(texts[0]):
+            raise ScoringError(
+                f"{names[0]} has {len(texts[0])} texts and {name} {len(lines)}: "
+                "they must correspond line by line"
+            )
+
+
+def sacrebleu_report(
+    arguments: argparse.Namespace, systems: Sequence[list[str]], refs: list[list[str]]
+) -> Report:
+    """BLEU or chrF, with sacreBLEU's own intervals and paired bootstrap.
+
+    Raises:
+        ImportError, RuntimeError: the tokeniser needs a package that is not installed.
+    """
+    if arguments.metric == "chrf":
+        metric = sacrebleu.CHRF(lowercase=arguments.lowercase)
+    else:
+        metric = sacrebleu.BLEU(
+            tokenize=arguments.tokenize,
+            lowercase=arguments.lowercase,
+            force=arguments.tokenize == "none",
+        )
+    # sacreBLEU takes the first system for the baseline
+    named = list(reversed(list(zip(("hypothesis", "baseline"), systems, strict=False))))
+    signatures, results = PairedTest(named, {arguments.metric: metric}, refs, "bs")()
+    ((name, signature),) = signatures.items()
+    hypothesis, *baseline = reversed(results[name])
+    scores = []
+    for texts, result in zip(systems, (hypothesis, *baseline), strict=True):
+        score = metric.corpus_score(texts, refs)
+        low, high = float(result.mean - result.ci), float(result.mean + result.ci)
+        line = f"{score.format()} [{low:.2f}, {high:.2f}]"
+        scores.append({name: {"score": score.score, "confidence": [low, high], "verbose": line}})
+    p_values = {}
+    if baseline:  # of systems that score the same sacreBLEU says that they differ
+        p_values[name] = 1.0 if hypothesis.score == baseline[0].score else hypothesis.p_value
+    return Report(f"{name}|{signature}", scores, p_values)
+
+
+def rouge_report(
+    arguments: argparse.Namespace, systems: Sequence[list[str]], refs: list[list[str]]
+) -> Report:
+    """ROUGE, with percentile intervals and a paired bootstrap.
+
+    Raises:
+        ImportError: rouge-score is not installed.
+        ScoringError: ``--rouge-split`` is nothing to split at.
+    """
+    settings = rouge_settings(arguments)
+    for line in rouge.rouge_warnings([line for lines in refs for line in lines], settings):
+        warn(line)
+    signature = rouge.signature(len(refs), settings)
+    texts_and_references = [
+        (texts[i], [lines[i] for lines in refs]) for texts in systems for i in range(len(texts))
+    ]
+    done = [
+        rouge.sentence_scores(text, targets, settings)
+        for text, targets in tqdm(texts_and_references, disable=None, unit=" texts")
+    ]
+    by_system = [done[i : i + len(refs[0])] for i in range(0, len(done), len(refs[0]))]
+    scores = [
+        {
+            name: {
+                "score": score.fmeasure,
+                "confidence": [score.low, score.high],
+                "precision": score.precision,
+                "recall": score.recall,
+                "verbose": f"{rouge.NAMES[name]} F1 = {score}",
+            }
+            for name, score in rouge.corpus_scores(sentence_scores).items()
+        }
+        for sentence_scores in by_system
+    ]
+    p_values = rouge.paired_p_values(*by_system) if len(systems) > 1 else {}
+    return Report(f"ROUGE|{signature}", scores, p_values)
+
+
+def rouge_settings(arguments: argparse.Namespace) -> rouge.RougeSettings:
+    try:
+        return rouge.RougeSettings(
+            stem=not arguments.rouge_no_stem,
+            split="newline" if arguments.rouge_split is None else arguments.rouge_split,
+        )
+    except ValueError as error:
+        raise ScoringError(f"--rouge-split: {error}") from None
+
+
+def report(arguments: argparse.Namespace) -> Report:
+    """What was asked for.
+
+    Raises:
+        ImportError, RuntimeError: a package is missing.
+        OSError: a file cannot be read.
+        ScoringError: the texts cannot be scored.
+    """
+    systems = [read_texts(path) for path in (arguments.hypothesis, arguments.baseline) if path]
+    refs = references(arguments, systems)
+    tokenised = arguments.tokenize == "none" or arguments.detokenize
+    texts = [list(system.hypotheses if tokenised else system.detokenised) for system in systems]
+    names = arguments.reference or [f"T- lines of {arguments.hypothesis}"]
+    require_same_length((*names, *(str(system.path) for system in systems)), (*refs, *texts))
+    for system, lines in zip(systems, texts, strict=True):
+        for line in hypothesis_warnings(lines):
+            warn(f"{system.path}: {line}")
+    for name, lines in zip(names, refs, strict=True):
+        for line in reference_warnings(lines):
+            warn(f"{name}: {line}")
+    refs = [list(map(mask_unknowns, lines)) for lines in refs]
+    if arguments.detokenize:
+        texts = [detokenise(lines, arguments.detokenize) for lines in texts]
+        if arguments.detokenize_reference or not arguments.reference:
+            refs = [detokenise(lines, arguments.detokenize) for lines in refs]
+    if arguments.metric == "rouge":
+        return rouge_report(arguments, texts, refs)
+    if arguments.compound_split:
+        texts, refs = ([list(map(split_compounds, x)) for x in lists] for lists in (texts, refs))
+    result = sacrebleu_report(arguments, texts, refs)
+    return result._replace(signature=result.signature + conventions(arguments))
+
+
+def conventions(arguments: argparse.Namespace) -> str:
+    """What sacreBLEU's signature does not know."""
+    fields = ["compounds:split"] if arguments.compound_split else []
+    if arguments.detokenize:
+        both = arguments.detokenize_reference or not arguments.reference
+        sides = "both" if both else "hypothesis"
+        fields.append(f"detok:sacremoses-{arguments.detokenize}-{sides}-{detokenizer_version()}")
+    return "".join(f"|{field}" for field in fields)
+
+
+def text_format(arguments: argparse.Namespace, result: Report) -> str:
+    lines = []
+    for title, scores in zip(("hypothesis", "baseline"), result.scores, strict=False):
+        if arguments.baseline:
+            lines.append(f"{title} {getattr(arguments, title)}")
+        lines += [score["verbose"] for score in scores.values()]
+    for name, p_value in result.p_values.items():
+        lines.append(f"p-value of {rouge.NAMES.get(name, name)}: {p_value:.4f}")
+    return "\n".join((*lines, result.signature))
+
+
+def json_format(arguments: argparse.Namespace, result: Report) -> str:
+    content = {
+        "metric": arguments.metric,
+        "signature": result.signature,
+        "scores": result.scores[0],
+    }
+    if arguments.baseline:
+        content |= {"baseline": result.scores[1], "p_values": result.p_values}
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    arguments = parsed_arguments(given)
+    try:
+        result = report(arguments)
+    except (ImportError, OSError, RuntimeError, ScoringError) as error:
+        sys.exit(f"error: {' '.join(str(error).split())}")
+    print((json_format if arguments.format == "json" else text_format)(arguments, result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""The console command ``convattn``, which has a subcommand for everything but fairseq's own.
+
+Each is a module, run as ``python -m`` runs it. None is imported before it is chosen.
+"""
+
+import difflib
+import logging
+import os
+import runpy
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).resolve().parent
+IN_CHECKOUT = (FOLDER / "setup.sh").is_file()
+
+
+class Command(NamedTuple):
+    """A subcommand: the module to run, what it does, and arguments that work."""
+
+    module: str
+    summary: str
+    example: str
+
+
+COMMANDS = {
+    "architectures": Command(
+        "fairseq_convattn",
+        "architectures and the options that they add to fairseq-train",
+        "--task language_modeling",
+    ),
+    "prepare": Command(
+        "",
+        "download a corpus and make it ready for fairseq-train",
+        "multi30k --output data/multi30k",
+    ),
+    "sentencepiece": Command(
+        "sentencepiece_bpe",
+        "learn subwords and split text into them",
+        "train --input train.en train.de --model-prefix bpe --vocab-size 10000",
+    ),
+    "average": Command(
+        "average_checkpoints",
+        "average the weights of checkpoints",
+        "--inputs checkpoints --last 5 --output average.pt",
+    ),
+    "score": Command(
+        "fairseq_convattn.scoring",
+        "BLEU, chrF or ROUGE, with intervals and significance",
+        "--metric bleu --reference test.de --hypothesis translated.txt",
+    ),
+    "recipe": Command(
+        "fairseq_convattn.recipes",
+        "reproduce a published result, from raw text to its score",
+        "multi30k --mixer dynamic --smoke",
+    ),
+    "report": Command(
+        "fairseq_convattn.report",
+        "one page of several runs of recipes",
+        "runs/multi30k-* --output report.html",
+    ),
+    "analyse": Command(
+        "fairseq_convattn.analysis",
+        "what a checkpoint has learned about positions",
+        "checkpoints/checkpoint_best.pt --output analysis",
+    ),
+    "glue": Command(
+        "glue",
+        "fine-tune a masked language model on GLUE",
+        "finetune MRPC checkpoints/checkpoint_best.pt --seeds 1,2,3",
+    ),
+    "convert": Command(
+        "convert_checkpoint",
+        "make a LightConv or DynamicConv checkpoint of 2019 loadable",
+        "model.pt converted.pt",
+    ),
+    "convert-albert": Command(
+        "convert_albert", "convert the published ALBERT", "albert-base-v2 data/albert"
+    ),
+}
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    score = f"convattn score {COMMANDS['score'].example}"
+    return "\n".join(
+        ("example:", f"  {score}", "", "usage: convattn COMMAND [arguments]", "", "commands:")
+        + (*lines, "", "convattn COMMAND --help explains each of them.")
+    )
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "") -> None:
+    """Run a subcommand.
+
+    Args:
+        arguments: its name and its arguments; by default those of the command line.
+        program: what its usage calls it, if not ``convattn NAME``.
+    """
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help"):
+        print(usage())
+        return
+    if name not in COMMANDS:
+        sys.exit(f"error: convattn has no command '{name}'; {suggestion(name, COMMANDS)}")
+    if {"-h", "--help"}.intersection(rest):
+        print(f"example:\n  convattn {name} {COMMANDS[name].example}\n", flush=True)
+    # fairseq's commands are found beside this one, even in an environment that is not active
+    programs = str(Path(sys.executable).parent)
+    os.environ["PATH"] = os.pathsep.join((programs, os.environ.get("PATH", os.defpath)))
+    if name == "prepare":
+        prepare(rest)
+    else:
+        run(COMMANDS[name].module, rest, program or f"convattn {name}")
+
+
+def suggestion(name: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"there are {', '.join(names)}"
+
+
+def run(module: str, arguments: Sequence[str], program: str) -> None:
+    """``python -m module``, without what fairseq logs while it is imported.
+
+    Without a module that it needs the process ends with a line that says so.
+    """
+    sys.argv = [program, *arguments]
+    sys.path.insert(0, str(FOLDER))
+    if IN_CHECKOUT:
+        sys.path.insert(0, str(FOLDER.parent))
+    logging.basicConfig(level=logging.WARNING)
+    warnings.filterwarnings("ignore", "fairseq is not installed")
+    try:
+        runpy.run_module(module, run_name="__main__")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in ("fairseq_convattn", module):
+            raise
+        sys.exit(missing(error.name))
+
+
+def missing(module: str) -> str:
+    """The line that says how to get it."""
+    way_out = "pip install it"
+    if IN_CHECKOUT:
+        way_out = "run 'bash scripts/setup.sh' or activate its environment"
+    return f"error: {sys.executable} has no {module}: {way_out}"
+
+
+def prepare(arguments: Sequence[str]) -> None:
+    """Replace this process by ``prepare_NAME.sh``."""
+    scripts = sorted(FOLDER.glob("prepare_*.sh"))
+    corpora = {script.stem.removeprefix("prepare_"): script for script in scripts}
+    del corpora["common"]
+    name, *rest = arguments or ["--help"]
+    if name in ("-h", "--help"):
+        lines = [f"  {name:11}  {title(script)}" for name, script in corpora.items()]
+        print("\n".join(("usage: convattn prepare CORPUS [options]", "", "corpora:", *lines)))
+        return
+    if name not in corpora:
+        sys.exit(f"error: no corpus '{name}'; {suggestion(name, corpora)}")
+    os.execvp("bash", ["bash", str(corpora[name]), *rest])
+
+
+def title(script: Path) -> str:
+    """What the comment in a script's second line says that it prepares."""
+    comment = script.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ")
+    return comment.partition(", ready for")[0]
+
+
+if __name__ == "__main__":
+    main()

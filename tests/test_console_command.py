@@ -1,0 +1,123 @@
+"""``convattn`` from a checkout, and installed from a wheel in an environment of its own."""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+SCRIPTS = ROOT / "scripts"
+
+
+def run(*command: object, **options) -> subprocess.CompletedProcess:
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, check=False, **options)
+
+
+def convattn(*arguments: object) -> subprocess.CompletedProcess:
+    return run(sys.executable, SCRIPTS / "cli.py", *arguments)
+
+
+def test_help_names_the_commands_and_imports_none_of_them():
+    code = "import sys, cli; cli.main([]); sys.exit('fairseq_convattn' in sys.modules)"
+    result = run(sys.executable, "-c", code, env={**os.environ, "PYTHONPATH": str(SCRIPTS)})
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("example:\n  convattn ")
+    for name in ("score", "average", "convert", "recipe", "report", "analyse", "prepare"):
+        assert f"\n  {name} " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["scroe"], "error: convattn has no command 'scroe'; did you mean 'score'?"),
+        (["prepare", "multi30"], "error: no corpus 'multi30'; did you mean 'multi30k'?"),
+        (["prepare", "xyz"], "error: no corpus 'xyz'; there are cnn_dm, gbw, "),
+    ],
+)
+def test_what_is_mistyped_is_one_line(arguments, message):
+    result = convattn(*arguments)
+    assert result.returncode == 1 and result.stderr.startswith(message)
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_command_is_named_in_its_own_errors(tmp_path):
+    result = convattn("sentencepiece", "encode", "--model", tmp_path / "none")
+    assert result.returncode == 1 and "none" in result.stderr.splitlines()[-1]
+    result = convattn("sentencepiece", "encode")
+    assert result.returncode == 2 and "usage: convattn sentencepiece encode " in result.stderr
+
+
+def test_prepare_runs_the_script_beside_its_own_python(tmp_path):
+    environment = {"PATH": "/usr/bin:/bin"}
+    command = (sys.executable, SCRIPTS / "cli.py", "prepare", "wikitext103")
+    result = run(*command, "--source", tmp_path, cwd=tmp_path, env=environment)
+    message = f"error: no wiki.train.tokens, no wikitext-103-v1.zip in {tmp_path}\n"
+    assert (result.returncode, result.stderr) == (1, message)
+
+
+@pytest.mark.parametrize("script", ["score.py", "sentencepiece_bpe.py"])
+def test_scripts_without_an_environment_say_how_to_get_one(script):
+    arguments = ("--metric", "bleu") if script == "score.py" else ("encode", "--model", "x")
+    result = run(sys.executable, "-S", SCRIPTS / script, *arguments, env={})
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ") and "bash scripts/setup.sh" in line
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """The commands of an environment with a wheel of the sdist, beside this one's packages."""
+    folder = tmp_path_factory.mktemp("package")
+    names = run("git", "-C", ROOT, "ls-files", "-z").stdout.split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).is_file():
+            (folder / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "checkout" / name).write_bytes((ROOT / name).read_bytes())
+    pip = (sys.executable, "-m", "pip", "--no-input")
+    for command in (
+        (sys.executable, "setup.py", "-q", "sdist", "-d", folder),
+        (*pip, "wheel", "--no-build-isolation", "--no-deps", "-w", folder, "{sdist}"),
+    ):
+        sdist = next(folder.glob("*.tar.gz"), "")
+        words = (sdist if word == "{sdist}" else word for word in command)
+        built = run(*words, cwd=folder / "checkout")
+        assert built.returncode == 0, built.stderr
+    venv.create(folder / "environment")
+    python = folder / "environment" / "bin" / "python"
+    (wheel,) = folder.glob("*.whl")
+    done = run(*pip, "--python", python, "install", "--no-deps", wheel)
+    assert done.returncode == 0, done.stderr
+    library = Path("lib", f"python3.{sys.version_info.minor}", "site-packages")
+    present = Path(sys.prefix) / library
+    (folder / "environment" / library / "present.pth").write_text(f"{present}\n")
+    return python.parent
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_an_installed_wheel_is_the_whole_product(installed, tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def convattn(*arguments: object) -> str:
+        result = run(installed / "convattn", *arguments, cwd=tmp_path, env=environment)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
+
+    commands = [line.split()[0] for line in convattn("--help").splitlines() if line[:2] == "  "]
+    for name in commands[1:]:  # the first is the example's
+        assert convattn(name, "--help").startswith(f"example:\n  convattn {name} ")
+    for text in ("reference", "hypothesis"):
+        (tmp_path / text).write_text("the cat sat on the mat\n")
+    score = ("score", "--metric", "bleu", "--reference", "reference", "--hypothesis", "hypothesis")
+    assert convattn(*score).startswith("BLEU = 100.00")
+    lines = convattn("recipe", "multi30k", "--dry-run").splitlines()
+    (prepare,) = (line.split() for line in lines if line.startswith("bash "))
+    assert Path(prepare[1]).is_relative_to(installed.parent) and Path(prepare[1]).is_file()
+    assert convattn("prepare", "multi30k", "--help").count("--source DIR")
+    kernels = "from fairseq_convattn.ops import native; print(native.is_built(), native.__file__)"
+    built = run(installed / "python", "-c", kernels, cwd=tmp_path, env=environment).stdout.split()
+    assert built[0] == "True" and built[1].startswith(str(installed.parent))
