@@ -49,5 +49,6 @@ setup(
         "recipes": ["subword-nmt", "sacremoses", "jieba"],
         "benchmark": ["matplotlib"],
         "analysis": ["matplotlib"],
+        "docs": ["sphinx", "myst-parser", "furo"],
     },
 )
