@@ -106,24 +106,32 @@ def options_page() -> str:
         "unknown mixer,\nheads that do not divide the width, an even kernel in an encoder.\n\n"
         "This page is made by `python docs/generate.py`."
     ]
-    for task, title in TASKS.items():
-        options, _, architectures = _help(task).partition("\nArchitectures: ")
+    for title, text in zip(TASKS.values(), _help_texts(), strict=True):
+        options, _, architectures = text.partition("\nArchitectures: ")
         names, _, table = architectures.strip().partition("\n\n")
         names = names.replace("given above", "given below").rstrip(":")
         sections += [f"## {title}", f"Architectures: {names}.", table, *_option_list(options)]
     return "\n\n".join(sections) + "\n"
 
 
-def _help(task: str) -> str:
-    """The help text of a task, each of its paragraphs on one line."""
-    return subprocess.run(
-        [sys.executable, "-m", "fairseq_convattn", "--task", task],
+def _help_texts() -> list[str]:
+    """The help text of every task, each of its paragraphs on one line."""
+    code = (
+        "import runpy, sys\n"
+        "for task in sys.argv[2:]:\n"
+        "    sys.argv[1:] = ['--task', task]\n"
+        "    runpy.run_module('fairseq_convattn', run_name='__main__', alter_sys=True)\n"
+        "    print('\\f')\n"
+    )
+    texts = subprocess.run(
+        [sys.executable, "-c", code, "", *TASKS],
         cwd=ROOT,
         env={**os.environ, "COLUMNS": "100000", "PYTHONPATH": str(ROOT)},
         check=True,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
     ).stdout
+    return texts.split("\f\n")[: len(TASKS)]
 
 
 def _option_list(text: str) -> list[str]:
