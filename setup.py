@@ -45,6 +45,7 @@ setup(
             *("pytest", "pytest-xdist", "ruff", "matplotlib"),
             *("subword-nmt", "sacremoses", "jieba"),
             "triton; sys_platform == 'linux'",
+            *("sphinx", "myst-parser", "furo"),
         ],
         "recipes": ["subword-nmt", "sacremoses", "jieba"],
         "benchmark": ["matplotlib"],
