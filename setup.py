@@ -51,6 +51,7 @@ setup(
             *("pytest", "pytest-xdist", "ruff", "matplotlib", "jinja2"),
             *("subword-nmt", "sacremoses", "jieba"),
             "triton; sys_platform == 'linux'",
+            *("sphinx", "myst-parser", "furo"),
             *glue,
         ],
         "glue": glue,
@@ -58,5 +59,6 @@ setup(
         "benchmark": ["matplotlib"],
         "analysis": ["matplotlib"],
         "report": ["matplotlib", "jinja2"],
+        "docs": ["sphinx", "myst-parser", "furo"],
     },
 )

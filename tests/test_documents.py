@@ -1,0 +1,97 @@
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from conftest import PLUGIN, ROOT
+from fairseq import options
+from run_documents import blocks, pages
+
+PARSERS = {
+    "fairseq-train": options.get_training_parser,
+    "fairseq-generate": options.get_generation_parser,
+    "fairseq-interactive": options.get_interactive_generation_parser,
+    "fairseq-eval-lm": options.get_eval_lm_parser,
+    "fairseq-preprocess": options.get_preprocessing_parser,
+}
+DOCUMENTS = [*pages(), *sorted(ROOT.glob("C*.md"))]
+
+
+def text_of(page) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def anchors(page) -> set[str]:
+    """The names that GitHub and MyST give the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text_of(page), flags=re.S), re.M)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+def fairseq_commands() -> list:
+    """Every fairseq command of the documents, also of blocks that are not run."""
+    found = []
+    for block in (block for page in pages() for block in blocks(page)):
+        for line in block.text.replace("\\\n", " ").splitlines():
+            if block.language == "bash" and (match := re.search(r"\bfairseq-[a-z-]+ .*", line)):
+                words = shlex.split(re.split(r" [|<>] ?", match[0])[0], comments=True)
+                if words[0] in PARSERS and "ARCH" not in words:
+                    found.append(pytest.param(words, id=f"{block}-{words[0]}"))
+    return found
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
+def test_links_resolve(page):
+    for file, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", text_of(page)):
+        target = page.parent / file if file else page
+        assert target.exists(), f"{page.name} links {file}"
+        assert not anchor or anchor in anchors(target), f"{page.name} links {file}#{anchor}"
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
+def test_scripts_and_benchmarks_that_are_named_exist(page):
+    for name in re.findall(r"\b(?:scripts|benchmarks)/\w+\.(?:sh|py)", text_of(page)):
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+@pytest.mark.parametrize("words", fairseq_commands())
+def test_fairseq_takes_the_options_of_every_command(words):
+    parser = PARSERS[words[0]]()
+    arguments = [str(PLUGIN) if word == "fairseq_convattn" else word for word in words[1:]]
+    if words[0] == "fairseq-preprocess":
+        parser.parse_args(arguments)
+    else:
+        options.parse_args_and_arch(parser, arguments)
+
+
+def test_the_readme_is_short():
+    assert len(text_of(ROOT / "README.md").splitlines()) <= 150
+
+
+def test_the_tests_that_the_page_of_equivalences_names_exist():
+    tests = set(re.findall(r"def test_(e\d_\w+)", text_of(ROOT / "tests/test_equivalences.py")))
+    named = re.findall(r"`(?:test_)?(e\d_\w+)`", text_of(ROOT / "docs/equivalences.md"))
+    assert named and set(named) <= tests
+
+
+def test_options_and_tables_are_current():
+    command = [sys.executable, "docs/generate.py", "--check"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("sphinx", reason="needs the extra docs")
+    command = ["bash", "scripts/build_docs.sh", tmp_path]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert (tmp_path / "translation.html").exists()
+
+
+@pytest.mark.slow
+def test_every_command_of_the_documents_runs():
+    run = subprocess.run([sys.executable, "tests/run_documents.py"], cwd=ROOT)
+    assert run.returncode == 0
