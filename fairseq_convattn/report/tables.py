@@ -43,7 +43,7 @@ def warnings(section: Section) -> list[str]:
 def score_table(section: Section) -> Table:
     """Every score of every system beside the published figure of the same mixer, and the
     figures of mixers that were not run."""
-    paper = f" ({section.paper})" if section.paper else ""
+    paper = f", {section.paper}" if section.paper else ""
     columns = ("score", "system", "seeds", "result", "spread", f"published{paper}", "difference")
     rows = []
     for name in section.score_names or [MISSING]:
