@@ -9,7 +9,7 @@ from typing import Any
 from . import ReportError
 from .markdown import Table, cell_code, raw_table, text
 from .outputs import appearing
-from .runs import Run, read_json, read_run
+from .runs import Run, machine, read_json, read_run
 from .tables import MISSING, duration, signed
 
 # of results.json, what does not depend on where a run was made
@@ -120,11 +120,9 @@ def _rows(content: Mapping[str, Any]) -> list[list[str]]:
         content.get("precision") or MISSING,
     ]
     seconds, environment = content.get("seconds"), content["environment"]
-    gpus = environment.get("gpus") or []
-    machine = f"{len(gpus)} x {gpus[0]}" if gpus else environment.get("processor")
     after = [
         duration([seconds] if seconds else []),
-        text(machine or MISSING),
+        text(machine(environment) or MISSING),
         _commit(environment.get("git")),
         cell_code(content["command"]),
     ]
