@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from . import ReportError
-from .markdown import Table, code, raw_table, text
+from .markdown import Table, cell_code, raw_table, text
 from .outputs import appearing
-from .runs import Run, read_json, read_run
+from .runs import Run, machine, read_json, read_run
 from .tables import MISSING, duration, signed
 
 # of results.json, what does not depend on where a run was made
@@ -18,6 +18,7 @@ _KEPT = (
     *("batch", "data", "scores"),
 )
 _KEPT_OF_ENVIRONMENT = ("versions", "git", "platform", "processor", "processors", "gpus")
+_NEEDED = ("title", "mixer", "command", "environment", "paper")
 _PLACES = ("--source", "--data", "--output")
 _COLUMNS = (
     *("corpus", "system", "parameters", "updates", "precision"),
@@ -101,8 +102,8 @@ def results_table(paths: Sequence[Path]) -> str:
     rows, notes = [], {}
     for path in paths:
         content = read_json(path)
-        if not content.get("scores"):
-            raise ReportError(f"{path} has no scores; collect runs with --collect")
+        if not content.get("scores") or not content.keys() >= set(_NEEDED):
+            raise ReportError(f"{path} has no scores of a run; --collect writes such files")
         rows += _rows(content)
         if unconfirmed := content.get("unconfirmed"):
             notes[text(f"{content['title']}, unconfirmed: {unconfirmed}.")] = None
@@ -119,13 +120,11 @@ def _rows(content: Mapping[str, Any]) -> list[list[str]]:
         content.get("precision") or MISSING,
     ]
     seconds, environment = content.get("seconds"), content["environment"]
-    gpus = environment.get("gpus") or []
-    machine = f"{len(gpus)} x {gpus[0]}" if gpus else environment.get("processor")
     after = [
         duration([seconds] if seconds else []),
-        text(machine or MISSING),
+        text(machine(environment) or MISSING),
         _commit(environment.get("git")),
-        code(content["command"]),
+        cell_code(content["command"]),
     ]
     again = [""] * len(before), [""] * len(after)
     return [
@@ -156,9 +155,9 @@ def _score(content: Mapping[str, Any], score: Mapping[str, Any]) -> list[str]:
     return [
         text(score["name"]),
         f"{score['score']:.2f}" + (" [{:.2f}, {:.2f}]".format(*interval) if interval else ""),
-        text(f"{known} ({source})") if figures else MISSING,
+        text(f"{known}; {source}") if figures else MISSING,
         MISSING if figure is None else signed(score["score"] - figure),
-        code(score["signature"]),
+        cell_code(score["signature"]),
     ]
 
 

@@ -29,8 +29,13 @@ def raw_table(content: Table) -> str:
 
 
 def code(content: str) -> str:
-    """As it is typed; in a table too, where a bar ends a cell elsewhere."""
+    """As it is typed."""
     return f"`{' '.join(content.replace('`', ' ').split())}`"
+
+
+def cell_code(content: str) -> str:
+    """The same in a table, where a bare bar ends a cell even in code."""
+    return code(content).replace("|", "\\|")
 
 
 def text(content: str) -> str:

@@ -89,8 +89,7 @@ class Run:
 
     @property
     def machine(self) -> str | None:
-        gpus = self.environment.get("gpus") or []
-        return f"{len(gpus)} x {gpus[0]}" if gpus else self.environment.get("processor")
+        return machine(self.environment)
 
 
 def read_run(folder: Path) -> Run:
@@ -123,6 +122,12 @@ def read_run(folder: Path) -> Run:
         generated=_generated(folder),
         scorings=_scorings(stages.get("score", {})),
     )
+
+
+def machine(environment: Mapping[str, Any]) -> str | None:
+    """Its GPUs or, without any, its processor."""
+    gpus = environment.get("gpus") or []
+    return f"{len(gpus)} x {gpus[0]}" if gpus else environment.get("processor")
 
 
 def read_json(path: Path) -> dict[str, Any]:

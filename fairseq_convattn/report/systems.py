@@ -77,11 +77,14 @@ class Section:
 
     @property
     def paper(self) -> str | None:
-        """Where the published figures stand."""
-        scores = (score for run in self.runs for score in run.scores if score.get("published"))
-        of_figures = (score.get("published_in") for score in scores)
-        of_runs = (run.content.get("paper") for run in self.runs)
-        return next(filter(None, (*of_figures, *of_runs)), None)
+        """Where the published figures stand; None if there are none."""
+        found = (
+            score.get("published_in") or run.content.get("paper")
+            for run in self.runs
+            for score in run.scores
+            if score.get("published")
+        )
+        return next(found, None)
 
     @property
     def differing_texts(self) -> list[str]:

@@ -20,6 +20,8 @@ def markdown(sections: Sequence[Section]) -> str:
     for section in sections:
         parts += [f"## {text(section.title)}", *warnings(section), table(score_table(section))]
         notes = [f"- {text(name)}: {code(signature)}" for name, signature in signatures(section)]
+        if section.paper:
+            notes.insert(0, f"- published figures: {text(section.paper)}")
         parts += ["\n".join(notes)] if notes else []
         if significance := significance_table(section):
             parts += [table(significance), EXPLANATION]
@@ -43,8 +45,7 @@ def warnings(section: Section) -> list[str]:
 def score_table(section: Section) -> Table:
     """Every score of every system beside the published figure of the same mixer, and the
     figures of mixers that were not run."""
-    paper = f" ({section.paper})" if section.paper else ""
-    columns = ("score", "system", "seeds", "result", "spread", f"published{paper}", "difference")
+    columns = ("score", "system", "seeds", "result", "spread", "published", "difference")
     rows = []
     for name in section.score_names or [MISSING]:
         rows += [[name, *_score_row(section, system, name)] for system in section.systems]
