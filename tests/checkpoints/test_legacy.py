@@ -4,13 +4,11 @@ made here from fairseq's own lightconv models, whose names of then are put back.
 import json
 import math
 import shlex
-import subprocess
-import sys
 from argparse import Namespace
 
 import pytest
 import torch
-from conftest import ROOT, SHRUNK, eval_lm, generate, train, validate
+from conftest import SHRUNK, eval_lm, generate, train, validate
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
@@ -18,7 +16,7 @@ from fairseq.models.lightconv import LightConvModel
 from fairseq.models.lightconv_lm import LightConvLanguageModel
 
 from fairseq_convattn.checkpoints.files import CheckpointError
-from fairseq_convattn.checkpoints.legacy import convert_checkpoint
+from fairseq_convattn.checkpoints.legacy import convert_checkpoint, main
 
 RECORDED = {
     "dynamic": "checkpoint_last.pt",
@@ -303,15 +301,11 @@ def test_converted_language_models_give_what_fairseqs_give(name, tmp_path):
     torch.testing.assert_close(loaded(tmp_path / "new.pt")(previous)[0], old(previous)[0])
 
 
-def printed_advice(state, tmp_path) -> list[str]:
+def printed_advice(state, tmp_path, capsys) -> list[str]:
     """What the command says to fine-tune new.pt with, having converted ``state`` into it."""
     torch.save(state, tmp_path / "old.pt")
-    script = (sys.executable, ROOT / "scripts" / "convert_checkpoint.py")
-    run = subprocess.run(
-        [*script, tmp_path / "old.pt", tmp_path / "new.pt"],
-        capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    return shlex.split(run.stdout.partition("to fine-tune it: ")[2])
+    main([str(tmp_path / "old.pt"), str(tmp_path / "new.pt")])
+    return shlex.split(capsys.readouterr().out.partition("to fine-tune it: ")[2])
 
 
 def assert_it_fine_tunes(data, options, tmp_path) -> None:
@@ -323,7 +317,7 @@ def assert_it_fine_tunes(data, options, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("adaptive", [False, True], ids=["plain", "adaptive"])
-def test_a_converted_language_model_trains_on(adaptive, monolingual, tmp_path):
+def test_a_converted_language_model_trains_on(adaptive, monolingual, tmp_path, capsys):
     types = len(Dictionary.load(str(monolingual / "dict.txt")))
     _, state = lightconv_lm(
         decoder_glu=False, **({"adaptive_softmax_cutoff": "8"} if adaptive else {})
@@ -335,7 +329,7 @@ def test_a_converted_language_model_trains_on(adaptive, monolingual, tmp_path):
         state["model"][f"{tail}.2.weight"] = state["model"][f"{tail}.2.weight"][: types - 8]
     else:
         state["model"]["decoder.embed_out"] = torch.zeros(9, 16)
-    options = printed_advice(state, tmp_path)
+    options = printed_advice(state, tmp_path, capsys)
     assert options[:4] == ["--task", "language_modeling", "--arch", "convattn_lm"]
     for option in ("tokens-per-sample 20", "sample-break-mode eos"):
         assert f"--{option}" in " ".join(options)
@@ -362,12 +356,12 @@ def test_kernels_of_the_cuda_layer(tmp_path):
     assert all(torch.equal(a[key], b[key]) for key in a)
 
 
-def test_the_command_converts_and_its_advice_fine_tunes(data, tmp_path):
+def test_the_command_converts_and_its_advice_fine_tunes(data, tmp_path, capsys):
     dictionary = Dictionary.load(str(data / "dict.src.txt"))
     _, state = lightconv(encoder_glu=False, share_all_embeddings=True)
     for side in ("encoder", "decoder"):
         state["model"][f"{side}.embed_tokens.weight"] = torch.zeros(len(dictionary), 16)
-    options = printed_advice(state, tmp_path)
+    options = printed_advice(state, tmp_path, capsys)
     assert options[:4] == ["--task", "translation", "--arch", "convattn"]
     assert_it_fine_tunes(data, options, tmp_path)
 
