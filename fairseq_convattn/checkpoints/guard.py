@@ -25,8 +25,10 @@ def install() -> None:
     """Check what fairseq's commands load, and recover trainings that were killed."""
     for name, wrapper in (("load_checkpoint_to_cpu", _checking), ("load_checkpoint", _recovering)):
         function = getattr(checkpoint_utils, name)
-        if not hasattr(function, "__wrapped__"):
-            setattr(checkpoint_utils, name, wrapper(function))
+        if not hasattr(function, "guarded"):
+            function = wrapper(function)
+            function.guarded = True
+            setattr(checkpoint_utils, name, function)
 
 
 def _checking(load: Callable[..., dict]) -> Callable[..., dict]:

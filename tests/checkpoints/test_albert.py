@@ -1,8 +1,8 @@
 """scripts/convert_albert.py: ALBERT of Hugging Face's transformers, here and fine-tuned."""
 
 import json
+import runpy
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -130,60 +130,57 @@ def test_classification_begins_with_the_pooler(published, tmp_path):
         assert torch.equal(getattr(head.dense, part), published[1][f"albert.pooler.{part}"])
 
 
+def config(**changed):
+    return lambda folder, _: (folder / "config.json").write_text(json.dumps(CONFIG | changed))
+
+
+def missing(name: str):
+    return lambda folder, _: (folder / name).unlink()
+
+
+def stored(choose):
+    return lambda folder, weights: torch.save(choose(weights), folder / "pytorch_model.bin")
+
+
+def without_predictions(weights):
+    return {name: x for name, x in weights.items() if not name.startswith("predictions.")}
+
+
 @pytest.mark.parametrize(
-    ("changed", "error"),
+    ("change", "error"),
     [
-        ({"model_type": "bert"}, "config.json is not of an ALBERT model"),
-        ({"num_hidden_groups": 2}, "num_hidden_groups is 2; all layers must share one"),
-        ({"inner_group_num": 2}, "inner_group_num is 2; all layers must share one"),
-        ({"hidden_size": None}, "hidden_size is None, not a size"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers is 0, not a size"),
-        ({"num_attention_heads": 3}, "3 heads do not divide 16"),
-        ({"hidden_dropout_prob": None}, "hidden_dropout_prob is None, not a probability"),
-        ({"position_embedding_type": "relative_key"}, "its positions are relative_key"),
-        ({"hidden_act": "silu"}, "hidden_act silu is none of gelu_new, gelu, relu"),
-        ({"embedding_size": 16}, "embeddings as wide as the model have no map"),
-        ({"intermediate_size": 25}, r"ffn.weight is \[24, 16\], not \[25, 16\]"),
+        (config(model_type="bert"), "config.json is not of an ALBERT model"),
+        (config(num_hidden_groups=2), "num_hidden_groups is 2; all layers must share one"),
+        (config(inner_group_num=2), "inner_group_num is 2; all layers must share one"),
+        (config(hidden_size=None), "hidden_size is None, not a size"),
+        (config(num_hidden_layers=0), "num_hidden_layers is 0, not a size"),
+        (config(num_attention_heads=3), "3 heads do not divide 16"),
+        (config(hidden_dropout_prob=None), "hidden_dropout_prob is None, not a probability"),
+        (config(position_embedding_type="relative_key"), "its positions are relative_key"),
+        (config(hidden_act="silu"), "hidden_act silu is none of gelu_new, gelu, relu"),
+        (config(embedding_size=16), "embeddings as wide as the model have no map"),
+        (config(intermediate_size=25), r"ffn.weight is \[24, 16\], not \[25, 16\]"),
+        (missing("config.json"), "no config.json that can be read"),
+        (missing("spiece.model"), "spiece.model is no SentencePiece model"),
+        (missing("pytorch_model.bin"), "pytorch_model.bin: there is no such file"),
+        (stored(without_predictions), "the weights have no predictions.*save them from"),
+        (stored(lambda weights: {"model": None}), "does not hold tensors by name"),
     ],
 )
-def test_other_models_are_refused(published, tmp_path, changed, error):
+def test_what_is_not_albert_is_refused(published, tmp_path, change, error):
     folder = shutil.copytree(published[0], tmp_path / "old")
-    (folder / "config.json").write_text(json.dumps({**CONFIG, **changed}))
+    change(folder, published[1])
     with pytest.raises(CheckpointError, match=error):
         convert_albert(folder, tmp_path / "new", "tisa", keep_positions=False)
     assert {path.name for path in tmp_path.iterdir()} == {"old"}
 
 
-@pytest.mark.parametrize(
-    ("file", "error"),
-    [
-        ("config.json", "no config.json that can be read"),
-        ("spiece.model", "spiece.model is no SentencePiece model"),
-        ("pytorch_model.bin", "pytorch_model.bin: there is no such file"),
-    ],
-)
-def test_missing_files_are_named(published, tmp_path, file, error):
+def test_its_options_are_alberts_and_random_numbers_as_before(published, tmp_path):
     folder = shutil.copytree(published[0], tmp_path / "old")
-    (folder / file).unlink()
-    with pytest.raises(CheckpointError, match=error):
-        convert_albert(folder, tmp_path / "new", "tisa", keep_positions=False)
-
-
-def test_weights_that_are_missing_are_named(published, tmp_path):
-    folder = shutil.copytree(published[0], tmp_path / "old")
-    weights = {k: v for k, v in published[1].items() if not k.startswith("predictions.")}
-    torch.save(weights, folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="the weights have no predictions.*save them from"):
-        convert_albert(folder, tmp_path / "new", "tisa", keep_positions=False)
-    torch.save({"model": None}, folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="does not hold tensors by name"):
-        convert_albert(folder, tmp_path / "new", "tisa", keep_positions=False)
-
-
-def test_its_options_are_albert(published, tmp_path):
-    folder = shutil.copytree(published[0], tmp_path / "old")
-    (folder / "config.json").write_text(json.dumps({**CONFIG, "hidden_act": "gelu"}))
+    config(hidden_act="gelu")(folder, None)
+    random = torch.random.get_rng_state()
     convert_albert(folder, tmp_path / "new", "tisa", keep_positions=False)
+    assert torch.equal(torch.random.get_rng_state(), random)
     found = torch.load(tmp_path / "new" / "checkpoint.pt", weights_only=True)["cfg"]["model"]
     expected = {"activation_fn": "gelu", "dropout": 0.2, "attention_dropout": 0.3}
     expected |= {"pooler_dropout": 0.1, "max_positions": 40, "segments": 2}
@@ -219,12 +216,6 @@ def test_fine_tuning_can_say_what_it_is(published, tmp_path, mixer, keep_positio
     assert (found.max_positions, found.types, found.segments) == (40, CONFIG["vocab_size"], True)
 
 
-def test_random_numbers_are_left_as_they_are(published, tmp_path):
-    state = torch.random.get_rng_state()
-    convert_albert(published[0], tmp_path / "new", "tisa", keep_positions=False)
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
 def test_text_is_prepared_as_alberts(published, tmp_path):
     convert_albert(published[0], tmp_path / "new", "tisa", keep_positions=False)
     pieces = Pieces(tmp_path / "new" / "sentencepiece.bpe.model", tmp_path / "new" / "dict.txt")
@@ -242,17 +233,19 @@ def test_text_is_prepared_as_alberts(published, tmp_path):
     assert text("9,9,") == "\u2581 9 , 9 ,"
 
 
-def test_the_command_writes_a_new_folder(published, tmp_path):
+def test_the_command_writes_a_new_folder(published, tmp_path, monkeypatch, capsys):
     new = tmp_path / "new"
-    command = [sys.executable, str(ROOT / "scripts" / "convert_albert.py")]
-    command += [str(published[0]), str(new), "--mixer", "attention"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout) == (0, run.stdout), run.stderr
-    assert run.stdout.startswith(f"wrote {new}\nto fine-tune it: bash scripts/prepare_glue.sh ")
+    monkeypatch.setattr(
+        sys, "argv", ["script", str(published[0]), str(new), "--mixer", "attention"]
+    )
+    script = str(ROOT / "scripts" / "convert_albert.py")
+    runpy.run_path(script, run_name="__main__")
+    written = f"wrote {new}\nto fine-tune it: bash scripts/prepare_glue.sh "
+    assert capsys.readouterr().out.startswith(written)
     names = {"checkpoint.pt", "dict.txt", "sentencepiece.bpe.model"}
     assert {path.name for path in new.iterdir()} == names
-    with pytest.raises(FileExistsError, match="is there already; it is not overwritten"):
-        convert_albert(published[0], new, "tisa", keep_positions=False)
+    with pytest.raises(SystemExit, match="error: .* is there already; it is not overwritten"):
+        runpy.run_path(script, run_name="__main__")
 
 
 def test_it_is_fine_tuned_with_one_separator(published, miniature, tmp_path):

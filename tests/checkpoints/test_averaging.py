@@ -1,5 +1,4 @@
-import os
-import subprocess
+import runpy
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -16,8 +15,7 @@ from fairseq_convattn.checkpoints.averaging import (
 )
 from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "scripts" / "average_checkpoints.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "average_checkpoints.py"
 
 
 def save(path: Path, model: dict, maximize: bool | None = False, updates: int = 7) -> Path:
@@ -41,38 +39,29 @@ def save_many(directory: Path, *names: str, maximize: bool | None = False) -> No
         save(directory / name, {"w": torch.tensor([float(value)])}, maximize)
 
 
+def mean_of(directory: Path, values: list, dtype: torch.dtype) -> torch.Tensor:
+    """The mean of checkpoints with one weight each."""
+    weights = [torch.tensor(value, dtype=dtype) for value in values]
+    paths = [save(directory / f"{i}.pt", {"w": weight}) for i, weight in enumerate(weights)]
+    return mean_checkpoint(paths)["model"]["w"]
+
+
 def names(paths: list[Path]) -> list[str]:
     return [path.name for path in paths]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_mean_computed_by_hand(tmp_path, dtype):
-    values = [[1.0, -2.0], [2.0, 4.0], [6.0, 1.0]]
-    paths = [
-        save(tmp_path / f"{i}.pt", {"w": torch.tensor(value, dtype=dtype)})
-        for i, value in enumerate(values)
-    ]
-    weight = mean_checkpoint(paths)["model"]["w"]
-    assert weight.dtype == dtype and weight.tolist() == [3.0, 1.0]
+    mean = mean_of(tmp_path, [[1.0, -2.0], [2.0, 4.0], [6.0, 1.0]], dtype)
+    assert mean.dtype == dtype and mean.tolist() == [3.0, 1.0]
 
 
-def test_half_precision_is_summed_in_single(tmp_path):
+def test_half_precision_is_summed_in_single_and_double_in_double(tmp_path):
     # In float16 the sum of the first column overflows; that of the second stays at 2048.
     values = [[60000.0, 2048.0], [60000.0, 1.0], [60000.0, 1.0], [60000.0, 2.0]]
-    paths = [
-        save(tmp_path / f"{i}.pt", {"w": torch.tensor(value).half()})
-        for i, value in enumerate(values)
-    ]
-    assert mean_checkpoint(paths)["model"]["w"].tolist() == [60000.0, 513.0]
-
-
-def test_double_precision_is_kept(tmp_path):
+    assert mean_of(tmp_path, values, torch.float16).tolist() == [60000.0, 513.0]
     tiny = 2.0**-40
-    paths = [
-        save(tmp_path / f"{i}.pt", {"w": torch.tensor(1 + i * tiny, dtype=torch.float64)})
-        for i in (0, 2)
-    ]
-    assert mean_checkpoint(paths)["model"]["w"].item() == 1 + tiny
+    assert mean_of(tmp_path, [1.0, 1 + 2 * tiny], torch.float64).item() == 1 + tiny
 
 
 def test_everything_but_weights_is_the_last_ones_without_optimizer_state(tmp_path):
@@ -164,14 +153,11 @@ def test_best_of_checkpoints_that_keep_their_options_in_a_namespace(tmp_path):
     assert names(best_checkpoints(tmp_path, 1)) == ["checkpoint.best_bleu_2.000.pt"]
 
 
-def test_best_of_unknown_direction_is_refused(tmp_path):
+def test_best_of_unknown_direction_or_by_several_metrics_is_refused(tmp_path):
     save_many(tmp_path, "checkpoint.best_loss_1.000.pt", maximize=None)
     with pytest.raises(CheckpointError, match="whether higher values are better"):
         best_checkpoints(tmp_path, 1)
-
-
-def test_best_by_several_metrics_is_refused(tmp_path):
-    save_many(tmp_path, "checkpoint.best_loss_1.000.pt", "checkpoint.best_bleu_30.000.pt")
+    save_many(tmp_path, "checkpoint.best_bleu_30.000.pt")
     with pytest.raises(CheckpointError, match="by bleu and by loss"):
         best_checkpoints(tmp_path, 1)
 
@@ -196,13 +182,6 @@ def test_output_is_not_overwritten_and_inputs_are_not_read_for_it(tmp_path):
     with pytest.raises(FileNotFoundError, match="no directory"):
         average_checkpoints([path], tmp_path / "missing" / "out.pt", progress=read.append)
     assert path.read_bytes() == before and read == []
-
-
-def test_a_file_that_appears_during_the_work_is_not_overwritten(tmp_path):
-    path, output = save(tmp_path / "a.pt", {"w": torch.zeros(1)}), tmp_path / "out.pt"
-    with pytest.raises(FileExistsError):
-        average_checkpoints([path], output, progress=lambda _: output.write_text("theirs"))
-    assert output.read_text() == "theirs"
 
 
 def test_a_file_that_appears_during_writing_is_not_overwritten(tmp_path, monkeypatch):
@@ -238,9 +217,8 @@ def test_interrupted_writing_leaves_nothing(tmp_path):
 def test_command_reports_in_one_line(tmp_path, options, message):
     save_many(tmp_path, "checkpoint1.pt", "checkpoint2.pt")
     options = [option.format(tmp_path) for option in options]
-    command = ["--output", f"{tmp_path}/out.pt", *options]
     with pytest.raises(SystemExit) as caught:
-        main(command)
+        main(["--output", f"{tmp_path}/out.pt", *options])
     assert str(caught.value).startswith("error: ") and message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out.pt").exists()
@@ -248,38 +226,27 @@ def test_command_reports_in_one_line(tmp_path, options, message):
 
 @pytest.mark.parametrize("options", [["--last", "0"], ["--best", "-1"], ["--last", "many"]])
 def test_command_wants_a_positive_count(options, capsys):
-    command = ["--inputs", "x", "--output", "y", *options]
     with pytest.raises(SystemExit) as caught:
-        main(command)
+        main(["--inputs", "x", "--output", "y", *options])
     assert caught.value.code == 2 and "positive" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "choice, mean",
-    [(["{}", "--last", "2"], 1.5), (["{}", "--best", "1"], 3.0), (["{}/checkpoint1.pt"], 0.0)],
+    ("choice", "mean", "read"),
+    [
+        (["{}", "--last", "2"], 1.5, ["checkpoint2.pt", "checkpoint3.pt"]),
+        (["{}", "--best", "1"], 3.0, ["checkpoint.best_loss_1.000.pt"]),
+        (["{}/checkpoint1.pt"], 0.0, ["checkpoint1.pt"]),
+    ],
 )
-def test_command_averages_what_was_chosen(tmp_path, capsys, choice, mean):
+def test_command_averages_what_was_chosen_and_names_it(
+    tmp_path, monkeypatch, capsys, choice, mean, read
+):
     save_many(tmp_path, *(f"checkpoint{i}.pt" for i in (1, 2, 3)), "checkpoint.best_loss_1.000.pt")
     output = tmp_path / "out.pt"
     choice = [option.format(tmp_path) for option in choice]
-    command = ["--output", str(output), "--inputs", *choice]
-    main(command)
+    monkeypatch.setattr(sys, "argv", ["script", "--output", str(output), "--inputs", *choice])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
     assert read_checkpoint(output)["model"]["w"].tolist() == [mean]
-    assert f"wrote {output}" in capsys.readouterr().out
-
-
-def test_command_names_the_files_that_it_averages(tmp_path):
-    save_many(tmp_path, "checkpoint1.pt", "checkpoint2.pt", "checkpoint3.pt")
-    command = [sys.executable, str(SCRIPT), "--inputs", str(tmp_path), "--last", "2"]
-    result = subprocess.run(
-        [*command, "--output", str(tmp_path / "out.pt")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.splitlines() == [
-        f"averaging {tmp_path}/checkpoint2.pt",
-        f"averaging {tmp_path}/checkpoint3.pt",
-        f"wrote {tmp_path}/out.pt",
-    ]
+    named = [f"averaging {tmp_path}/{name}" for name in read]
+    assert capsys.readouterr().out.splitlines() == [*named, f"wrote {output}"]
