@@ -42,7 +42,7 @@ setup(
     ],
     extras_require={
         "test": [
-            *("pytest", "pytest-xdist", "ruff", "matplotlib"),
+            *("pytest", "pytest-xdist", "hypothesis", "ruff", "matplotlib"),
             *("subword-nmt", "sacremoses", "jieba"),
             "triton; sys_platform == 'linux'",
         ],

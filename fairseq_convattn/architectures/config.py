@@ -187,12 +187,10 @@ def configure(
     }
     positions_unset = stored["no_token_positional_embeddings"] is None
     _fill(stored, schema)
-    options = Namespace(
-        **{
-            name: None if stored[name] is None else read(name, kind, stored[name])
-            for name, kind in schema.kinds.items()
-        }
-    )
+    options = Namespace(**stored)
+    for name in sorted(schema.kinds, key=lambda name: name not in own):  # to name the user's first
+        if stored[name] is not None:
+            setattr(options, name, read(name, schema.kinds[name], stored[name]))
     for side in schema.stacks:
         _repeat_kernel_sizes(stored, options, side)
         setattr(options, f"{side}_mixers", layer_mixers(options, side))

@@ -42,7 +42,9 @@ class ConvAttnLanguageModel(TransformerLanguageModel):
             with open_dict(args) if isinstance(args, DictConfig) else nullcontext():
                 args.max_target_positions = _positions(args, task)
         options = options_to_build(args, LANGUAGE_MODEL)
-        checks.dictionaries(options, len(task.source_dictionary), len(task.target_dictionary))
+        types = len(task.source_dictionary), len(task.target_dictionary)
+        checks.cutoffs_within("adaptive_softmax_cutoff", options, types[1])
+        checks.output_dictionary(options, *types)
         embed_tokens = cls._embedding(options, task.source_dictionary)
         mixers = options.decoder_mixers
         cfg = TransformerConfig.from_namespace(options)

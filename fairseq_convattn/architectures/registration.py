@@ -67,6 +67,8 @@ def _architecture(model: str, preset: dict, schema: Schema):
 
     def apply(cfg: Namespace | DictConfig) -> None:
         if isinstance(cfg, DictConfig):
+            if _is_complete(cfg, schema):
+                return
             stored = (_start if _is_hydras(cfg, schema) else configure)(cfg, schema, preset).stored
             with open_dict(cfg):
                 _fill(cfg, stored)
@@ -106,14 +108,17 @@ def _start(
 
 def _run(cfg: Namespace | DictConfig) -> dict:
     """What checks.run looks at, of the whole configuration that a model's is a part of."""
+    places = {
+        "criterion": ("criterion._name", None),
+        "fp16": ("common.fp16", False),
+        "cpu": ("common.cpu", False),
+        "distributed_world_size": ("distributed_training.distributed_world_size", 1),
+    }
     if isinstance(cfg, Namespace):
-        names = {"criterion": None, "fp16": False, "cpu": False}
-        return {name: getattr(cfg, name, default) for name, default in names.items()}
-    whole = cfg._get_root()
+        return {name: getattr(cfg, name, default) for name, (_, default) in places.items()}
     return {
-        "criterion": OmegaConf.select(whole, "criterion._name"),
-        "fp16": OmegaConf.select(whole, "common.fp16", default=False),
-        "cpu": OmegaConf.select(whole, "common.cpu", default=False),
+        name: OmegaConf.select(cfg._get_root(), place, default=default)
+        for name, (place, default) in places.items()
     }
 
 

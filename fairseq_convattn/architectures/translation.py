@@ -31,7 +31,7 @@ class ConvAttnModel(TransformerModelBase):
             ValueError: an option cannot work; the message names it.
         """
         options = options_to_build(cfg, ENCODER_DECODER)
-        checks.dictionaries(options, len(task.source_dictionary), len(task.target_dictionary))
+        checks.cutoffs_within("adaptive_softmax_cutoff", options, len(task.target_dictionary))
         return super().build_model(nested_config(options), task)
 
     @classmethod
