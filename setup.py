@@ -48,7 +48,7 @@ setup(
     ],
     extras_require={
         "test": [
-            *("pytest", "pytest-xdist", "ruff", "matplotlib", "jinja2"),
+            *("pytest", "pytest-xdist", "hypothesis", "ruff", "matplotlib", "jinja2"),
             *("subword-nmt", "sacremoses", "jieba"),
             "triton; sys_platform == 'linux'",
             *("sphinx", "myst-parser", "furo"),

@@ -50,19 +50,20 @@ def language_model(options: Namespace) -> None:
     _quantisation_noise(options, "decoder_embed_dim")
 
 
-def dictionaries(options: Namespace, source_types: int, target_types: int) -> None:
-    """Refuse, by ValueError in one line, what a language model cannot be with these."""
-    if source_types != target_types:
-        for option in ("tie_adaptive_weights", "share_decoder_input_output_embed"):
-            if getattr(options, option):
-                refuse(option, "needs the whole dictionary as output, not --output-dictionary-size")
-    sizes = {"adaptive_softmax_cutoff": target_types}
-    if getattr(options, "adaptive_input", False):
-        sizes["adaptive_input_cutoff"] = source_types
-    for option, types in sizes.items():
-        cutoffs = getattr(options, option)
-        if cutoffs and cutoffs[-1] > types:
-            refuse(option, f"{cutoffs[-1]} is beyond the dictionary's {types} types")
+def output_dictionary(options: Namespace, source_types: int, target_types: int) -> None:
+    """Refuse, by ValueError in one line, a language model that shares unequal dictionaries."""
+    for option in ("tie_adaptive_weights", "share_decoder_input_output_embed"):
+        if getattr(options, option) and source_types != target_types:
+            refuse(option, "needs the whole dictionary as output, not --output-dictionary-size")
+    if options.adaptive_input:
+        cutoffs_within("adaptive_input_cutoff", options, source_types)
+
+
+def cutoffs_within(option: str, options: Namespace, types: int) -> None:
+    """Refuse, by ValueError in one line, cut-offs that a dictionary does not have."""
+    cutoffs = getattr(options, option)
+    if cutoffs and cutoffs[-1] > types:
+        refuse(option, f"{cutoffs[-1]} is beyond the dictionary's {types} types")
 
 
 def masked_language_model(options: Namespace) -> None:

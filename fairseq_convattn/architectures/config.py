@@ -7,8 +7,9 @@ and under hydra alike an explicit value wins over the preset, the preset over th
 
 import dataclasses
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, make_dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 from fairseq.dataclass import FairseqDataclass
@@ -60,7 +61,7 @@ class Configuration(NamedTuple):
 _Entry = tuple[tuple, Kind]  # a field as make_dataclass takes it, and its values
 
 
-def _ours(options: dict[str, Option]) -> list[_Entry]:
+def _ours(options: Mapping[str, Option]) -> list[_Entry]:
     entries = []
     for name, option in options.items():
         kind, metadata = option.kind, {"help": option.text()}
@@ -85,75 +86,62 @@ def _fairseqs(
     ]
 
 
-def _schema(name: str, doc: str, entries: list[_Entry], **rest: Any) -> Schema:
-    namespace = {"__doc__": doc, "__module__": __name__}
-    fields = [entry for entry, _ in entries]
-    config = make_dataclass(name, fields, bases=(FairseqDataclass,), namespace=namespace)
-    return Schema(config, kinds={entry[0]: kind for entry, kind in entries}, **rest)
-
-
-def _base(options: dict[str, Option]) -> dict[str, Any]:
-    return {
+def _schema(
+    name: str,
+    doc: str,
+    stacks: tuple[str, ...],
+    theirs: Iterable[dataclasses.Field],
+    base: dict[str, Any],
+    follows: dict[str, str],
+    check: Callable[[Namespace], None],
+    own: Mapping[str, Option] = MappingProxyType({}),
+) -> Schema:
+    mixers = mixer_options(stacks)
+    entries = [*_ours(mixers), *_fairseqs(theirs, base, follows), *_ours(own)]
+    config = make_dataclass(
+        name,
+        [entry for entry, _ in entries],
+        bases=(FairseqDataclass,),
+        namespace={"__doc__": doc, "__module__": __name__},
+    )
+    own_base = {
         name: option.stored()
-        for name, option in options.items()
+        for name, option in {**mixers, **own}.items()
         if option.default is not None and option.kind is not FLAG
     }
+    kinds = {entry[0]: kind for entry, kind in entries}
+    return Schema(config, own_base | base, follows, stacks, kinds, check)
 
 
-def _encoder_decoder() -> Schema:
-    base, follows = fairseq_options.ENCODER_DECODER_BASE, fairseq_options.ENCODER_DECODER_FOLLOWS
-    stacks = ("encoder", "decoder")
-    mixers = mixer_options(stacks)
-    return _schema(
-        "ConvAttnConfig",
-        "fairseq's transformer options and those of the token mixers.",
-        [*_ours(mixers), *_fairseqs(fairseq_options.transformer_options(), base, follows)],
-        base=_base(mixers) | base,
-        follows=follows,
-        stacks=stacks,
-        check=checks.encoder_decoder,
-    )
-
-
-def _language_model() -> Schema:
-    base, follows = fairseq_options.LANGUAGE_MODEL_BASE, fairseq_options.LANGUAGE_MODEL_FOLLOWS
-    mixers = mixer_options(("decoder",))
-    theirs = dataclasses.fields(TransformerLanguageModelConfig)
-    return _schema(
-        "ConvAttnLanguageModelConfig",
-        "The options of fairseq's transformer language model and those of the token mixers.",
-        [*_ours(mixers), *_fairseqs(theirs, base, follows)],
-        base=_base(mixers) | base,
-        follows=follows,
-        stacks=("decoder",),
-        check=checks.language_model,
-    )
-
-
-def _masked_language_model() -> Schema:
-    base = fairseq_options.MASKED_LANGUAGE_MODEL_BASE
-    follows = fairseq_options.MASKED_LANGUAGE_MODEL_FOLLOWS
-    mixers, own = mixer_options(("encoder",)), MASKED_LANGUAGE_MODEL_OPTIONS
-    theirs = [
-        option
-        for option in fairseq_options.transformer_options()
-        if option.name in fairseq_options.ENCODER_OPTIONS
-    ]
-    return _schema(
-        "ConvAttnMaskedLanguageModelConfig",
-        "The options of fairseq's RoBERTa, which has them on its command line alone, of ALBERT "
-        "(Lan et al. 2020) and of the token mixers.",
-        [*_ours(mixers), *_fairseqs(theirs, base, follows), *_ours(own)],
-        base=_base(mixers) | _base(own) | base,
-        follows=follows,
-        stacks=("encoder",),
-        check=checks.masked_language_model,
-    )
-
-
-ENCODER_DECODER = _encoder_decoder()
-LANGUAGE_MODEL = _language_model()
-MASKED_LANGUAGE_MODEL = _masked_language_model()
+ENCODER_DECODER = _schema(
+    "ConvAttnConfig",
+    "fairseq's transformer options and those of the token mixers.",
+    ("encoder", "decoder"),
+    fairseq_options.transformer_options(),
+    fairseq_options.ENCODER_DECODER_BASE,
+    fairseq_options.ENCODER_DECODER_FOLLOWS,
+    checks.encoder_decoder,
+)
+LANGUAGE_MODEL = _schema(
+    "ConvAttnLanguageModelConfig",
+    "The options of fairseq's transformer language model and those of the token mixers.",
+    ("decoder",),
+    dataclasses.fields(TransformerLanguageModelConfig),
+    fairseq_options.LANGUAGE_MODEL_BASE,
+    fairseq_options.LANGUAGE_MODEL_FOLLOWS,
+    checks.language_model,
+)
+MASKED_LANGUAGE_MODEL = _schema(
+    "ConvAttnMaskedLanguageModelConfig",
+    "The options of fairseq's RoBERTa, which has them on its command line alone, of ALBERT "
+    "(Lan et al. 2020) and of the token mixers.",
+    ("encoder",),
+    fairseq_options.roberta_options(),
+    fairseq_options.MASKED_LANGUAGE_MODEL_BASE,
+    fairseq_options.MASKED_LANGUAGE_MODEL_FOLLOWS,
+    checks.masked_language_model,
+    MASKED_LANGUAGE_MODEL_OPTIONS,
+)
 DEFAULT_KERNEL_SIZES = (3, 7, 15, 31)  # Wu et al. 2019, section 5.1
 
 

@@ -102,8 +102,7 @@ _CONDITIONAL = {
     "no_token_positional_embeddings": "true where every stack has a layer with a position term, "
     "else false"
 }
-# what RoBERTa shares with fairseq's transformer
-ENCODER_OPTIONS = (
+_ROBERTA = (
     *("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_layers", "encoder_attention_heads"),
     *("encoder_normalize_before", "encoder_layerdrop", "encoder_layers_to_keep"),
     *("activation_fn", "dropout", "attention_dropout", "activation_dropout"),
@@ -128,6 +127,11 @@ def transformer_options() -> list[dataclasses.Field]:
             option.name, option.type = f"{outer.name}_{inner.name}", inner.type
             flat.append(option)
     return flat
+
+
+def roberta_options() -> list[dataclasses.Field]:
+    """What RoBERTa shares with fairseq's transformer."""
+    return [option for option in transformer_options() if option.name in _ROBERTA]
 
 
 def kind_of(option: dataclasses.Field, base: dict[str, Any]) -> Kind:

@@ -1,13 +1,11 @@
 """``convattn_lm``: decoder-only language models with any token mixer in every layer."""
 
 from argparse import Namespace
-from contextlib import nullcontext
 
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 from torch import nn
 
 from ..checkpoints.dictionaries import remember_dictionaries
@@ -15,23 +13,16 @@ from . import checks
 from .config import LANGUAGE_MODEL
 from .hub import Pretrained
 from .presets import LANGUAGE_MODEL_PRESETS
-from .registration import options_to_build, register_family
+from .registration import ConfiguredModel, options_to_build, register_family, set_missing
 from .stacks import ConvAttnDecoder
 
 
-class ConvAttnLanguageModel(Pretrained, TransformerLanguageModel):
+class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageModel):
     """fairseq's transformer language model with lightweight convolution, dynamic
     convolution or self-attention as the token mixer of every layer (Wu et al. 2019).
     """
 
-    @classmethod
-    def hub_models(cls):
-        return {}
-
-    @classmethod
-    def add_args(cls, parser):
-        """Options without their defaults, so that a preset can tell what was given."""
-        gen_parser_from_dataclass(parser, LANGUAGE_MODEL.config(), delete_default=True)
+    schema = LANGUAGE_MODEL
 
     @classmethod
     def build_model(cls, args, task):
@@ -41,11 +32,11 @@ class ConvAttnLanguageModel(Pretrained, TransformerLanguageModel):
             ValueError: an option cannot work; the message names it.
         """
         remember_dictionaries(args, task)
-        if getattr(args, "max_target_positions", None) is None:
-            with open_dict(args) if isinstance(args, DictConfig) else nullcontext():
-                args.max_target_positions = _positions(args, task)
-        options = options_to_build(args, LANGUAGE_MODEL)
-        checks.dictionaries(options, len(task.source_dictionary), len(task.target_dictionary))
+        set_missing(args, "max_target_positions", lambda: _positions(args, task))
+        options = options_to_build(args, cls.schema)
+        types = len(task.source_dictionary), len(task.target_dictionary)
+        checks.cutoffs_within("adaptive_softmax_cutoff", options, types[1])
+        checks.output_dictionary(options, *types)
         embed_tokens = cls._embedding(options, task.source_dictionary)
         mixers = options.decoder_mixers
         cfg = TransformerConfig.from_namespace(options)
@@ -85,4 +76,4 @@ def _positions(args: Namespace | DictConfig, task) -> int:
     return own or task.args.max_target_positions or task.args.tokens_per_sample
 
 
-register_family("convattn_lm", ConvAttnLanguageModel, LANGUAGE_MODEL, LANGUAGE_MODEL_PRESETS)
+register_family("convattn_lm", ConvAttnLanguageModel, LANGUAGE_MODEL_PRESETS)

@@ -1,41 +1,33 @@
 """``convattn_mlm``: masked language models with any token mixer in every layer."""
 
 from argparse import Namespace
-from contextlib import nullcontext
 
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import FairseqEncoder
 from fairseq.models.roberta import RobertaEncoder, RobertaModel
 from fairseq.models.roberta.model import RobertaLMHead
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import LayerNorm
-from omegaconf import DictConfig, open_dict
 from torch import Tensor, nn
 
 from ..checkpoints.dictionaries import remember_dictionaries
 from .config import MASKED_LANGUAGE_MODEL
 from .hub import PretrainedMaskedLanguageModel
 from .presets import MASKED_LM_PRESETS
-from .registration import options_to_build, register_family
+from .registration import ConfiguredModel, options_to_build, register_family, set_missing
 from .stacks import ConvAttnEncoder
 
 _TABLES = "self_attn.terms"  # a layer's parameters of relative positions
 
 
-class ConvAttnMaskedLanguageModel(PretrainedMaskedLanguageModel, RobertaModel):
+class ConvAttnMaskedLanguageModel(
+    ConfiguredModel, PretrainedMaskedLanguageModel, RobertaModel
+):
     """fairseq's RoBERTa with any token mixer in every layer: BERT with convolutions (Chang et
     al. 2021) or translation-invariant attention (Wennberg and Henter 2021), and ALBERT's
     sharing (Lan et al. 2020).
     """
 
-    @classmethod
-    def hub_models(cls):
-        return {}
-
-    @classmethod
-    def add_args(cls, parser):
-        """Options without their defaults, so that a preset can tell what was given."""
-        gen_parser_from_dataclass(parser, MASKED_LANGUAGE_MODEL.config(), delete_default=True)
+    schema = MASKED_LANGUAGE_MODEL
 
     @classmethod
     def build_model(cls, args, task):
@@ -45,10 +37,8 @@ class ConvAttnMaskedLanguageModel(PretrainedMaskedLanguageModel, RobertaModel):
             ValueError: an option cannot work; the message names it.
         """
         remember_dictionaries(args, task)
-        if getattr(args, "max_positions", None) is None:
-            with open_dict(args) if isinstance(args, DictConfig) else nullcontext():
-                args.max_positions = task.max_positions()
-        options = options_to_build(args, MASKED_LANGUAGE_MODEL)
+        set_missing(args, "max_positions", task.max_positions)
+        options = options_to_build(args, cls.schema)
         options.checkpoint_activations |= options.offload_activations
         return cls(options, MaskedLanguageModelEncoder(options, task.source_dictionary))
 
@@ -143,6 +133,4 @@ def _share_weights(layers: nn.ModuleList) -> None:
                     setattr(module, parameter, getattr(shared[name], parameter))
 
 
-register_family(
-    "convattn_mlm", ConvAttnMaskedLanguageModel, MASKED_LANGUAGE_MODEL, MASKED_LM_PRESETS
-)
+register_family("convattn_mlm", ConvAttnMaskedLanguageModel, MASKED_LM_PRESETS)

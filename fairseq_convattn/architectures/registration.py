@@ -3,11 +3,14 @@
 import importlib.util
 import logging
 from argparse import Namespace
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
     MODEL_REGISTRY,
-    BaseFairseqModel,
     register_model,
     register_model_architecture,
 )
@@ -30,9 +33,26 @@ TASK_MODELS = {
 }
 
 
-def register_family(
-    name: str, model: type[BaseFairseqModel], schema: Schema, presets: dict[str, dict]
-) -> None:
+class ConfiguredModel:
+    """What our models do with their configuration.
+
+    Attributes:
+        schema: theirs.
+    """
+
+    schema: Schema
+
+    @classmethod
+    def hub_models(cls):
+        return {}
+
+    @classmethod
+    def add_args(cls, parser):
+        """Options without their defaults, so that a preset can tell what was given."""
+        gen_parser_from_dataclass(parser, cls.schema.config(), delete_default=True)
+
+
+def register_family(name: str, model: type[ConfiguredModel], presets: dict[str, dict]) -> None:
     """Register a model and its architectures with fairseq.
 
     Args:
@@ -43,6 +63,7 @@ def register_family(
     """
     if name in MODEL_REGISTRY:
         raise ImportError(f"another plugin has registered a fairseq model named {name!r}")
+    schema = model.schema
     register_model(name, dataclass=schema.config)(model)
     for arch, preset in presets.items():
         register_model_architecture(name, arch)(_architecture(name, preset, schema))
@@ -79,6 +100,13 @@ def _architecture(model: str, preset: dict, schema: Schema):
         warn_of_dropped_sentences(getattr(cfg, "task", None), multiple)
 
     return apply
+
+
+def set_missing(cfg: Namespace | DictConfig, name: str, value: Callable[[], Any]) -> None:
+    """Complete a model's configuration by what its task says."""
+    if getattr(cfg, name, None) is None:
+        with open_dict(cfg) if isinstance(cfg, DictConfig) else nullcontext():
+            setattr(cfg, name, value())
 
 
 def options_to_build(cfg: Namespace | DictConfig, schema: Schema) -> Namespace:

@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from omegaconf import OmegaConf
 
@@ -11,19 +10,21 @@ from . import checks
 from .config import ENCODER_DECODER
 from .hub import Pretrained
 from .presets import ENCODER_DECODER_PRESETS
-from .registration import options_to_build, register_family, warn_of_dropped_sentences
+from .registration import (
+    ConfiguredModel,
+    options_to_build,
+    register_family,
+    warn_of_dropped_sentences,
+)
 from .stacks import ConvAttnDecoder, ConvAttnEncoder
 
 
-class ConvAttnModel(Pretrained, TransformerModelBase):
+class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
     """fairseq's transformer with lightweight convolution, dynamic convolution or
     self-attention as the token mixer of every layer (Wu et al. 2019).
     """
 
-    @classmethod
-    def add_args(cls, parser):
-        """Options without their defaults, so that a preset can tell what was given."""
-        gen_parser_from_dataclass(parser, ENCODER_DECODER.config(), delete_default=True)
+    schema = ENCODER_DECODER
 
     @classmethod
     def build_model(cls, cfg, task):
@@ -33,8 +34,8 @@ class ConvAttnModel(Pretrained, TransformerModelBase):
             ValueError: an option cannot work; the message names it.
         """
         remember_dictionaries(cfg, task)
-        options = options_to_build(cfg, ENCODER_DECODER)
-        checks.dictionaries(options, len(task.source_dictionary), len(task.target_dictionary))
+        options = options_to_build(cfg, cls.schema)
+        checks.cutoffs_within("adaptive_softmax_cutoff", options, len(task.target_dictionary))
         return super().build_model(nested_config(options), task)
 
     @classmethod
@@ -71,4 +72,4 @@ def nested_config(options: Namespace) -> TransformerConfig:
     return cfg
 
 
-register_family("convattn", ConvAttnModel, ENCODER_DECODER, ENCODER_DECODER_PRESETS)
+register_family("convattn", ConvAttnModel, ENCODER_DECODER_PRESETS)

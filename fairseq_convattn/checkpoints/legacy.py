@@ -205,7 +205,10 @@ def _model_options(options: dict[str, Any], kind: _Kind) -> Namespace:
         cutoff = known.get(name)
         known[name] = [cutoff] if isinstance(cutoff, int) else cutoff
     known = {name: value for name, value in known.items() if name in fields}
-    return complete(Namespace(**known), kind.schema)
+    try:
+        return complete(Namespace(**known), kind.schema)
+    except ValueError as error:
+        raise CheckpointError(f"its weights do not fit its options: {error}") from error
 
 
 def _refuse_code(options: dict[str, Any]) -> None:

@@ -126,63 +126,63 @@ def test_composite_attention_that_cannot_work_is_said_in_a_line(flags, message):
     assert "\n" not in str(error.value)
 
 
+CONVOLUTIONS = "the mixer lightweight or dynamic"
+COMPOSITE = "the mixer composite or tisa"
+HYBRID = "composite_attention_tiny --encoder-mixers dynamic --decoder-mixers attention"
+ALIBI = "composite_attention_tiny --attention-terms content,alibi"
+
+
 @pytest.mark.parametrize(
-    "arch, options, message",
+    "arch, options, needs",
     [
         *(
-            (arch, option, f"{option.split()[0]}: no layer reads it; it needs the mixer composite")
+            ("attention_tiny", option, CONVOLUTIONS)
             for option in (
-                *("--attention-terms content,tisa", "--attention-span 4", "--beyond-span mask"),
-                *("--tisa-kernels 5", "--query-key-projection dynamic"),
-                *("--projection-kernel-size 3", "--value-conv depthwise", "--convolved-heads half"),
-                *("--projection-activation gelu", "--share-tables-across-heads"),
-                *("--value-projection linear", "--share-tables-across-layers false"),
-            )
-            for arch in (
-                "dynamic_conv_tiny",
-                "composite_attention_tiny --encoder-mixers dynamic --decoder-mixers attention",
+                *("--weight-dropout 0.3", "--weight-norm l2", "--input-dropout 0", "--conv-bias"),
+                *("--renorm-padding", "--encoder-kernel-sizes 5", "--decoder-conv-dim 64"),
+                *("--encoder-glu", "--decoder-glu false"),
             )
         ),
-        (
-            "tisa_tiny",
-            "--attention-terms content",
-            "--attention-terms: no layer reads it; it needs the mixer composite; those of tisa are",
-        ),
+        (HYBRID, "--decoder-glu", CONVOLUTIONS),  # the encoder's alone is read
+        ("tisa_lm_tiny --task language_modeling", "--weight-dropout 0.3", CONVOLUTIONS),
+        ("attention_bert_tiny --task masked_lm", "--encoder-kernel-sizes 5", CONVOLUTIONS),
+        ("dynamic_conv_bert_tiny --task masked_lm", "--tisa-kernels 5", COMPOSITE),
         *(
-            (arch, option, f"{option.split()[0]}: no layer reads it; it needs one of the terms fi")
-            for option in ("--attention-span 4", "--beyond-span clip")
-            for arch in ("tisa_tiny", "composite_attention_tiny --attention-terms content,t5")
-        ),
-        ("tisa_tiny", "--beyond-span zero", "--beyond-span: no layer reads it; it needs one of"),
-        (
-            "composite_attention_tiny",
-            "--tisa-kernels 3",
-            "--tisa-kernels: no layer reads it; it needs the term tisa",
-        ),
-        *(
-            (
-                "composite_attention_tiny --attention-terms content,alibi",
-                option,
-                f"{option}: no layer reads it; it needs a term that is learned",
+            (arch, option, COMPOSITE)
+            for arch, option in (
+                ("dynamic_conv_tiny", "--attention-terms content,tisa"),
+                (HYBRID, "--attention-span 4"),
+                ("dynamic_conv_tiny", "--beyond-span mask"),
+                (HYBRID, "--query-key-projection dynamic"),
+                ("dynamic_conv_tiny", "--projection-kernel-size 3"),
+                (HYBRID, "--value-conv depthwise"),
+                ("dynamic_conv_tiny", "--convolved-heads half"),
+                (HYBRID, "--projection-activation gelu"),
+                ("dynamic_conv_tiny", "--share-tables-across-heads"),
+                (HYBRID, "--value-projection linear"),
+                ("dynamic_conv_tiny", "--share-tables-across-layers false"),
             )
-            for option in ("--share-tables-across-heads", "--share-tables-across-layers")
         ),
+        ("tisa_tiny", "--attention-terms content", "the mixer composite; those of tisa are"),
+        ("tisa_tiny", "--attention-span 4", "one of the terms fixed"),
+        ("tisa_tiny", "--beyond-span zero", "one of the terms fixed"),
         (
-            "composite_attention_tiny",
-            "--projection-kernel-size 3",
-            "--projection-kernel-size: no layer reads it; it needs --query-key-projection",
+            "composite_attention_tiny --attention-terms content,t5",
+            "--beyond-span clip",
+            "one of the terms fixed",
         ),
-        (
-            "tisa_tiny --value-conv scaled --projection-kernel-size 3",
-            "--attention-span 4",
-            "--attention-span: no layer reads it",
-        ),
+        ("composite_attention_tiny", "--tisa-kernels 3", "the term tisa"),
+        (ALIBI, "--share-tables-across-heads", "a term that is learned"),
+        (ALIBI, "--share-tables-across-layers", "a term that is learned"),
+        ("composite_attention_tiny", "--projection-kernel-size 3", "--query-key-projection"),
+        ("tisa_tiny --value-conv scaled --projection-kernel-size 3", "--attention-span 4", "one"),
     ],
 )
-def test_options_that_no_layer_reads_are_refused(arch, options, message):
+def test_options_that_no_layer_reads_are_refused(arch, options, needs):
     with pytest.raises(SystemExit) as error:
         parse(*arch.split(), *options.split())
-    assert str(error.value).startswith(f"error: {message}")
+    message = f"error: {options.split()[0]}: no layer reads it; it needs {needs}"
+    assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
 

@@ -37,10 +37,11 @@ def fields(arch) -> list[str]:
     return [f.name for f in dataclasses.fields(TINY[arch][0].config) if f.name != "_name"]
 
 
-def built(arch, **changed):
+def built(arch, without=(), **changed):
     """The model of a stored configuration, as fairseq builds it for its commands."""
     schema, shape = TINY[arch]
     cfg = vars(complete(Namespace(**shape), schema)) | {"_name": arch} | changed
+    cfg = {name: value for name, value in cfg.items() if name not in without}
     types = Vocabulary(40)
     task = Namespace(
         source_dictionary=types,
@@ -48,7 +49,7 @@ def built(arch, **changed):
         args=Namespace(max_target_positions=None, tokens_per_sample=8),
         max_positions=lambda: 8,
     )
-    return build_model(OmegaConf.create(cfg), task)
+    return build_model(OmegaConf.create(cfg, flags={"allow_objects": True}), task)  # so too
 
 
 @pytest.mark.parametrize("arch", TINY)
@@ -70,3 +71,15 @@ def test_a_stored_configuration_builds_whatever_else_it_brings(arch):
     assert sum(p.numel() for p in model.parameters()) == sum(
         p.numel() for p in built(arch).parameters()
     )
+
+
+def test_a_checkpoint_of_an_earlier_version_builds():
+    """It has what its preset set and no layer reads, and lacks what came later."""
+    model = built(
+        "dynamic_conv_tiny",
+        without=("share_tables_across_layers", "value_conv"),
+        encoder_mixers="attention",
+        decoder_mixers="attention",
+        weight_dropout=0.3,
+    )
+    assert model.encoder.layers[0].mixer_config.mixer == "attention"

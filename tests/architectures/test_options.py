@@ -6,13 +6,15 @@ from argparse import Namespace
 import pytest
 from conftest import SHRUNK, train
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
+from omegaconf import OmegaConf
 from options_of_models import configuration, count, parse
 
 from fairseq_convattn.__main__ import main as help_command
 from fairseq_convattn.architectures.overview import parameters
 from fairseq_convattn.architectures.presets import ENCODER_DECODER_PRESETS, LANGUAGE_MODEL_PRESETS
 from fairseq_convattn.architectures.skeleton import language_model_skeleton, skeleton
+from fairseq_convattn.mixers import MIXERS
 
 
 def test_presets_have_the_papers_shapes():
@@ -127,6 +129,24 @@ def test_pruned_stacks_keep_the_mixers_of_the_layers_they_keep():
             "--decoder-layers-to-keep: '0,7' must name layers from 0 to 3",
         ),
         ("--decoder-layers-to-keep x", "--decoder-layers-to-keep: 'x' must name layers"),
+        ("--dropout 2", "--dropout: 2.0 is no probability"),
+        ("--activation-dropout -1", "--activation-dropout: -1.0 is no probability"),
+        ("--encoder-layerdrop 1e9", "--encoder-layerdrop: 1000000000.0 is no probability"),
+        ("--decoder-layerdrop 1", "--decoder-layerdrop: 1 would drop every layer"),
+        ("--encoder-embed-dim 0", "--encoder-embed-dim: 0 is less than 1"),
+        ("--quant-noise-pq 0.1 --quant-noise-pq-block-size 7", "--quant-noise-pq-block-size: bl"),
+        ("--fp16 --cpu", "--fp16: needs a GPU"),
+        ("--base-layers 1", "--base-layers: needs several processes"),
+        ("--adaptive-softmax-cutoff 8", "--criterion: cross_entropy cannot train an adaptive"),
+        ("--criterion adaptive_loss", "--criterion: adaptive_loss needs --adaptive-softmax-cutoff"),
+        (
+            "--criterion adaptive_loss --adaptive-softmax-cutoff 8 --tie-adaptive-weights",
+            "--tie-adaptive-weights: needs adaptive input",
+        ),
+        (
+            "--share-decoder-input-output-embed --decoder-output-dim 64",
+            "--share-decoder-input-output-embed: needs equal --decoder-output-dim",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_in_a_line_before_anything_is_loaded(flags, message):
@@ -171,6 +191,35 @@ def test_unknown_norms_are_refused_by_the_parser(capsys):
     with pytest.raises(SystemExit):
         parse("dynamic_conv_tiny", "--weight-norm", "l3")
     assert "--weight-norm: invalid choice: 'l3'" in capsys.readouterr().err
+
+
+def test_a_switch_needs_no_value():
+    cfg = configuration("dynamic_conv_iwslt_de_en", "--encoder-glu")
+    assert cfg.encoder.mixers[0].glu and not cfg.decoder.mixers[0].glu
+
+
+@pytest.mark.parametrize("arch", ["attention_tiny", "convattn"])
+def test_hydra_is_told_the_same(arch):
+    model = {"_name": arch, "encoder_mixers": "attention", "decoder_mixers": "attention"}
+    for extra, whole, message in (
+        ({"weight_dropout": 0.3}, {}, "--weight-dropout: no layer reads it"),
+        ({"conv_bias": True}, {}, "--conv-bias: no layer reads it"),
+        ({}, {"common": {"fp16": True, "cpu": True}}, "--fp16: needs a GPU"),
+        ({}, {"criterion": {"_name": "adaptive_loss"}}, "--criterion: adaptive_loss needs"),
+    ):
+        cfg = OmegaConf.create({"model": {**model, **extra}, **whole})
+        with pytest.raises(SystemExit) as error:
+            build_model(cfg.model, None)
+        assert str(error.value).startswith(f"error: {message}")
+
+
+def test_a_mixer_from_outside_may_read_any_option(monkeypatch):
+    """And is not checked as if it were a convolution."""
+    monkeypatch.setitem(MIXERS, "mine", MIXERS["attention"])
+    flags = ("--encoder-mixers", "mine", "--encoder-kernel-sizes", "4", "--weight-dropout", "0.3")
+    mixer = configuration("attention_tiny", *flags).encoder.mixers[0]
+    assert (mixer.mixer, mixer.kernel_size, mixer.weight_dropout) == ("mine", 4, 0.3)
+    skeleton(Namespace(encoder_mixers="mine", encoder_layers=1, decoder_layers=1), 10, 10)
 
 
 def test_a_model_built_from_python_gets_the_same_error():
