@@ -58,6 +58,8 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
     In a decoder it is causal by itself, so that no time x time mask is built for it.
     """
 
+    looks_elsewhere = True
+
     def __init__(self, config: MixerConfig):
         super().__init__(
             config,
@@ -69,13 +71,6 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
             qn_block_size=config.quant_noise_block_size,
         )
 
-    def _elsewhere(
-        self, key: Tensor | None, value: Tensor | None, attn_mask: Tensor | None
-    ) -> dict[str, Tensor | None]:
-        """Keys and values ``[keys, batch, embed_dim]``, which end where the query ends (None:
-        the query), and what is added to the scores, ``[time, keys]``."""
-        return {"key": key, "value": value, "attn_mask": attn_mask}
-
     def mix(
         self,
         x: Tensor,
@@ -85,6 +80,8 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
         value: Tensor | None = None,
         attn_mask: Tensor | None = None,
     ) -> Tensor:
+        """The base's, with keys and values ``[keys, batch, embed_dim]`` that end where the
+        query ends, and ``attn_mask``, ``[time, keys]``, which is added to the scores."""
         q = self._heads(self.q_proj(x))
         k = self._heads(self.k_proj(x if key is None else key))
         v = self._heads(self.v_proj(x if value is None else value))

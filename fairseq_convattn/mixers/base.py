@@ -15,7 +15,12 @@ State = dict[str, Tensor | Past]
 
 
 class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
-    """A module with the call of fairseq's self-attention. Subclasses define :meth:`mix`."""
+    """A module with the call of fairseq's self-attention. Subclasses define :meth:`mix`.
+
+    With ``looks_elsewhere``, :meth:`mix` also takes ``key``, ``value`` and ``attn_mask``.
+    """
+
+    looks_elsewhere = False
 
     def __init__(self, config: MixerConfig, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -40,7 +45,7 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         Args:
             query: ``[time, batch, embed_dim]``. With an ``incremental_state``, the
                 positions that follow those already seen, one or several.
-            key, value, attn_mask: as fairseq's in :class:`SelfAttention`. Other mixers
+            key, value, attn_mask: read by :class:`SelfAttention` alone. Other mixers
                 ignore keys and values and refuse a mask.
             key_padding_mask: boolean ``[batch, time]``, True at padding.
             incremental_state: fairseq's decoding state (causal mixers only).
@@ -54,7 +59,11 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         """
         if incremental_state is not None and not self.config.causal:
             raise ValueError("only a causal mixer decodes from an incremental state")
-        elsewhere = self._elsewhere(key, value, attn_mask)
+        elsewhere = {}
+        if self.looks_elsewhere:
+            elsewhere = {"key": key, "value": value, "attn_mask": attn_mask}
+        elif attn_mask is not None:
+            raise ValueError(f"{type(self).__name__} cannot follow an attention mask")
         padding_mask = None if key_padding_mask is None else key_padding_mask.bool()
         if incremental_state is None:
             return self.mix(query, padding_mask, None, **elsewhere), None
@@ -62,14 +71,6 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         y = self.mix(query, padding_mask, state, **elsewhere)
         self._set_input_buffer(incremental_state, state)
         return y, None
-
-    def _elsewhere(
-        self, key: Tensor | None, value: Tensor | None, attn_mask: Tensor | None
-    ) -> dict[str, Tensor | None]:
-        """Further arguments of :meth:`mix`, for a mixer that looks beyond its query."""
-        if attn_mask is not None:
-            raise ValueError(f"{type(self).__name__} cannot follow an attention mask")
-        return {}
 
     @abstractmethod
     def mix(self, x: Tensor, padding_mask: Tensor | None, state: State | None) -> Tensor:

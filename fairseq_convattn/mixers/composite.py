@@ -22,7 +22,7 @@ class RelativeTerms(nn.Module):
 
     Initialised as in the papers: ``fixed`` with zeros, ``query`` and ``key`` uniformly
     within 1 / sqrt(taps), TISA's centres from N(0, 5), amplitudes and sharpnesses from
-    N(0.1, 0.01). A causal kernel's centre is put among earlier positions.
+    N(0.1, 0.01). In a causal mixer the centres are mirrored to earlier positions.
     """
 
     def __init__(self, config: MixerConfig):
@@ -63,7 +63,7 @@ class RelativeTerms(nn.Module):
         self.tisa_center = nn.Parameter(-center.abs() if self.config.causal else center)
 
     def forward(self, device: torch.device) -> Terms:
-        """The terms as :func:`fairseq_convattn.ops.attention` takes them."""
+        """The terms as :func:`fairseq_convattn.ops.composite_attention` takes them."""
         special = {
             "content": lambda: None,
             "tisa": lambda: (self.tisa_amplitude, self.tisa_sharpness, self.tisa_center),

@@ -120,3 +120,23 @@ def test_a_beam_size_of_before_is_not_used_for_other_sentences():
         results.append(outputs)
     for expected, actual in zip(*results, strict=True):
         torch.testing.assert_close(actual, expected)
+
+
+@torch.no_grad()
+def test_hypotheses_may_leave_their_sentences():
+    """Any new order is right, not only that of a beam search."""
+    _, module = pair()
+    module.eval()
+    results = []
+    for beam_size in (1, 2):
+        module.set_beam_size(beam_size)
+        torch.manual_seed(3)
+        query, source, padding = inputs(1, beams=2)
+        state = {}
+        options = {"key_padding_mask": padding, "static_kv": True, "incremental_state": state}
+        module(query, source, source, **options)
+        order = torch.tensor([0, 4, 3, 1])
+        module.reorder_incremental_state(state, order)
+        source, options["key_padding_mask"] = source[:, order], padding[order]
+        results.append(module(query[:, order], source, source, **options)[0])
+    torch.testing.assert_close(results[1], results[0])
