@@ -209,4 +209,5 @@ def _along_curve(diagonals: Tensor, block: int, queries: int, curve: Tensor) -> 
     heads, rows, _ = sums.shape
     skewed = F.pad(sums, (0, rows * block)).flatten(1)[:, : -rows * block]
     sums = skewed.reshape(heads, rows, -1).sum(1)
-    return sums[:, rows * block - queries :][:, : curve.size(1)]
+    sums = sums[:, rows * block - queries :][:, : curve.size(1)]
+    return sums.clone(memory_format=torch.contiguous_format)
