@@ -47,3 +47,9 @@ def unfit_for_operators() -> str:
     if in_forward_mode or in_torch_func or torch.jit.is_tracing():
         return "knows neither torch.jit.trace nor torch.func and forward-mode differentiation"
     return ""
+
+
+def check(condition: bool, message: str) -> None:
+    """Raise ValueError with the message where the condition does not hold."""
+    if not condition:
+        raise ValueError(message)
