@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-TRITON = "triton"  # imported when it is used
+TRITON = "triton"  # its kernels are imported when they are used
 
 _forced = os.environ.get("CONVATTN_IMPL") or None
 
@@ -36,7 +36,7 @@ def use_implementation(name: str | None) -> Iterator[None]:
 
 @functools.cache
 def has_triton() -> bool:
-    """Whether it is installed."""
+    """Whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None
 
 
