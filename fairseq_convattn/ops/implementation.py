@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-TRITON = "triton"  # imported when it is used
+TRITON = "triton"  # its kernels are imported when they are used
 
 _forced = os.environ.get("CONVATTN_IMPL") or None
 
@@ -36,7 +36,7 @@ def use_implementation(name: str | None) -> Iterator[None]:
 
 @functools.cache
 def has_triton() -> bool:
-    """Whether it is installed."""
+    """Whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None
 
 
@@ -47,3 +47,9 @@ def unfit_for_operators() -> str:
     if in_forward_mode or in_torch_func or torch.jit.is_tracing():
         return "knows neither torch.jit.trace nor torch.func and forward-mode differentiation"
     return ""
+
+
+def check(condition: bool, message: str) -> None:
+    """Raise ValueError with the message where the condition does not hold."""
+    if not condition:
+        raise ValueError(message)

@@ -26,7 +26,7 @@ def normalize_taps(logits: Tensor, norm: str, inside: Tensor | None = None) -> T
         norm: a key of ``TAP_NORMALIZATIONS``.
         inside: boolean, broadcast against ``logits``; taps where it is False get weight
             zero and the rest are normalised among themselves (where none is True the
-            weights are finite, no more). Only for the norms in ``RENORMALIZABLE``.
+            weights are finite but meaningless). Only for the norms in ``RENORMALIZABLE``.
 
     Returns:
         The taps, in the dtype of ``logits``; softmax is computed in float32 at least.
@@ -55,9 +55,9 @@ def normalize_taps(logits: Tensor, norm: str, inside: Tensor | None = None) -> T
 
 
 def tap_weights(taps: Tensor, softmax: bool, kept: Tensor | None, keep: float) -> Tensor:
-    """What a convolution multiplies with: the taps or, if ``softmax``, theirs, in float32 at
-    least; then those that are ``kept``, a boolean of the same shape, divided by the probability
-    of it (DropConnect, Wan et al. 2013), and zero for the others."""
+    """The weights of a convolution: the taps, or their softmax in float32 at least. With
+    ``kept``, a boolean of the same shape, weights that are not kept become zero and the others
+    are divided by ``keep``, the probability (DropConnect, Wan et al. 2013)."""
     if softmax:
         taps = taps.softmax(-1, dtype=torch.promote_types(taps.dtype, torch.float32))
     return taps if kept is None else torch.where(kept, taps / keep, 0)

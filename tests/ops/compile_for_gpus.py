@@ -20,6 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
 from fairseq_convattn.ops.attention import triton_kernels as attention
+from fairseq_convattn.ops.attention.operators import Dropout
 from fairseq_convattn.ops.attention.scores import Layout, Scores
 from fairseq_convattn.ops.convolution import triton_kernels as convolution
 
@@ -48,16 +49,16 @@ def convolve(dtype: torch.dtype, kernel_size: int, width: int) -> None:
     logits = torch.randn(TIME, BATCH, HEADS, kernel_size, dtype=dtype)
     for taps, kept in ((logits, logits > 0), (logits[0, 0].clone(), None)):
         _, lse = convolution._forward(x, taps, kept, TIME, kernel_size - 1, True, 0.9)
-        convolution._backward(x, x, taps, kept, lse, kernel_size - 1, True, 0.9, True, True)
+        convolution._backward(x, lse, x, taps, kept, kernel_size - 1, True, 0.9, True, True)
 
 
 def attend(dtype: torch.dtype, width: int) -> None:
     q, k, v = (torch.randn(BATCH, HEADS, TIME, width, dtype=dtype) for _ in range(3))
     curve, by_position = torch.randn(HEADS, 2 * TIME - 1), torch.randn(BATCH, HEADS, TIME)
     added = by_position, torch.randn(BATCH, HEADS, TIME, 17), by_position, by_position
-    for more, dropout in (((None,) * 4, 0.0), (added, 0.1)):
+    for more, dropout in (((None,) * 4, None), (added, Dropout(0.1, 1))):
         scores = Scores(q, k, v, curve, *more)
-        kernels = attention._Kernels(scores, Layout(0, 8, 8, None, False, 0.1), dropout, 1)
+        kernels = attention._Kernels(scores, Layout(8, 8, None, False, 0.1), dropout)
         y, lse = kernels.forward()
         kernels.backward(y, lse, y, Scores(*(x is not None for x in scores)))
 
@@ -96,7 +97,7 @@ def main(operation: str, capability: str, dtype: str, shapes: str = "") -> None:
     jit.JITFunction.run = compile_only
     driver.set_active(Absent(int(capability)))
     for module in (convolution, attention):
-        module._precision = lambda device: "tf32x3"
+        module.precision = lambda device: "tf32x3"
     compute, every = OPERATIONS[operation]
     for shape in every[: int(shapes) if shapes else None]:
         compute(getattr(torch, dtype), *shape)

@@ -18,7 +18,8 @@ GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 if not GPU and "triton" not in sys.modules:  # Triton looks at it once
     os.environ.setdefault("TRITON_INTERPRET", "1")
-pytest.importorskip("triton", reason="needs Triton: pip install triton")
+triton = pytest.importorskip("triton", reason="needs Triton: pip install triton")
+tl = importlib.import_module("triton.language")
 triton_kernels = importlib.import_module("fairseq_convattn.ops.attention.triton_kernels")
 triton_tiles = importlib.import_module("fairseq_convattn.ops.attention.triton_tiles")
 if triton_kernels.unfit(*[torch.zeros(1, 1, 1, 1, device=DEVICE)] * 2):
@@ -236,17 +237,17 @@ def test_dropout_drops_the_same_weights_forward_and_backward():
         assert_near(x, expected, 1e-5)
 
 
-def test_dropout_beyond_32_bits_of_places(monkeypatch):
+@triton.jit
+def draw(kept, first, keys):
+    """Which weights of the first 64 keys of a query dropout keeps."""
+    n = tl.arange(0, 64)
+    drawn = triton_tiles._kept(0, first + tl.arange(0, 1), n, keys, 0.5, 1)
+    tl.store(kept + n, tl.ravel(drawn))
+
+
+def test_dropout_beyond_32_bits_of_places():
     """Query 2^32 / keys would repeat the first one's if its place were counted in 32 bits."""
-    triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
-    kept_at, keys = triton_tiles._kept, 2**20
-
-    @triton.jit
-    def draw(kept, first, KEYS: tl.constexpr):
-        n = tl.arange(0, 64)
-        tl.store(kept + n, tl.ravel(kept_at(0, first + tl.arange(0, 1), n, KEYS, 0.5, 1)))
-
-    drawn = torch.empty(2, 64, dtype=torch.bool, device=DEVICE)
+    drawn, keys = torch.zeros(2, 64, dtype=torch.int32, device=DEVICE), 2**20
     for kept, first in zip(drawn, (0, 2**32 // keys), strict=True):
         draw[(1,)](kept, first, keys)
     assert 10 < (drawn[0] != drawn[1]).sum() < 54

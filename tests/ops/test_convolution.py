@@ -8,10 +8,18 @@ import torch
 import torch.nn.functional as F
 
 from fairseq_convattn.ops import dynamic_conv, lightweight_conv
+from fairseq_convattn.ops.convolution import native
 
 CONVOLUTIONS = {"lightweight": lightweight_conv, "dynamic": dynamic_conv}
+NATIVE = pytest.param(
+    "native",
+    marks=pytest.mark.skipif(
+        not native.is_built(), reason="the kernels were not compiled: no C compiler at installation"
+    ),
+)
 IMPLEMENTATIONS = ["reference", "banded"]
-KERNEL_SIZES = [1, 2, 3, 4, 15, 31]
+WITH_NATIVE = [*IMPLEMENTATIONS, NATIVE]
+KERNEL_SIZES = [1, 2, 4, 31]
 HEADS, CHANNELS, BATCH = 3, 6, 2
 TOLERANCES = {
     torch.float64: 1e-12,
@@ -23,6 +31,7 @@ LAYOUTS = {
     "contiguous": lambda x: x,
     "transposed": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
     "sliced": lambda x: torch.cat([x, x], dim=-1)[..., 1 : x.size(-1) + 1],
+    "spread": lambda x: torch.stack([x, x], dim=-1)[..., 0],
 }
 AXES = (
     (1, 2, 5, 63, 64, 65, 257, 1000),  # positions
@@ -36,6 +45,11 @@ AXES = (
 
 def lengths(kernel_size):
     return sorted({1, 2, max(1, kernel_size - 1), kernel_size, kernel_size + 1, 63})
+
+
+def most_precise(impl):
+    """The dtype that it computes in."""
+    return torch.float32 if impl == "native" else torch.float64
 
 
 def direct(x, taps, bias, causal):
@@ -61,16 +75,17 @@ def inputs(name, time, kernel_size, dtype=torch.float64, batch=BATCH, channels=C
     return x, torch.randn(shape, dtype=dtype), torch.randn(channels, dtype=dtype)
 
 
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("kernel_size", KERNEL_SIZES)
-def test_is_the_papers_sum(name, kernel_size, causal, impl):
-    for time in lengths(kernel_size):
+def test_is_the_papers_sum(name, kernel_size, causal):
+    for time, with_bias in zip(lengths(kernel_size), itertools.cycle((True, False))):  # noqa: B905
         x, taps, bias = inputs(name, time, kernel_size)
-        for b in (None, bias):
+        b = bias if with_bias else None
+        expected = direct(x, taps, b, causal)
+        for impl in IMPLEMENTATIONS:
             y = CONVOLUTIONS[name](x, taps, b, causal=causal, impl=impl)
-            torch.testing.assert_close(y, direct(x, taps, b, causal), msg=f"time {time}")
+            torch.testing.assert_close(y, expected, msg=f"time {time}")
 
 
 def formula(x, taps, bias, causal, softmax, dropout_p):
@@ -99,11 +114,13 @@ def cases(step):
 
 
 @pytest.mark.parametrize("step", [53, pytest.param(1, marks=pytest.mark.slow)])  # 53: all pairs
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("impl", WITH_NATIVE)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_is_the_formula(name, impl, step):
     for case in cases(step):
         time, kernel_size, head_dim, causal, layout, dtype, softmax, dropout_p = case
+        if impl == "native" and dtype not in native.DTYPES:
+            dtype = {torch.float64: torch.float32, torch.float16: torch.bfloat16}[dtype]
         x, taps, bias = inputs(name, time, kernel_size, dtype, channels=HEADS * head_dim)
         x, taps, grad = (LAYOUTS[layout](t) for t in (x, taps, torch.randn_like(x)))
         options = {"causal": causal, "softmax": softmax, "dropout_p": dropout_p}
@@ -116,10 +133,10 @@ def test_is_the_formula(name, impl, step):
             assert error <= TOLERANCES[dtype], (case, error)
 
 
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("impl", WITH_NATIVE)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_no_sentences(name, impl):
-    x, taps, bias = inputs(name, 5, 3, batch=0)
+    x, taps, bias = inputs(name, 5, 3, most_precise(impl), batch=0)
     y, *grads = with_gradients(CONVOLUTIONS[name], x, taps, bias, x, causal=True, impl=impl)
     assert y.shape == x.shape and not any(grad.count_nonzero() for grad in grads)
 
@@ -143,7 +160,7 @@ def test_what_is_not_finite_stays_in_its_sentence(name, impl):
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-@pytest.mark.parametrize("time, kernel_size", [(1, 3), (4, 5), (7, 3), (35, 2)])
+@pytest.mark.parametrize("time, kernel_size", [(1, 3), (4, 5), (35, 2)])
 def test_gradients(name, time, kernel_size, causal, impl):
     tensors = [t.requires_grad_() for t in inputs(name, time, kernel_size, batch=1)]
     tail = torch.randn(2, 1, CHANNELS, dtype=torch.float64, requires_grad=True)
@@ -154,19 +171,6 @@ def test_gradients(name, time, kernel_size, causal, impl):
         return CONVOLUTIONS[name](x, taps, bias, causal=True, tail=tail, impl=impl)
 
     assert torch.autograd.gradcheck(function, (*tensors, tail), fast_mode=time > 10)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_any_strides(name, causal):
-    x, taps, _ = inputs(name, 40, 9)
-    expected = CONVOLUTIONS[name](x, taps, causal=causal)
-    strided_x = x.permute(2, 0, 1).contiguous().permute(1, 2, 0)
-    strided_taps = torch.stack([taps, taps], dim=-1)[..., 0]
-    assert not strided_x.is_contiguous() and not strided_taps.is_contiguous()
-    for impl in IMPLEMENTATIONS:
-        y = CONVOLUTIONS[name](strided_x, strided_taps, causal=causal, impl=impl)
-        torch.testing.assert_close(y, expected)
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
@@ -216,12 +220,12 @@ def test_autocast(name, dtype, impl):
         assert error <= TOLERANCES[dtype]
 
 
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("impl", WITH_NATIVE)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("kernel_size", KERNEL_SIZES)
-@pytest.mark.parametrize("chunk", [1, 2, 5, 40])
+@pytest.mark.parametrize("chunk", [1, 5, 40])  # also shorter than what the kernel remembers
 def test_chunks_from_a_tail_are_the_whole(name, kernel_size, chunk, impl):
-    x, taps, bias = inputs(name, 45, kernel_size)
+    x, taps, bias = inputs(name, 45, kernel_size, most_precise(impl))
     whole = CONVOLUTIONS[name](x, taps, bias, causal=True, impl=impl)
     tail, pieces = x[:0], []
     for start in range(0, x.size(0), chunk):

@@ -17,6 +17,7 @@ if not GPU and "triton" not in sys.modules:  # Triton looks at it once
     os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton", reason="needs Triton: pip install triton")
 kernels = importlib.import_module("fairseq_convattn.ops.convolution.triton_kernels")
+triton_tensors = importlib.import_module("fairseq_convattn.ops.triton_tensors")
 if kernels.unfit(*[torch.zeros(1, 1, 1, 1, device=DEVICE)] * 2):
     pytest.skip("Triton was imported without TRITON_INTERPRET=1", allow_module_level=True)
 
@@ -115,10 +116,9 @@ def compare_some(kind, time, kernel_size, head_dim, dtype=torch.float32, heads=H
 
 
 SHAPES = [
-    *((1, 1, 1), (1, 7, 3), (2, 4, 16), (5, 3, 64), (5, 7, 80), (63, 4, 1), (64, 7, 3)),
-    *((65, 3, 16), (257, 1, 3), (17, 15, 3), (1, 31, 16), (2, 33, 3), (16, 31, 16), (5, 64, 1)),
-    *((63, 31, 3), (64, 33, 16), (65, 31, 80), (33, 64, 16), (65, 7, 16), (257, 31, 16)),
-    *((1000, 3, 16), pytest.param(1000, 31, 3, marks=pytest.mark.slow)),
+    *((1, 1, 1), (1, 7, 3), (5, 3, 64), (5, 7, 80), (64, 7, 3), (65, 3, 16), (257, 1, 3)),
+    *((1, 31, 16), (2, 33, 3), (5, 64, 1), (17, 15, 3), (33, 31, 16), (65, 31, 3)),
+    *(pytest.param(*shape, marks=pytest.mark.slow) for shape in ((1000, 3, 16), (1000, 31, 3))),
 ]
 
 
@@ -130,7 +130,7 @@ def test_is_the_formula(time, kernel_size, head_dim, kind):
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("time, kernel_size, head_dim", SHAPES[2::5])
+@pytest.mark.parametrize("time, kernel_size, head_dim", [(5, 3, 64), (17, 15, 3), (17, 31, 16)])
 def test_half_precision(time, kernel_size, head_dim, kind, dtype):
     compare_some(kind, time, kernel_size, head_dim, dtype)
 
@@ -159,8 +159,7 @@ def test_every_combination(own_blocks, kernel_size, kind, dtype):
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_ways_take_every_kernel(kind, banded, monkeypatch):
     set_way(monkeypatch, banded)
-    for kernel_size in (2, 16):
-        compare_some(kind, 19, kernel_size, 5, heads=3)
+    compare_some(kind, 19, 2 if banded else 16, 5, heads=3)
 
 
 @pytest.mark.parametrize("banded", [False, True])
@@ -177,8 +176,8 @@ def test_blocks_of_any_shape(rows, channels, heads, banded, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_place_of_the_first_output(kind, banded, monkeypatch):
     set_way(monkeypatch, banded)
-    places = ((20, 26, 0), (20, 11, 13), (1, 3, 2), (40, 3, 5), (3, 40, -5), (16, 0, 2))
-    for time, length, left in (*places, (20, 20, 60), (20, 20, -60)):
+    places = ((20, 11, 13), (1, 3, 2), (3, 40, -5), (16, 0, 2), (20, 20, 60), (20, 20, -60))
+    for time, length, left in places:
         x, taps = inputs(kind, time, 3, 16, length=length)
         compare(x, taps, time, left, softmax=True, **dropconnect(taps))
 
@@ -201,6 +200,36 @@ def test_inputs_of_any_stride(kind, banded, monkeypatch):
     for sequence, weights in itertools.zip_longest(sequences, strided, fillvalue=taps):
         assert not sequence.is_contiguous()
         compare(sequence, weights, 18, 1, softmax=True, kept=kept, keep=0.7)
+
+
+def test_offsets_beyond_32_bits():
+    """Memory that nobody writes is only promised."""
+    x, taps = inputs("dynamic", 5, 3, 4, torch.float16)
+    memory = torch.empty(5 * (2**29 + 8), dtype=x.dtype, device=DEVICE)
+    far = memory.as_strided(x.shape, (2**29 + 8, x.size(2), 1)).copy_(x)
+    assert 4 * far.stride(0) > 2**31
+    grad = torch.ones(5, BATCH, 4 * HEADS, device=DEVICE)
+    expected = with_gradients(kernels.convolve, x, taps, grad, 5, 2)
+    far.requires_grad_(), taps.requires_grad_()
+    y = kernels.convolve(far, taps, 5, 2)
+    actual = y, *torch.autograd.grad(y, (far, taps), grad.half())
+    assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
+
+
+def test_grids_of_more_than_65535_blocks(monkeypatch):
+    """Only the first dimension of a grid may have so many."""
+    grids = []
+
+    class Recorder:
+        def __getitem__(self, grid):
+            grids.append(grid)
+            return lambda **_: None
+
+    for name in ("forward_by_taps", "backward_by_taps"):
+        monkeypatch.setattr(kernels, name, Recorder())
+    x, taps = inputs("lightweight", 1, 1, 1, batch=70_000, heads=1)
+    with_gradients(kernels.convolve, x, taps, x, 1, 0)
+    assert grids == [(70_000,)] * 2
 
 
 def test_gradients_of_any_stride():
@@ -288,8 +317,8 @@ def test_the_same_inputs_give_the_same_bits(kind, kernel_size):
 
 
 def test_has_no_atomics():
-    for name in ("triton_kernels.py", "triton_tiles.py"):
-        assert "atomic_" not in Path(kernels.__file__).with_name(name).read_text()
+    for file in Path(kernels.__file__).parents[1].rglob("triton_*.py"):
+        assert "atomic_" not in file.read_text()
 
 
 @pytest.mark.parametrize("kind, softmax", [("dynamic", True), ("lightweight", False)])
@@ -302,7 +331,7 @@ def test_operators_keep_pytorchs_rules(kind, softmax):
         torch.library.opcheck(torch.ops.convattn.convolve_triton.default, arguments)
     _, lse = torch.ops.convattn.convolve_triton(*arguments)
     x, taps = x.detach(), taps.detach()
-    arguments = (torch.randn_like(x), x, taps, kept, lse, 2, softmax, 0.7, True, True)
+    arguments = (torch.randn_like(x), lse, x, taps, kept, 2, softmax, 0.7, True, True)
     torch.library.opcheck(torch.ops.convattn.convolve_triton_backward.default, arguments)
 
 
@@ -340,10 +369,10 @@ def test_says_what_it_cannot_take(monkeypatch):
     assert "at most 64 taps, not 65" in kernels.unfit(*inputs("dynamic", 5, 65, 4))
     if not GPU:
         assert "needs a GPU for bfloat16" in kernels.unfit(x.bfloat16(), taps)
-        monkeypatch.setattr(kernels, "INTERPRETED", False)
+        monkeypatch.setattr(triton_tensors, "INTERPRETED", False)
         assert "TRITON_INTERPRET=1" in kernels.unfit(x, taps)
     else:
-        monkeypatch.setattr(kernels, "_capability", lambda device: (7, 5))
+        monkeypatch.setattr(triton_tensors, "capability", lambda device: (7, 5))
         assert "capability 8.0" in kernels.unfit(x, taps)
 
 
@@ -386,7 +415,7 @@ def test_without_a_gpu_they_are_refused_unless_interpreted(monkeypatch):
     x, taps = inputs("dynamic", 5, 65, 4)
     with pytest.raises(ValueError, match="impl='triton' takes kernels of at most 64"):
         dynamic_conv(x, taps, causal=True, impl="triton")
-    monkeypatch.setattr(kernels, "INTERPRETED", False)
+    monkeypatch.setattr(triton_tensors, "INTERPRETED", False)
     x, taps = x.cpu(), taps[..., :3].cpu()
     with pytest.raises(ValueError, match="impl='triton' needs tensors on a GPU"):
         dynamic_conv(x, taps, causal=True, impl="triton")

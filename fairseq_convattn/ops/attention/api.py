@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from ..implementation import TRITON, has_triton, unfit_for_operators
+from ..implementation import TRITON, check, has_triton, unfit_for_operators
 from ..native import is_built, warn_that_not_built
 from . import blocked, native, reference
 from .terms import BEYOND, TABLE_TERMS, TERMS, Options, Terms
@@ -78,8 +78,8 @@ def composite_attention(
         ValueError: shapes, terms or options do not go together.
     """
     _check_inputs(q, k, v, padding_mask, dropout_p)
-    _check(impl in (None, TRITON, *IMPLEMENTATIONS), f"unknown impl {impl!r}: {_choose()}")
-    _check(beyond in BEYOND, f"unknown beyond {beyond!r}: choose from {', '.join(BEYOND)}")
+    check(impl in (None, TRITON, *IMPLEMENTATIONS), f"unknown impl {impl!r}: {_choose()}")
+    check(beyond in BEYOND, f"unknown beyond {beyond!r}: choose from {', '.join(BEYOND)}")
     _check_terms(terms, q.size(1), q.size(3))
     span = _span(terms, span, causal, beyond)
     scale = q.size(3) ** -0.5 if scale is None else scale
@@ -90,15 +90,15 @@ def composite_attention(
 def _implementation(impl: str | None, q: Tensor, v: Tensor) -> Callable[..., Tensor]:
     """That of the name; without one the fastest that can take the inputs."""
     if impl == TRITON or (impl is None and q.is_cuda and has_triton()):
-        _check(has_triton(), "impl='triton' needs Triton: pip install triton")
+        check(has_triton(), "impl='triton' needs Triton: pip install triton")
         from . import triton_kernels
 
         unfit = triton_kernels.unfit(q, v)
-        _check(impl is None or not unfit, f"impl='triton' {unfit}")
+        check(impl is None or not unfit, f"impl='triton' {unfit}")
         if not unfit:
             return triton_kernels.attend
     unfit = unfit_for_operators() if impl == "blocked" else native.unfit(q, v)
-    _check(impl not in ("blocked", "native") or not unfit, f"impl={impl!r} {unfit}")
+    check(impl not in ("blocked", "native") or not unfit, f"impl={impl!r} {unfit}")
     if impl is not None:
         return IMPLEMENTATIONS[impl]
     if unfit_for_operators():
@@ -114,34 +114,34 @@ def _check_inputs(
     q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, dropout_p: float
 ) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _check(x.dim() == 4, f"{name} must be [batch, heads, time, width], not {list(x.shape)}")
-    _check(
+        check(x.dim() == 4, f"{name} must be [batch, heads, time, width], not {list(x.shape)}")
+    check(
         q.shape[:2] == k.shape[:2] == v.shape[:2] and k.size(2) == v.size(2),
         f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not go together",
     )
-    _check(q.size(3) == k.size(3), f"q is {q.size(3)} wide, k {k.size(3)}")
-    _check(
+    check(q.size(3) == k.size(3), f"q is {q.size(3)} wide, k {k.size(3)}")
+    check(
         1 <= q.size(2) <= k.size(2),
         f"{q.size(2)} queries cannot be the last positions of {k.size(2)} keys",
     )
-    _check(
+    check(
         padding_mask is None
         or (padding_mask.dtype == torch.bool and padding_mask.shape == (k.size(0), k.size(2))),
         f"padding_mask must be boolean [batch, keys] = [{k.size(0)}, {k.size(2)}]",
     )
-    _check(0 <= dropout_p < 1, f"dropout_p must be in [0, 1), not {dropout_p}")
+    check(0 <= dropout_p < 1, f"dropout_p must be in [0, 1), not {dropout_p}")
 
 
 def _check_terms(terms: Terms, heads: int, head_dim: int) -> None:
-    _check(isinstance(terms, Mapping), f"terms must be a dict by name: {_choose_terms()}")
-    _check(len(terms) > 0, f"no terms: {_choose_terms()}")
+    check(isinstance(terms, Mapping), f"terms must be a dict by name: {_choose_terms()}")
+    check(len(terms) > 0, f"no terms: {_choose_terms()}")
     for name, parameters in terms.items():
-        _check(name in TERMS, f"unknown term {name!r}: {_choose_terms()}")
+        check(name in TERMS, f"unknown term {name!r}: {_choose_terms()}")
         tensors = parameters if isinstance(parameters, tuple) else (parameters,)
         count = {"tisa": 3, "kerple": 2}.get(name, 1)
-        _check(len(tensors) == count, f"{name} takes {count} tensors, not {len(tensors)}")
+        check(len(tensors) == count, f"{name} takes {count} tensors, not {len(tensors)}")
         if name == "content":
-            _check(parameters is None, "content takes None")
+            check(parameters is None, "content takes None")
             continue
         ends = (head_dim,) if name in ("query", "key", "key_only") else ()
         dims = {"alibi": 1, "kerple": 1, "query": 3, "key": 3}.get(name, 2)
@@ -149,23 +149,23 @@ def _check_terms(terms: Terms, heads: int, head_dim: int) -> None:
             good = isinstance(x, Tensor) and x.dim() == dims and x.size(0) in (1, heads)
             good = good and x.numel() > 0 and x.shape[dims - len(ends) :] == ends
             shape = list(x.shape) if isinstance(x, Tensor) else x
-            _check(good, f"{name} cannot be {shape} with {heads} heads {head_dim} wide")
-    _check("t5" not in terms or terms["t5"].size(1) % 4 == 0, "t5 needs a multiple of 4 buckets")
+            check(good, f"{name} cannot be {shape} with {heads} heads {head_dim} wide")
+    check("t5" not in terms or terms["t5"].size(1) % 4 == 0, "t5 needs a multiple of 4 buckets")
 
 
 def _span(terms: Terms, span: int | None, causal: bool, beyond: str) -> int | None:
     """The half-width n that the tables have, or ``span``."""
     taps = {terms[name].size(1) for name in TABLE_TERMS if name in terms}
-    _check(len(taps) <= 1, f"tables of {sorted(taps)} taps: they must have the same span")
+    check(len(taps) <= 1, f"tables of {sorted(taps)} taps: they must have the same span")
     if taps:
-        _check(
+        check(
             causal or min(taps) % 2 == 1, f"{min(taps)} taps cannot be centred: give an odd number"
         )
         tables = min(taps) - 1 if causal else min(taps) // 2
-        _check(span in (None, tables), f"a span of {span}, but tables for {tables}")
+        check(span in (None, tables), f"a span of {span}, but tables for {tables}")
         return tables
-    _check(span is not None or beyond != "mask", "beyond='mask' needs a span")
-    _check(span is None or span >= 0, f"a span of {span} cannot be")
+    check(span is not None or beyond != "mask", "beyond='mask' needs a span")
+    check(span is None or span >= 0, f"a span of {span} cannot be")
     return span
 
 
@@ -175,8 +175,3 @@ def _choose() -> str:
 
 def _choose_terms() -> str:
     return f"choose from {', '.join(TERMS)}"
-
-
-def _check(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)

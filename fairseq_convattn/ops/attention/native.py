@@ -115,7 +115,7 @@ class Compiled(Passes):
         )
 
     def _diagonals(self, tile: Tile) -> _Part:
-        """From a chunk to the next one, a query's first key moves a chunk backwards."""
+        """From one chunk to the next, a query's first key moves back by a chunk."""
         chunk = _library.convattn_chunk_of_attention()
         rows, columns = self.block.shape
         if self.sums is None:

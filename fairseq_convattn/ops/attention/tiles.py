@@ -3,8 +3,8 @@
 Neither direction holds more scores than a tile's. The backward one computes them again; for the
 softmax it needs what the forward one keeps, the logarithms of the sums. Keys that none of a
 tile's queries sees are left out: those after a causal tile, those far from a window's, and
-the padding at either end of the sentences. What is no matrix product is a subclass of
-:class:`Passes`. Scores are to base 2, as MKL's exp is many times slower near zero.
+the padding at either end of the sentences. Subclasses of :class:`Passes` compute what is no
+matrix product. Scores are to base 2, as MKL's exp is many times slower near zero.
 """
 
 import functools
@@ -95,7 +95,7 @@ def _flat(scores: Scores) -> Scores:
 
 
 def _factors(dropout: Dropout | None, device: torch.device) -> Callable[[Tensor], Tensor] | None:
-    """Gives the factors of dropout, the same ones in the same order of calls."""
+    """A function that draws dropout's factors, alike whenever it is called in the same order."""
     if dropout is None:
         return None
     generator = torch.Generator(device).manual_seed(dropout.seed)
@@ -175,7 +175,7 @@ class Problem:
         return slice(first, last), padded or not self._only_ends
 
     def memory(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """float32, or wider where the scores are, which the next one of this name takes over."""
+        """Scratch memory in the dtype of the curve; the next call with this name reuses it."""
         size = math.prod(shape)
         if name not in self._scratch or self._scratch[name].numel() < size:
             self._scratch[name] = self.scores.curve.new_empty(size)

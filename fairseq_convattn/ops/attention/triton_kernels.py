@@ -19,9 +19,9 @@ WIDEST = 256
 
 
 class Blocks(NamedTuple):
-    """Of queries and of keys, and how Triton is to compile a kernel for them.
+    """Sizes of a program's blocks of queries and keys, and how Triton compiles it.
 
-    For the backward pass by queries, no more queries than keys.
+    The backward pass by queries needs no more queries than keys.
     """
 
     queries: int
@@ -200,8 +200,8 @@ def _added(scores: Scores) -> Added:
 def _along_curve(diagonals: Tensor, block: int, queries: int, curve: Tensor) -> Tensor:
     """Gradient of the curve, from the sums of ``backward_by_queries``.
 
-    Rows of ``diagonals`` are of blocks of queries from the last to the first, so that the same
-    distance is a block further to the left in every next row.
+    Rows of ``diagonals`` belong to blocks of queries, the last block first, so from row to row
+    the same distance lies one block further left.
     """
     sums = diagonals.sum(0)
     if curve.size(0) == 1:
@@ -209,4 +209,5 @@ def _along_curve(diagonals: Tensor, block: int, queries: int, curve: Tensor) -> 
     heads, rows, _ = sums.shape
     skewed = F.pad(sums, (0, rows * block)).flatten(1)[:, : -rows * block]
     sums = skewed.reshape(heads, rows, -1).sum(1)
-    return sums[:, rows * block - queries :][:, : curve.size(1)]
+    sums = sums[:, rows * block - queries :][:, : curve.size(1)]
+    return sums.clone(memory_format=torch.contiguous_format)

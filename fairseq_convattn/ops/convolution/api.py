@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..implementation import TRITON, forced_implementation, has_triton
+from ..implementation import TRITON, check, forced_implementation, has_triton
 from ..native import is_built, warn_that_not_built
 from . import banded, native, reference
 from .past import Past
@@ -65,7 +65,7 @@ def lightweight_conv(
         ValueError: the shapes disagree, ``impl`` is unknown or cannot take the inputs, or a
             tail is given to a convolution that is not causal, or dropout_p is not in [0, 1).
     """
-    _check(taps.dim() == 2, f"taps must be [heads, kernel_size], not {list(taps.shape)}")
+    check(taps.dim() == 2, f"taps must be [heads, kernel_size], not {list(taps.shape)}")
     return _convolve(x, taps, bias, causal, tail, softmax, dropout_p, impl)
 
 
@@ -89,7 +89,7 @@ def dynamic_conv(
 
     All else, results and errors are those of :func:`lightweight_conv`.
     """
-    _check(
+    check(
         taps.dim() == 4 and taps.shape[:2] == x.shape[:2],
         f"taps must be [time, batch, heads, kernel_size] for x {list(x.shape)}, "
         f"not {list(taps.shape)}",
@@ -139,34 +139,34 @@ def _check_inputs(
     x: Tensor, taps: Tensor, causal: bool, tail: Tensor | Past | None, dropout_p: float
 ) -> None:
     heads, kernel_size = taps.shape[-2:]
-    _check(
+    check(
         x.dim() == 3 and x.size(0) >= 1,
         f"x must be [time >= 1, batch, channels], not {list(x.shape)}",
     )
-    _check(
+    check(
         heads >= 1 and x.size(2) % heads == 0, f"{heads} heads do not divide {x.size(2)} channels"
     )
-    _check(kernel_size >= 1, "the kernel needs at least one tap")
-    _check(tail is None or causal, "only a causal convolution continues from a tail")
+    check(kernel_size >= 1, "the kernel needs at least one tap")
+    check(tail is None or causal, "only a causal convolution continues from a tail")
     if tail is not None:
         like = (tail.index.size(1), tail.rows.size(2)) if isinstance(tail, Past) else tail.shape[1:]
-        _check(tuple(like) == x.shape[1:], "tail and x must agree in batch and channels")
-    _check(0 <= dropout_p < 1, f"dropout_p must be in [0, 1), not {dropout_p}")
+        check(tuple(like) == x.shape[1:], "tail and x must agree in batch and channels")
+    check(0 <= dropout_p < 1, f"dropout_p must be in [0, 1), not {dropout_p}")
 
 
 def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., Tensor]:
     """That of the name; without one the fastest that can take the inputs."""
     _check_name(name)
     if name == TRITON or (name is None and x.is_cuda and has_triton()):
-        _check(has_triton(), "impl='triton' needs Triton: pip install triton")
+        check(has_triton(), "impl='triton' needs Triton: pip install triton")
         from . import triton_kernels
 
         unfit = triton_kernels.unfit(x, taps)
-        _check(name is None or not unfit, f"impl='triton' {unfit}")
+        check(name is None or not unfit, f"impl='triton' {unfit}")
         if not unfit:
             return triton_kernels.convolve
     unfit = native.unfit(x, taps)
-    _check(name != "native" or not unfit, f"impl='native' {unfit}")
+    check(name != "native" or not unfit, f"impl='native' {unfit}")
     if name is not None:
         return IMPLEMENTATIONS[name]
     if not unfit and taps.size(-1) <= NATIVE_KERNEL_SIZE:
@@ -179,12 +179,7 @@ def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., 
 def _check_name(name: str | None, source: str = "") -> None:
     known = (*IMPLEMENTATIONS, TRITON)
     message = f"{source}unknown impl {name!r}: choose from {', '.join(known)}"
-    _check(name in (None, *known), message)
-
-
-def _check(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
+    check(name in (None, *known), message)
 
 
 _check_name(forced_implementation(), "CONVATTN_IMPL in the environment: ")

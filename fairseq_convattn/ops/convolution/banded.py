@@ -1,9 +1,8 @@
 """Both convolutions as products with small band matrices, one per tile of time.
 
 A tile of ``TILE`` outputs reads ``TILE + kernel_size - 1`` inputs, so memory grows
-linearly with time, and each tile is one matrix product per head. Sentences stay apart,
-but what is not finite may spread to all outputs of the tiles that read it, and in the
-gradient of ``x`` to all inputs of a tile, also beyond the kernels' reach: 0 x NaN is NaN.
+linearly with time, and each tile is one matrix product per head. Values that are not finite
+stay in their sentence, but may spread over the whole tiles that read them, since 0 x NaN is NaN.
 """
 
 import torch

@@ -11,14 +11,14 @@ LEAST_SPARE = 16  # rows for coming inputs
 class Past(NamedTuple):
     """The last inputs, each where it was first written.
 
-    A new input is written into spare memory, and beam search reorders the index alone, so that
-    neither copies what is remembered.
+    New inputs are written into spare memory, and beam search reorders only the index, so neither
+    copies the inputs.
 
     Attributes:
         rows: ``[slots, width, channels]``.
-        index: of every remembered input its row among ``slots x width``, ``[n, batch]``.
-        used: the slots before hold inputs, or what was forgotten.
-        last: of all pasts with this memory the largest ``used``.
+        index: the row of every remembered input among ``slots x width``, ``[n, batch]``.
+        used: number of slots written.
+        last: highest ``used`` of any state that shares this memory.
     """
 
     rows: Tensor
@@ -33,8 +33,8 @@ class Past(NamedTuple):
         return cls(like.new_empty(0, batch, like.size(-1)), index, 0, [0])
 
     def append(self, x: Tensor, keep: int) -> "Past":
-        """What there is with ``x``, ``[time, batch, channels]``: the last ``keep`` inputs before
-        it, or fewer, and itself."""
+        """The state after ``x``, ``[time, batch, channels]``: ``x`` and up to ``keep`` inputs
+        before it."""
         time, batch, _ = x.shape
         width, used = self.rows.size(1), self.used + time
         old = self.index[max(0, len(self.index) - keep) :]
@@ -46,7 +46,7 @@ class Past(NamedTuple):
         return self._replace(index=torch.cat([old, new]), used=used)
 
     def _has_room(self, x: Tensor) -> bool:
-        """Whether ``x`` can be written where nobody reads."""
+        """Whether ``x`` fits into memory that no other state reads."""
         slots, width, _ = self.rows.shape
         fits = x.size(1) <= width and self.used + x.size(0) <= slots and x.dtype == self.rows.dtype
         writable = torch.is_inference_mode_enabled() or not self.rows.is_inference()
@@ -64,11 +64,11 @@ class Past(NamedTuple):
         return Past(rows, _rows(0, used, batch, batch, x.device), used, [used])
 
     def inputs(self) -> Tensor:
-        """All that is remembered, ``[n, batch, channels]``."""
+        """The remembered inputs, ``[n, batch, channels]``."""
         return self._inputs(self.index)
 
     def reorder(self, new_order: Tensor) -> "Past":
-        """That of the sentences ``new_order``, ``[batch]``."""
+        """The state of the sentences ``new_order``, ``[batch]``."""
         return self._replace(index=self.index.index_select(1, new_order))
 
     def _inputs(self, index: Tensor) -> Tensor:

@@ -4,9 +4,8 @@ A program takes a tile of time of one sentence and one head, or several narrow o
 normalises the taps that it uses, which exist nowhere else. Few taps are summed one by one. Many
 are products with the tile's band matrix, whose row i has the taps of output i from column i on:
 ``Y = Band X``, ``dX = Band^T dY``, and the taps' gradients are the diagonals of ``dY X^T``.
-Bands are zero elsewhere, so that a value that is not finite may spread to all outputs of the
-tiles that read it, and in ``dX`` to all inputs of a tile, also beyond the kernels' reach: 0 x NaN
-is NaN. Sentences stay apart. No atomics, so that the same inputs give the same bits.
+Values that are not finite stay in their sentence, but may spread over the whole tiles that read
+them, since 0 x NaN is NaN. No atomics, so that the same inputs give the same bits.
 """
 
 import triton

@@ -1,6 +1,6 @@
-"""The compiled kernels: whether they are there, their instruction set, and their threads.
+"""The compiled kernels: loading them, their instruction set, and their threads.
 
-They are threaded by the OpenMP that PyTorch has loaded, so that both use the same threads.
+They run on the OpenMP that PyTorch has loaded, so both share one pool of threads.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ NOT_BUILT = f"was not compiled for this version: {BUILD}"
 
 
 def _load() -> ctypes.CDLL | None:
-    """The compiled kernels; None where there are none, or those of other sources."""
+    """The compiled kernels; None if absent or compiled from other sources."""
     for suffix in EXTENSION_SUFFIXES:
         file = Path(__file__).with_name(f"_kernels{suffix}")
         with contextlib.suppress(OSError, AttributeError):
@@ -32,26 +32,26 @@ def _load() -> ctypes.CDLL | None:
 
 
 def is_built() -> bool:
-    """Whether there are compiled kernels."""
+    """Whether the compiled kernels could be loaded."""
     return library is not None
 
 
 def use_instructions(name: str | None) -> bool:
-    """Use the kernels for ``avx512``, ``avx2`` or ``portable``, or the best ones for None.
+    """Use the kernels for ``avx512``, ``avx2`` or ``portable``; the best ones for None.
 
     Returns:
-        Whether the machine has them; else nothing changes.
+        Whether the machine supports them; if not, nothing changes.
     """
     return bool(library.convattn_choose(name.encode() if name else None))
 
 
 def instructions() -> str:
-    """The name of those in use."""
+    """Name of the instruction set in use."""
     return library.convattn_instructions().decode()
 
 
 def _entry_of_openmp() -> ctypes.c_void_p:
-    """In the library that PyTorch uses; NULL where that has none."""
+    """GOMP_parallel in PyTorch's library; NULL where it has none."""
     torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
         return ctypes.cast(ctypes.CDLL(str(torch_cpu)).GOMP_parallel, ctypes.c_void_p)
@@ -64,11 +64,11 @@ run_in_parallel = _entry_of_openmp()
 
 
 def warn_that_not_built() -> None:
-    """Say it once, of what is compiled when it is traced."""
+    """Warn once per process; a compiled function warns when it is traced."""
     _warn_once()
 
 
-# of torch.compiler.assume_constant_result, which would import the whole compiler
+# as torch.compiler.assume_constant_result does, which would import the whole compiler
 warn_that_not_built._dynamo_marked_constant = True
 
 

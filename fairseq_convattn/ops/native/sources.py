@@ -1,11 +1,11 @@
-"""Which sources the kernels are compiled from; setup.py runs this file, so it needs nothing."""
+"""Checksum of the kernels' sources; setup.py runs this file, so it imports nothing of ours."""
 
 import zlib
 from pathlib import Path
 
 
 def checksum(folder: Path) -> int:
-    """Of the C files there; 0 where there are none, as in an installed package."""
+    """Checksum of the C files in a folder; 0 if there are none, as in an installed package."""
     value = 0
     for file in sorted(folder.glob("*.[ch]")):
         value = zlib.crc32(file.read_bytes(), value)
