@@ -5,6 +5,7 @@ place of the release's, so that they take it for the whole release.
 """
 
 import hashlib
+import importlib
 import os
 import random
 import re
@@ -13,8 +14,11 @@ import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 
 from fairseq.data import Dictionary, data_utils
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
 class Scripts:
@@ -24,7 +28,7 @@ class Scripts:
         self.folder = folder / "scripts"
         self.bin = folder / "bin"
         self.bin.mkdir()
-        shutil.copytree(Path(__file__).parents[1] / "scripts", self.folder)
+        shutil.copytree(SCRIPTS, self.folder)
 
     def for_release(self, name: str, **replacements: object) -> None:
         """Replace what ``name=`` or ``[name]=`` is in a script, in the order it appears."""
@@ -86,6 +90,13 @@ class MirrorHandler(BaseHTTPRequestHandler):
 
     def log_message(self, *arguments):
         pass
+
+
+def load_script(name: str) -> ModuleType:
+    """A module of scripts/."""
+    if str(SCRIPTS) not in sys.path:
+        sys.path.append(str(SCRIPTS))
+    return importlib.import_module(name)
 
 
 def sha256(path: Path) -> str:

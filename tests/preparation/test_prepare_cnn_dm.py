@@ -1,23 +1,16 @@
 """CNN/DailyMail."""
 
 import hashlib
-import importlib.util
 import random
 import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from fairseq.data import Dictionary
-from release_scripts import assert_refused, binarised, sha256, tree
+from release_scripts import assert_refused, binarised, load_script, sha256
 
-SPEC = importlib.util.spec_from_file_location(
-    "extract_cnn_dm", ROOT / "scripts" / "extract_cnn_dm.py"
-)
-assert SPEC is not None and SPEC.loader is not None
-extract_cnn_dm = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(extract_cnn_dm)
+extract_cnn_dm = load_script("extract_cnn_dm")
 
 URL = "http://web.archive.org/web/2015id_/http://www.example.org/{}.html"
 
@@ -162,18 +155,6 @@ def test_cnn_dm_refuses_what_is_not_the_release(scripts, cnn_dm, tmp_path):
     run = scripts.prepare(*arguments)
     assert_refused(run, f"no cnn/stories, no cnn_stories.tgz in {source}")
     assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
-
-
-def test_cnn_dm_keeps_the_downloads_that_are_right(scripts, cnn_dm, mirror, tmp_path):
-    sums = cnn_dm_numbers(mirror.folder)
-    scripts.for_release("cnn_dm", **{"cnn_stories.tgz": sums["cnn_stories.tgz"]})
-    arguments = ("cnn_dm", "--mirror", mirror.address, "--output", tmp_path / "out")
-    for _ in range(2):
-        run = scripts.prepare(*arguments)
-        assert_refused(run, f"{mirror.address}/dailymail_stories.tgz does not have the release's")
-        assert tree(tmp_path / "out.preparing" / "download") == {"cnn_stories.tgz"}
-    names = [name for name, _ in mirror.requests]
-    assert names == ["cnn_stories.tgz", "dailymail_stories.tgz", "dailymail_stories.tgz"]
 
 
 def test_cnn_dm_from_folders(scripts, cnn_dm, tmp_path):

@@ -88,25 +88,3 @@ def test_gbw_needs_every_shard(scripts, gbw, tmp_path):
     shutil.rmtree(source / GBW / HELDOUT)
     assert_refused(scripts.prepare(*arguments), f"no {HELDOUT}, no {GBW}.tar.gz in {source}")
     assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
-
-
-def test_gbw_takes_each_folder_where_it_is(scripts, gbw, tmp_path):
-    """Training and heldout shards in different places, the latter then in the archive alone."""
-    source = tmp_path / "source"
-    texts = gbw_texts(source / GBW)
-    scripts.stand_in("fairseq-preprocess", "exit 1")
-    arguments = ("gbw", "--source", source, "--output", tmp_path / "out", "--sample")
-
-    def prepared() -> dict[str, str]:
-        assert_refused(scripts.prepare(*arguments), "fairseq-preprocess failed")
-        folder = tmp_path / "out.preparing" / "text"
-        found = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
-        shutil.rmtree(tmp_path / "out.preparing")
-        return found
-
-    with tarfile.open(source / f"{GBW}.tar.gz", "w:gz") as archive:
-        archive.add(source / GBW, GBW)
-    (source / GBW / TRAINING).rename(source / TRAINING)
-    assert prepared() == texts
-    shutil.rmtree(source / GBW)
-    assert prepared() == texts

@@ -1,14 +1,17 @@
 """WikiText-103, and what all preparation scripts share."""
 
 import fcntl
+import functools
 import random
 import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
-from release_scripts import assert_refused, binarised, sentences, sha256, tokens, tree
+from release_scripts import SCRIPTS, assert_refused, binarised, sentences, sha256, tokens, tree
 
+NAMES = {path.stem.removeprefix("prepare_") for path in SCRIPTS.glob("prepare_*.sh")} - {"common"}
 SPLITS = ("train", "valid", "test")
 WIKITEXT = "wikitext-103-v1.zip"
 
@@ -69,8 +72,7 @@ def test_wikitext103_resumes_and_is_what_fairseq_reads(scripts, wikitext, mirror
     assert len(mirror.requests) == 2
 
 
-@pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize(("split", "number"), [("train", 0), ("test", 1)])
 def test_wikitext103_of_another_size_is_refused(scripts, wikitext, tmp_path, split, number):
     source = tmp_path / "source"
     numbers = wikitext_numbers(wikitext, source / WIKITEXT)
@@ -176,20 +178,35 @@ def test_two_runs_do_not_share_a_folder(scripts, wikitext, tmp_path):
     assert (tmp_path / "out.preparing").is_dir()
 
 
-@pytest.mark.parametrize("name", ["wikitext103", "gbw", "cnn_dm", "multi30k"])
-def test_options(scripts, tmp_path, name):
-    run = scripts.prepare(name, "--help")
-    assert run.returncode == 0
-    for option in ("--source DIR", "--mirror URL", "--output DIR", "--sample"):
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_help_depends_on_nothing(tmp_path, name):
+    """Neither on an environment nor on what is prepared already."""
+    for output in (f"data/{name}", f"data/{name}.preparing"):
+        (tmp_path / output / "bin").mkdir(parents=True)
+        (tmp_path / output / "tsv").mkdir()
+        (tmp_path / output / "tsv" / "settings").write_text("of another model")
+    run = subprocess.run(
+        ["bash", SCRIPTS / f"prepare_{name}.sh", "--help"],
+        cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert run.stdout.startswith(f"usage: bash scripts/prepare_{name}.sh ")
+    for option in ("--source DIR", "--output DIR", "--sample"):
         assert option in run.stdout
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_unknown_options_are_refused(scripts, name):
     assert scripts.prepare(name, "--nonsense").returncode == 2
-    run = scripts.prepare(name, "--source", tmp_path / "nowhere")
+
+
+def test_options_that_contradict_each_other(scripts, tmp_path):
+    prepare = functools.partial(scripts.prepare, "wikitext103")
+    run = prepare("--source", tmp_path / "nowhere")
     assert_refused(run, f"--source {tmp_path / 'nowhere'} is no folder")
-    run = scripts.prepare(name, "--source", tmp_path, "--mirror", "http://127.0.0.1:1")
+    run = prepare("--source", tmp_path, "--mirror", "http://127.0.0.1:1")
     assert_refused(run, "not both")
-    run = scripts.prepare(name, "--source", tmp_path, "--output", tmp_path)
-    assert_refused(run, "choose another folder")
-    run = scripts.prepare(name, "--source", tmp_path, "--output", tmp_path / "new" / "out")
+    assert_refused(prepare("--source", tmp_path, "--output", tmp_path), "choose another folder")
+    run = prepare("--source", tmp_path, "--output", tmp_path / "new" / "out")
     assert_refused(run, f" in {tmp_path}")
     assert {path.name for path in tmp_path.iterdir()} == {"scripts_under_test"}
 

@@ -1,31 +1,20 @@
 """The preparation of the translation corpora, on small files in the shape of the releases."""
 
 import hashlib
-import importlib.util
 import random
 import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from release_scripts import Scripts, assert_refused, binarised
+from release_scripts import Scripts, assert_refused, binarised, load_script
 
 from fairseq_convattn.recipes import catalogue
 
 ARCHIVE = "wmt16_en_de.tar.gz"
 
 
-def load(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-miniature_release = load("miniature_release")
-moses_text = load("moses_text")
+miniature_release, moses_text = map(load_script, ("miniature_release", "moses_text"))
 
 
 def release(recipe: str, folder: Path) -> Path:
@@ -179,15 +168,6 @@ def test_masked_language_models_need_text(scripts, tmp_path):
     assert_refused(run, "--source DIR is needed, with train.txt and valid.txt")
     run = scripts.prepare("mlm", "--source", tmp_path, "--output", tmp_path / "out")
     assert_refused(run, f"no train.txt in {tmp_path}")
-
-
-@pytest.mark.parametrize("name", ["iwslt14", "wmt16_en_de", "wmt14_en_fr", "wmt17_zh_en", "mlm"])
-def test_options(scripts, name):
-    run = scripts.prepare(name, "--help")
-    assert run.returncode == 0
-    for option in ("--source DIR", "--output DIR", "--sample"):
-        assert option in run.stdout
-    assert scripts.prepare(name, "--nonsense").returncode != 0
 
 
 def test_tokens_are_moses(capsys):

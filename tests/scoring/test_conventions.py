@@ -1,13 +1,9 @@
 """What papers do to texts before they compare them, beside the programs that they did it with."""
 
-import io
-import re
 import shutil
 import subprocess
 
 import pytest
-import sentencepiece
-from fairseq.data.data_utils import post_process
 
 from fairseq_convattn.scoring.conventions import detokenise, split_compounds
 
@@ -75,46 +71,3 @@ def test_detokenisation_is_that_of_moses(language, tokens, expected):
 def test_detokenisation_keeps_numbers_of_texts():
     pytest.importorskip("sacremoses")
     assert detokenise(["a .", "", "b"], "en") == ["a.", "", "b"]
-
-
-SUBWORDS = ["lo@@ w@@ er n@@ ew est", "a@@ @ b", "cut@@", "cut@@ ", "@@ a", "", "mail@@ @@@ home"]
-
-
-def test_fairseq_joins_subwords_as_subword_nmt_says():
-    """fairseq's ``--remove-bpe``, which recipes give, and the line of subword-nmt's README."""
-    expected = piped(["sed", "-r", r"s/(@@ )|(@@ ?$)//g"], SUBWORDS)
-    assert [post_process(line, "@@ ") for line in SUBWORDS] == [line.rstrip() for line in expected]
-
-
-def test_subwords_of_real_words_are_joined_to_the_words(corpus_lines):
-    learn_bpe = pytest.importorskip("subword_nmt.learn_bpe")
-    apply_bpe = pytest.importorskip("subword_nmt.apply_bpe")
-    codes = io.StringIO()
-    learn_bpe.learn_bpe(io.StringIO("\n".join(corpus_lines)), codes, 20)
-    codes.seek(0)
-    bpe = apply_bpe.BPE(codes)
-    split = [bpe.process_line(line) for line in corpus_lines]
-    assert any("@@ " in line for line in split)
-    assert [post_process(line, "@@ ") for line in split] == corpus_lines
-
-
-def test_fairseq_joins_pieces_as_sentencepiece_does(corpus_lines, tmp_path):
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(corpus_lines),
-        model_prefix=str(tmp_path / "bpe"),
-        vocab_size=60,
-        model_type="bpe",
-        minloglevel=2,
-    )
-    model = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "bpe.model"))
-    for line in corpus_lines:
-        pieces = model.encode(line, out_type=str)
-        assert len(pieces) > len(line.split())
-        assert post_process(" ".join(pieces), "sentencepiece") == model.decode(pieces) == line
-
-
-@pytest.fixture
-def corpus_lines() -> list[str]:
-    text = "the lower tower shows newer flowers , über Länder and rivers in winter weather ."
-    words = re.findall(r"\S+", text)
-    return [" ".join(words[i:] + words[:i]) for i in range(len(words))]

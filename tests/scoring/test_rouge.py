@@ -54,11 +54,6 @@ def test_agrees_with_rouge_score(stem):
         assert several == direct.score_multi([first, second], hypothesis)
 
 
-def test_stems_by_default():
-    assert sentence_scores("he runs", ["he running"]) == sentence_scores("he run", ["he run"])
-    assert sentence_scores("they flew", ["they fly"])["rouge1"].fmeasure == 0.5
-
-
 def fractions(scores, name: str) -> tuple[float, float, float]:
     return pytest.approx((scores[name].precision, scores[name].recall, scores[name].fmeasure))
 
@@ -79,21 +74,6 @@ def test_summary_level_by_hand():
     assert fractions(scores, "rougeLsum") == (4 / 10, 4 / 5, 8 / 15)
     scores = sentence_scores("c d\na b", ["a b\nc d"], PLAIN)
     assert scores["rougeLsum"].fmeasure == 1 and scores["rougeL"].fmeasure == 0.5
-
-
-def test_several_references_each_type_takes_its_best():
-    scores = sentence_scores("a b c d", ["d c b a", "a b x y"], PLAIN)
-    assert scores["rouge1"].fmeasure == 1
-    assert scores["rouge2"].fmeasure == pytest.approx(1 / 3)
-
-
-def test_a_short_hypothesis_is_precise_and_a_long_one_recalls():
-    short, long = "a b", "a b c d e f g h"
-    for name in ROUGE_TYPES:
-        score = sentence_scores(short, [long])[name]
-        assert score.precision == 1 and score.recall < 0.3
-        score = sentence_scores(long, [short])[name]
-        assert score.recall == 1 and score.precision < 0.3
 
 
 @pytest.mark.parametrize("hypothesis", ["", "\n\n", "..."])
