@@ -65,5 +65,11 @@ def complete_page(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = text
 
 
+def skip_fields(app, what: str, name: str, member: object, skip: bool, options) -> bool | None:
+    """Fields of a named tuple without a description: the tuple's own has them."""
+    return True if str(getattr(member, "__doc__", "")).startswith("Alias for field") else None
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("autodoc-skip-member", skip_fields)
     app.connect("source-read", complete_page)

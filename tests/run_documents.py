@@ -107,11 +107,11 @@ def workspace(folder: Path) -> dict[str, str]:
     for name, options in SMALL.items():
         _shim(shims / name, f'exec "{programs / name}" "$@" {options}\n')
     _shim(shims / "python", f'{PYTHON}exec "{sys.executable}" "$@"\n')
+    # without VIRTUAL_ENV, so that nothing installs into the environment that runs this
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
         "PATH": f"{shims}:{programs}:{os.environ['PATH']}",
         "PYTHONPATH": str(folder),
-        "VIRTUAL_ENV": str(programs.parent),
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
