@@ -23,6 +23,7 @@ html_theme = "furo"
 html_title = f"{project} {release}"
 
 myst_heading_anchors = 3
+napoleon_use_ivar = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_inherit_docstrings = False
@@ -55,12 +56,20 @@ def complete_page(app: Sphinx, page: str, source: list[str]) -> None:
     """What only the site has: its contents, its reference, and no links out of ``docs``."""
     text = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", source[0])
     if page == "index":
-        pages = re.findall(r"^- \[.*?\]\((\S+)\.md\)", text, re.MULTILINE)
-        text += "\n```{toctree}\n:hidden:\n\n" + "\n".join(pages) + "\n```\n"
+        for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+            pages = re.findall(r"^- \[.*?\]\((\S+)\.md\)", section, re.MULTILINE)
+            options = f":hidden:\n:caption: {section.splitlines()[0]}\n\n"
+            text += "\n```{toctree}\n" + options + "\n".join(pages) + "\n```\n"
     elif page == "reference":
         text += "\n" + reference()
     source[0] = text
 
 
+def skip_fields(app, what: str, name: str, member: object, skip: bool, options) -> bool | None:
+    """Fields of a named tuple without a description: the tuple's own has them."""
+    return True if str(getattr(member, "__doc__", "")).startswith("Alias for field") else None
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("autodoc-skip-member", skip_fields)
     app.connect("source-read", complete_page)

@@ -82,7 +82,9 @@ def markdown_table(
             spread.setdefault(tuple(line[key] for key in keys), {})[line[columns]] = line[value]
         header = [*keys, *(head + unit for head in heads)]
         cells = [[*key, *(line.get(h, "") for h in heads)] for key, line in spread.items()]
-    written = [header, ["---"] * len(header), *([_figure(cell) for cell in row] for row in cells)]
+    columns_ = zip(*cells, strict=True)
+    rule = ["---:" if all(c[:1].isdigit() for c in column if c) else "---" for column in columns_]
+    written = [header, rule, *([_figure(cell) for cell in row] for row in cells)]
     return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in written)
 
 

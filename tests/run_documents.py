@@ -5,10 +5,10 @@
     python tests/run_documents.py docs/translation.md       # one; later ones may need earlier ones
 
 The pages share a copy of the checkout, so that one can go on from what another has made. Blocks of
-bash and Python run; a comment in the Markdown says why one does not, or a whole page:
+bash and Python run; a comment in the Markdown says why one does not, ``ELSEWHERE`` why a
+whole page does not:
 
     <!-- skip: needs a GPU -->
-    <!-- skip page: trains for hours -->
 
 Commands are run as they stand, but generated corpora are small and trainings last 4 updates.
 """
@@ -32,6 +32,13 @@ FENCE = re.compile(
     r"(?:^<!-- skip: (?P<reason>.+?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+
+# Pages whose blocks are not run here, and why.
+ELSEWHERE = {
+    "python.md": "its own test runs it",
+    "reliability.md": "its commands are tests",
+    "reproduction.md": "downloads corpora and trains for hours",
+}
 
 # What is put after a command, by its name; later options win.
 SMALL = {
@@ -72,14 +79,13 @@ def pages() -> list[Path]:
 def blocks(page: Path) -> list[Block]:
     """The blocks of bash and Python of a page."""
     text = page.read_text(encoding="utf-8")
-    whole = re.search(r"^<!-- skip page: (.+?) -->$", text, re.MULTILINE)
     return [
         Block(
             page,
             text.count("\n", 0, match.start("text")) + 1,
             match["language"],
             match["text"],
-            whole[1] if whole else match["reason"],
+            ELSEWHERE.get(page.name, match["reason"]),
         )
         for match in FENCE.finditer(text)
         if match["language"] in ("bash", "python")
@@ -101,11 +107,11 @@ def workspace(folder: Path) -> dict[str, str]:
     for name, options in SMALL.items():
         _shim(shims / name, f'exec "{programs / name}" "$@" {options}\n')
     _shim(shims / "python", f'{PYTHON}exec "{sys.executable}" "$@"\n')
+    # without VIRTUAL_ENV, so that nothing installs into the environment that runs this
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
         "PATH": f"{shims}:{programs}:{os.environ['PATH']}",
         "PYTHONPATH": str(folder),
-        "VIRTUAL_ENV": str(programs.parent),
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }

@@ -65,6 +65,12 @@ def test_fairseq_takes_the_options_of_every_command(words):
         options.parse_args_and_arch(parser, arguments)
 
 
+def test_nothing_that_is_run_installs_anything():
+    for block in (block for page in pages() for block in blocks(page)):
+        installs = re.search(r"pip install|(quickstart|setup|test)\.sh", block.text)
+        assert block.reason or not installs, f"{block} installs packages"
+
+
 def test_the_readme_is_short():
     assert len(text_of(ROOT / "README.md").splitlines()) <= 150
 
