@@ -68,6 +68,8 @@ def cutoffs_within(option: str, options: Namespace, types: int) -> None:
 
 def masked_language_model(options: Namespace) -> None:
     """Refuse, by ValueError in one line, what a masked language model cannot be."""
+    if options.initialization != "default":
+        refuse("initialization", "masked language models start as RoBERTa does")
     if options.share_encoder_layers:
         _sharing(options.encoder_mixers)
     _quantisation_noise(options, "encoder_embed_dim")

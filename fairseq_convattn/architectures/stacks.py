@@ -8,6 +8,7 @@ from fairseq.models.transformer import (
     TransformerEncoderBase,
 )
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules.quant_noise import quant_noise
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
@@ -15,10 +16,11 @@ from fairseq.modules.transformer_layer import (
 from torch import nn
 
 from ..mixers import CrossAttention, MixerConfig, build_mixer
+from ..mixers.base import initialized
 
 
 class _MixerLayer:
-    """What both kinds of layer change: the mixer."""
+    """What both kinds of layer change: the mixer, and on demand the initial values."""
 
     def __init__(self, cfg: TransformerConfig, mixer: MixerConfig, *args):
         self.mixer_config = mixer
@@ -26,6 +28,12 @@ class _MixerLayer:
 
     def build_self_attention(self, embed_dim, cfg, add_bias_kv=False, add_zero_attn=False):
         return build_mixer(self.mixer_config)
+
+    def build_fc1(self, input_dim, output_dim, q_noise, qn_block_size):
+        linear = initialized(nn.Linear(input_dim, output_dim), self.mixer_config.initialization)
+        return quant_noise(linear, q_noise, qn_block_size)
+
+    build_fc2 = build_fc1
 
 
 class ConvAttnEncoderLayer(_MixerLayer, TransformerEncoderLayerBase):

@@ -111,6 +111,14 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         return self.set_incremental_state(incremental_state, "attn_state", buffer)
 
 
+def initialized(linear: nn.Linear, initialization: str) -> nn.Linear:
+    """``linear`` with the initial values that ``MixerConfig.initialization`` names."""
+    if initialization == "xavier":
+        nn.init.xavier_uniform_(linear.weight)
+        nn.init.zeros_(linear.bias)
+    return linear
+
+
 def dropout_p(dropout: FairseqDropout) -> float:
     """The probability with which ``dropout`` drops now: 0 in evaluation."""
     return dropout.p if dropout.training or dropout.apply_during_inference else 0.0

@@ -25,6 +25,10 @@ VALUE_CONVOLUTIONS = {
     "depthwise": "a depthwise convolution of the values",
     "scaled": "the same times a learned number per head, 1 at first",
 }
+INITIALIZATIONS = {
+    "default": "PyTorch's for linear layers, as in fairseq's transformer",
+    "xavier": "Xavier's and no bias, as in the code of Wu et al. 2019; it learns slower",
+}
 PER_LAYER = "one for all layers, or a comma-separated list with one per layer"
 
 
@@ -319,6 +323,13 @@ class MixerConfig:
     )
     attention_dropout: float = _row(
         0.0, probability(), readers=("attention", *COMPOSITE), refused=_bad_attention_dropout
+    )
+    initialization: str = _row(
+        "default",
+        choice(INITIALIZATIONS),
+        "initial values of the feed-forward layers and of the convolutions' projections. "
+        f"{_listed(INITIALIZATIONS)}",
+        readers=(*CONVOLUTIONS, "attention", *COMPOSITE),
     )
     self_attention: bool = True
     quant_noise: float = 0.0

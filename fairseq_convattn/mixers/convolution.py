@@ -8,7 +8,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from ..ops import Past, dynamic_conv, lightweight_conv, normalize_taps, taps_inside
-from .base import State, TokenMixer, dropout_p, without_padding
+from .base import State, TokenMixer, dropout_p, initialized, without_padding
 from .config import MixerConfig
 
 
@@ -49,9 +49,7 @@ class ConvolutionMixer(TokenMixer):
 
     def _linear(self, inputs: int, outputs: int) -> nn.Module:
         linear = nn.Linear(inputs, outputs)
-        nn.init.xavier_uniform_(linear.weight)
-        nn.init.zeros_(linear.bias)
-        return self._with_quant_noise(linear)
+        return self._with_quant_noise(initialized(linear, self.config.initialization))
 
     @abstractmethod
     def kernel_logits(self, x: Tensor) -> Tensor:

@@ -62,3 +62,19 @@ def test_parameters_and_losses_are_those_of_fairseqs_transformer(normalize_befor
             optimizer.step()
             losses.append(loss.item())
         assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "lightweight", "composite"])
+def test_the_2019_codes_values_can_be_had(mixer):
+    dictionary = Dictionary()
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    options = {"encoder_mixers": mixer, "decoder_mixers": mixer, "initialization": "xavier"}
+    net = seeded(ConvAttnModel, task, **options)
+    for layer in (*net.encoder.layers, *net.decoder.layers):
+        linears = [layer.fc1, layer.fc2]
+        if mixer == "lightweight":
+            linears += [layer.self_attn.in_proj, layer.self_attn.out_proj]
+        for linear in linears:
+            bound = (6 / sum(linear.weight.shape)) ** 0.5
+            assert 0.95 * bound < linear.weight.abs().max() <= bound
+            assert (linear.bias == 0).all()
