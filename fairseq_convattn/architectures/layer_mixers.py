@@ -106,20 +106,28 @@ def refuse_unread(options: Namespace, stacks: Iterable[str], given: Collection[s
     Raises:
         ValueError: the message is one line and names the option.
     """
+    for name, reason in unread(options, stacks).items():
+        if name in given:
+            refuse(name, reason)
+
+
+def unread(options: Namespace, stacks: Iterable[str]) -> dict[str, str]:
+    """The options of mixers that no layer of any stack reads, each with the reason."""
+    found = {}
     for field, option in OPTIONS.items():
         names = {flag(field, option, side): [] for side in stacks}
         for side in stacks:
             names[flag(field, option, side)] += getattr(options, f"{side}_mixers")
         for name, mixers in names.items():
-            if option.help and name in given:
-                _refuse_unread(name, option, mixers, vars(options))
+            needs = _missing(option, mixers, vars(options)) if option.help else None
+            if needs:
+                found[name] = f"no layer reads it; it needs {needs}"
+    return found
 
 
-def _refuse_unread(
-    name: str, option: Option, mixers: list[MixerConfig], values: dict[str, Any]
-) -> None:
+def _missing(option: Option, mixers: list[MixerConfig], values: dict[str, Any]) -> str | None:
+    """What a layer would need to read the option; None where one reads it."""
     readers = [mixer for mixer in mixers if may_read(mixer.mixer, option)]
     if any(mixer.mixer not in option.readers or option.reads(mixer, values) for mixer in readers):
-        return
-    needs = option.needs if readers else f"the mixer {' or '.join(option.readers)}"
-    refuse(name, f"no layer reads it; it needs {needs}")
+        return None
+    return option.needs if readers else f"the mixer {' or '.join(option.readers)}"

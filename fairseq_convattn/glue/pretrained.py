@@ -1,13 +1,15 @@
 """What a checkpoint of a masked language model says of itself."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
+from ..architectures.config import configure
+from ..architectures.layer_mixers import unread
 from ..checkpoints.files import CheckpointError, read_checkpoint
 from .tasks import GlueError
 
@@ -77,6 +79,8 @@ def _options(architecture: str, stored: dict[str, Any], path: Path) -> list[str]
         for action in parser._actions
         if action.dest in stored and action.dest not in _FROM_THE_TASK
     ]
+    left_out = _unread(architecture, stored)
+    actions = [action for action in actions if action.dest not in left_out]
     preset = _parsed(architecture, [])
     chosen: list[str] = []
     for action in actions:
@@ -92,6 +96,14 @@ def _options(architecture: str, stored: dict[str, Any], path: Path) -> list[str]
                 f"{architecture} cannot say"
             )
     return chosen
+
+
+def _unread(architecture: str, stored: dict[str, Any]) -> Collection[str]:
+    """The stored options that no layer reads and that a command line therefore refuses."""
+    schema = getattr(ARCH_MODEL_REGISTRY[architecture], "schema", None)
+    if schema is None:  # one of fairseq's
+        return ()
+    return unread(configure(argparse.Namespace(**stored), schema).options, schema.stacks)
 
 
 def _parsed(architecture: str, chosen: Sequence[str]) -> argparse.Namespace:
