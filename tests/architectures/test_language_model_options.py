@@ -9,7 +9,6 @@ from fairseq.models.transformer_lm import (
 )
 from options_of_models import count, lm_options, parse_lm
 
-from fairseq_convattn.__main__ import main as help_command
 from fairseq_convattn.architectures.presets import LANGUAGE_MODEL_PRESETS
 from fairseq_convattn.architectures.skeleton import language_model_skeleton
 
@@ -163,23 +162,6 @@ def test_character_filters_from_yaml_and_python():
     options = Namespace(character_embeddings=True, character_filters=[[1, 8]], decoder_layers=1)
     model = language_model_skeleton(options, 20, 20)
     assert [c.out_channels for c in model.decoder.embed_tokens.convolutions] == [8]
-
-
-def test_help_explains_language_models(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["fairseq_convattn", "--task", "language_modeling"])
-    help_command()
-    text = " ".join(capsys.readouterr().out.split())
-    for explained in (
-        *("--decoder-mixers", "--adaptive-input", "--tie-adaptive-proj", "--character-filters"),
-        *(
-            "convattn_lm",
-            "dynamic_conv_X",
-            "`lm_gbw`",
-            "true or false: if set, uses adaptive input",
-        ),
-    ):
-        assert explained in text
-    assert "--encoder" not in text
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def tokens(dictionary, *shape):
 
 @torch.no_grad()
 @pytest.mark.parametrize("mixers", MIXERS)
-@pytest.mark.parametrize("time", [1, 2, 14, 15, 16, 40])
+@pytest.mark.parametrize("time", [1, 15, 40])
 def test_decoding_by_token_gives_what_training_saw(mixers, time):
     net, dictionary = model(mixers)
     source, previous = tokens(dictionary, 3, 6), tokens(dictionary, 3, time)
@@ -150,7 +150,7 @@ def test_inputs_and_outputs_of_language_models(mixers, options):
 
 @torch.no_grad()
 @pytest.mark.parametrize("mixers", MIXERS)
-@pytest.mark.parametrize("time", [1, 2, 15, 40])
+@pytest.mark.parametrize("time", [2, 40])
 def test_language_models_generate_what_training_saw(mixers, time):
     net, dictionary = language_model(mixers)
     previous, state = tokens(dictionary, 3, time), {}
