@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attention_cases import converted, gradients, table_parameters, tensors
-from torch._dynamo.backends.common import aot_autograd
 from torch.autograd import gradcheck
 
 from fairseq_convattn.ops import composite_attention, relative_bias
@@ -247,6 +246,8 @@ def test_operators_keep_pytorchs_rules(monkeypatch, impl, dtype, terms):
 @pytest.mark.parametrize("impl", [None, "blocked", pytest.param("native", marks=needs_kernels)])
 def test_inside_a_compiled_function(impl):
     """One graph that calls the operator of the implementation, by default the fastest."""
+    from torch._dynamo.backends.common import aot_autograd  # imports Triton
+
     terms = "content", "query", "key"
     made, called = parameters(terms, True, dtype=torch.float32), set()
 
@@ -262,8 +263,8 @@ def test_inside_a_compiled_function(impl):
 
     torch.compiler.reset()
     backend = aot_autograd(fw_compiler=note, bw_compiler=note)
-    compiled, results = torch.compile(function, fullgraph=True, backend=backend), []
-    for queries in (9, 9, 6):  # the second length makes it dynamic
+    compiled = torch.compile(function, fullgraph=True, backend=backend)
+    for queries in (9, 6):  # the second length makes it dynamic
         qkv, results = inputs(queries, 9, dtype=torch.float32), []
         for f in (function, compiled):
             y = f(*qkv)

@@ -10,22 +10,16 @@ import pytest
 import torch
 from attention_cases import converted, gradients, table_parameters, tensors
 from conftest import PLUGIN
+from triton_cases import DEVICE, FAR, GPU, far_apart, needs_gpu, record_grids
 
 from fairseq_convattn.ops import composite_attention
 from fairseq_convattn.ops.attention import BEYOND, TERMS, api
 
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
-if not GPU and "triton" not in sys.modules:  # Triton looks at it once
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-triton = pytest.importorskip("triton", reason="needs Triton: pip install triton")
-tl = importlib.import_module("triton.language")
-triton_kernels = importlib.import_module("fairseq_convattn.ops.attention.triton_kernels")
-triton_tiles = importlib.import_module("fairseq_convattn.ops.attention.triton_tiles")
-if triton_kernels.unfit(*[torch.zeros(1, 1, 1, 1, device=DEVICE)] * 2):
-    pytest.skip("Triton was imported without TRITON_INTERPRET=1", allow_module_level=True)
-
-needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
+triton, tl = map(importlib.import_module, ("triton", "triton.language"))
+operators, triton_kernels, triton_tiles = (
+    importlib.import_module(f"fairseq_convattn.ops.attention.{name}")
+    for name in ("operators", "triton_kernels", "triton_tiles")
+)
 HEADS, WIDTH, VALUES, SPAN = 2, 8, 12, 3
 COMBINATIONS = [
     ("content", "fixed"),
@@ -253,38 +247,22 @@ def test_dropout_beyond_32_bits_of_places():
     assert 10 < (drawn[0] != drawn[1]).sum() < 54
 
 
-def far_apart(x, stride):
-    """The same, ``[1, heads, time, width]``, whose rows lie that many elements apart; memory that
-    nobody writes is only promised."""
-    memory = torch.empty(stride * x.size(2), dtype=x.dtype, device=x.device)
-    far = memory.as_strided(x.shape, (0, x.size(3), stride, 1))
-    return far.copy_(x.detach())
-
-
 def test_offsets_beyond_32_bits():
     torch.manual_seed(21)
-    x, terms = inputs(5, 5, values=WIDTH, dtype=torch.float16), {"content": None}
-    far = [far_apart(one, 2**29 + 8) for one in x]
-    assert 4 * far[0].stride(2) > 2**31
-    expected = with_gradients(x, terms)
-    leaves = [one.requires_grad_() for one in far]
-    y = run(leaves, terms)
+    qkv, terms = inputs(5, 5, values=WIDTH, dtype=torch.float16), {"content": None}
+    expected = with_gradients(qkv, terms)
+    far = [far_apart(x, 2).requires_grad_() for x in qkv]
+    assert 4 * far[0].stride(2) > 2**31 and far[0].stride(2) == FAR
+    y = run(far, terms)
     weights = torch.linspace(-1, 1, y.numel(), device=DEVICE).view_as(y).half()
-    grads = torch.autograd.grad(y, leaves, far_apart(weights, 2**29 + 8))
+    grads = torch.autograd.grad(y, far, far_apart(weights, 2))
     assert all(a.equal(e) for a, e in zip((y, *grads), expected, strict=True))
 
 
 def test_grids_of_more_than_65535_blocks(monkeypatch):
     """Only the first dimension of a grid may have so many."""
-    grids = []
-
-    class Recorder:
-        def __getitem__(self, grid):
-            grids.append(grid)
-            return lambda **_: None
-
-    for name in ("forward_by_queries", "backward_by_queries", "backward_by_keys"):
-        monkeypatch.setattr(triton_kernels, name, Recorder())
+    kernels = "forward_by_queries", "backward_by_queries", "backward_by_keys"
+    grids = record_grids(monkeypatch, triton_kernels, *kernels)
     qkv = [random(70_000, 1, 1, 1) for _ in range(3)]
     torch.autograd.grad(run(qkv, {"content": None}).sum(), qkv)
     assert grids == [(70_000,)] * 3
@@ -302,8 +280,7 @@ def test_gradients_of_any_stride():
 
 
 def test_operators_keep_pytorchs_rules(monkeypatch):
-    operators, calls = importlib.import_module("fairseq_convattn.ops.attention.operators"), []
-    unpack = operators._unpack
+    unpack, calls = operators._unpack, []
     monkeypatch.setattr(operators, "_unpack", lambda inputs: calls.append(inputs) or unpack(inputs))
     run(inputs(5, 5), parameters(("content", "query"), False), dropout_p=0.3)
     (arguments,) = calls

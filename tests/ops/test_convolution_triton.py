@@ -2,27 +2,17 @@
 
 import importlib
 import itertools
-import os
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from triton_cases import DEVICE, FAR, GPU, far_apart, needs_gpu, record_grids, triton_tensors
 
 from fairseq_convattn.ops import dynamic_conv, use_implementation
 
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
-if not GPU and "triton" not in sys.modules:  # Triton looks at it once
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-pytest.importorskip("triton", reason="needs Triton: pip install triton")
 kernels = importlib.import_module("fairseq_convattn.ops.convolution.triton_kernels")
-triton_tensors = importlib.import_module("fairseq_convattn.ops.triton_tensors")
-if kernels.unfit(*[torch.zeros(1, 1, 1, 1, device=DEVICE)] * 2):
-    pytest.skip("Triton was imported without TRITON_INTERPRET=1", allow_module_level=True)
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")  # of rows left out
-needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
 KINDS = ("lightweight", "dynamic")
 BATCH, HEADS = 1, 2
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -203,30 +193,20 @@ def test_inputs_of_any_stride(kind, banded, monkeypatch):
 
 
 def test_offsets_beyond_32_bits():
-    """Memory that nobody writes is only promised."""
     x, taps = inputs("dynamic", 5, 3, 4, torch.float16)
-    memory = torch.empty(5 * (2**29 + 8), dtype=x.dtype, device=DEVICE)
-    far = memory.as_strided(x.shape, (2**29 + 8, x.size(2), 1)).copy_(x)
-    assert 4 * far.stride(0) > 2**31
-    grad = torch.ones(5, BATCH, 4 * HEADS, device=DEVICE)
+    grad = torch.randn(x.shape, device=DEVICE).half()
     expected = with_gradients(kernels.convolve, x, taps, grad, 5, 2)
+    far = far_apart(x, 0)
+    assert 4 * far.stride(0) > 2**31 and far.stride(0) == FAR
     far.requires_grad_(), taps.requires_grad_()
     y = kernels.convolve(far, taps, 5, 2)
-    actual = y, *torch.autograd.grad(y, (far, taps), grad.half())
+    actual = y, *torch.autograd.grad(y, (far, taps), far_apart(grad, 0))
     assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
 
 
 def test_grids_of_more_than_65535_blocks(monkeypatch):
     """Only the first dimension of a grid may have so many."""
-    grids = []
-
-    class Recorder:
-        def __getitem__(self, grid):
-            grids.append(grid)
-            return lambda **_: None
-
-    for name in ("forward_by_taps", "backward_by_taps"):
-        monkeypatch.setattr(kernels, name, Recorder())
+    grids = record_grids(monkeypatch, kernels, "forward_by_taps", "backward_by_taps")
     x, taps = inputs("lightweight", 1, 1, 1, batch=70_000, heads=1)
     with_gradients(kernels.convolve, x, taps, x, 1, 0)
     assert grids == [(70_000,)] * 2

@@ -1,0 +1,46 @@
+"""What the tests of Triton's kernels share. They run on a GPU, else in Triton's interpreter."""
+
+import os
+import sys
+
+import pytest
+import torch
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+if not GPU and "triton" not in sys.modules:  # Triton looks at it once
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton", reason="needs Triton: pip install triton")
+
+from fairseq_convattn.ops import triton_tensors  # noqa: E402, after the environment is set
+
+if triton_tensors.unfit(torch.zeros(1, device=DEVICE)):
+    pytest.skip("Triton was imported without TRITON_INTERPRET=1", allow_module_level=True)
+
+needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
+FAR = 2**29 + 8  # elements; four times as many are beyond 32 bits
+
+
+def far_apart(x, dim):
+    """The same, with ``FAR`` elements between neighbours along ``dim`` and all else side by side.
+
+    The memory between them is never touched, so the system only promises it.
+    """
+    inner = x.detach().movedim(dim, 0).contiguous()
+    memory = torch.empty(FAR * x.size(dim), dtype=x.dtype, device=x.device)
+    far = memory.as_strided(inner.shape, (FAR, *inner.stride()[1:])).copy_(inner)
+    return far.movedim(0, dim)
+
+
+def record_grids(monkeypatch, module, *kernels):
+    """Have kernels launched nowhere; a list of the grids that they would have had."""
+    grids = []
+
+    class Recorder:
+        def __getitem__(self, grid):
+            grids.append(grid)
+            return lambda **_: None
+
+    for kernel in kernels:
+        monkeypatch.setattr(module, kernel, Recorder())
+    return grids
