@@ -1,8 +1,11 @@
-"""Two workers on one machine."""
+"""Two workers, as two machines on the loopback interface would run them."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,45 +13,72 @@ import torch
 from conftest import PLUGIN, ROOT, SHRUNK
 from free_port import free_port
 
+from fairseq_convattn.launch import placement
 
-def train_together(data, save_dir, updates) -> str:
+SECONDS = 300
+
+
+def test_a_worker_knows_its_place():
+    environment = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+    assert "--distributed-backend nccl" in " ".join(placement(environment, cpu=False))
+    assert placement(environment, cpu=False)[-2:] == ["--device-id", "1"]
+    words = " ".join(placement(environment, cpu=True))
+    assert "gloo --distributed-world-size 4 --distributed-rank 3 --device-id 0" in words
+    with pytest.raises(SystemExit, match="error: there is no 'RANK': torchrun -m"):
+        placement({}, cpu=True)
+
+
+def node(number: int, port: int, data: Path, save_dir: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [
+            *(str(Path(sys.executable).with_name("torchrun")), "--nnodes", "2"),
+            *("--nproc-per-node", "1", "--node-rank", str(number), "--max-restarts", "3"),
+            *("--master-addr", "127.0.0.1", "--master-port", str(port)),
+            *("-m", "fairseq_convattn.launch", str(data), "--user-dir", str(PLUGIN)),
+            *("--arch", "dynamic_conv_tiny", *SHRUNK, "--optimizer", "adam", "--cpu"),
+            *("--max-tokens", "600", "--max-update", "16", "--num-workers", "0"),
+            *("--save-interval-updates", "4", "--update-epoch-batch-itr", "True"),
+            *("--ddp-backend", "legacy_ddp", "--required-batch-size-multiple", "1"),
+            *("--disable-validation", "--save-dir", str(save_dir)),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def train_together(data: Path, save_dir: Path, kill_one: bool) -> str:
+    """What the first node says when both have ended."""
     port = free_port()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    workers = [
-        subprocess.Popen(
-            [
-                str(Path(sys.executable).with_name("fairseq-train")),
-                *(str(data), "--user-dir", str(PLUGIN), "--save-dir", str(save_dir)),
-                *("--arch", "dynamic_conv_tiny", *SHRUNK, "--optimizer", "adam", "--cpu"),
-                *("--max-tokens", "600", "--max-update", str(updates), "--num-workers", "0"),
-                *("--distributed-world-size", "2", "--distributed-rank", str(rank)),
-                *("--distributed-init-method", f"tcp://127.0.0.1:{port}"),
-                *("--distributed-no-spawn", "--distributed-backend", "gloo"),
-                *("--ddp-backend", "legacy_ddp", "--required-batch-size-multiple", "1"),
-            ],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
+    nodes = [node(number, port, data, save_dir) for number in (0, 1)]
     try:
-        outputs = [worker.communicate(timeout=300)[0] for worker in workers]
+        if kill_one:
+            end = time.monotonic() + SECONDS
+            while not list(save_dir.glob("checkpoint_*_4.pt")) and time.monotonic() < end:
+                time.sleep(0.05)
+            children = Path(f"/proc/{nodes[1].pid}/task/{nodes[1].pid}/children").read_text()
+            os.kill(int(children.split()[0]), signal.SIGKILL)
+        outputs = [each.communicate(timeout=SECONDS)[0] for each in nodes]
     finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-    assert [worker.returncode for worker in workers] == [0, 0], outputs[1][-3000:]
+        for each in nodes:
+            each.terminate()
+            each.wait()
+    assert [each.returncode for each in nodes] == [0, 0], outputs[1][-3000:]
     return outputs[0]
 
 
 @pytest.mark.slow
 @pytest.mark.ci
-def test_resumes_under_data_parallelism(data, tmp_path):
-    """The first worker sends the checkpoint to the other, which loads it safely too."""
-    train_together(data, tmp_path, updates=2)
-    assert "@ 2 updates" in train_together(data, tmp_path, updates=4)
-    history = torch.load(tmp_path / "checkpoint_last.pt")["optimizer_history"]
-    assert history[-1]["num_updates"] == 4
+def test_a_killed_worker_is_started_again_and_nothing_is_lost(data, tmp_path):
+    train_together(data, tmp_path / "whole", kill_one=False)
+    said = train_together(data, tmp_path / "killed", kill_one=True)
+    assert re.search(r"Loaded checkpoint .* @ (4|8|12) updates", said)
+    whole, killed = (
+        torch.load(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "killed")
+    )
+    assert killed["optimizer_history"][-1]["num_updates"] == 16
+    for name, weight in whole["model"].items():
+        if not name.endswith("_float_tensor"):  # which fairseq never sets
+            assert torch.equal(killed["model"][name], weight), name

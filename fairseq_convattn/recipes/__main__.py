@@ -241,8 +241,9 @@ def _dry_run(
             continue
         lines += ["", f"# {stage.name}" + (f": {stage.note}" if stage.note else "")]
         if stage.name == "train" and several:
-            *torchrun, srun = _launch_lines(settings, stage)
-            lines += [*torchrun, f"# {srun}"]  # as a script, the commands train once
+            how, torchrun, *others = _launch_lines(settings, stage)
+            lines += [how, torchrun]  # as a script, the commands train once
+            lines += [line if line.startswith("#") else f"# {line}" for line in others]
         else:
             lines += stage.lines()
     return lines

@@ -12,6 +12,7 @@ import torch
 from .errors import RecipeError
 
 PORT = 29_500
+RESTARTS = 3
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ class Devices:
 
     def explain(self, batch: Batch, whose: str) -> str:
         """The arithmetic of an update, for people; ``whose`` the batch is."""
-        here = f"{self.workers} GPU{'s' if self.workers > 1 else ''}" if self.gpus else "the CPU"
+        kind = "GPU" if self.gpus else "CPU"
+        here = f"{self.workers} {kind}s" if self.workers > 1 else f"1 {kind}"
+        here = here if self.gpus or self.nodes > 1 else "the CPU"
         return (
             f"{batch.per_update:,} {batch.unit} an update, on {here}: {self.workers} x "
             f"{batch.size:,} x update-freq {batch.update_freq_for(self.workers)} "
@@ -112,12 +115,19 @@ class Devices:
         ``end`` is a file that is to be there when it has ended by itself."""
         logged = f"2>&1 | tee -a {shlex.quote(str(log))}"
         ended = f"touch {shlex.quote(str(end))}"
-        return [
+        arguments = command.partition(" ")[2]  # of fairseq-train
+        torchrun = [
             "# torchrun, on every machine with its own number from 0 on in NODE_RANK and the name "
             "of the first one in MASTER_ADDR:",
-            f"set -o pipefail; torchrun --nnodes {self.nodes} --nproc-per-node {self.gpus} "
-            f'--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port {PORT} '
-            f'--no-python {command} {logged} && {{ [ "$NODE_RANK" != 0 ] || {ended}; }}',
+            f"set -o pipefail; torchrun --nnodes {self.nodes} --nproc-per-node "
+            f'{max(self.gpus, 1)} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" '
+            f"--master-port {PORT} --max-restarts {RESTARTS} -m fairseq_convattn.launch "
+            f'{arguments} {logged} && {{ [ "$NODE_RANK" != 0 ] || {ended}; }}',
+        ]
+        if not self.gpus:  # fairseq asks SLURM for GPUs
+            return torchrun
+        return [
+            *torchrun,
             "# or SLURM, from the machine that submits:",
             f"set -o pipefail; srun --nodes {self.nodes} --ntasks-per-node {self.gpus} "
             f"--gpus-per-node {self.gpus} {command} --distributed-port {PORT} "
@@ -140,8 +150,6 @@ def choose_devices(
     visible = torch.cuda.device_count() if visible is None else visible
     if gpus is None:
         gpus = next((n for n in range(visible, 0, -1) if batch.divides(n * nodes)), visible)
-    if gpus == 0 and nodes > 1:
-        raise RecipeError("--nodes is for machines with GPUs: add --gpus N")
     if gpus == 0 and fsdp:
         raise RecipeError("--fsdp shards a model over GPUs: add --gpus N")
     return Devices(gpus, nodes, _precision(gpus, fsdp, visible), fsdp)

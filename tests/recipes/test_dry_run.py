@@ -84,7 +84,7 @@ def test_several_machines_are_started_by_torchrun_or_slurm(capsys):
     lines = dry_run(capsys, "wmt14_en_fr", "train", "--gpus", 4, "--nodes", 2)
     run = "runs/wmt14_en_fr-dynamic-seed1"
     assert f"mkdir -p {run}/logs" in lines
-    started = [line for line in lines if "fairseq-train" in line]
+    started = [line for line in lines if "--save-dir" in line]
     assert [line.startswith("# ") for line in started] == [False, True]  # a script trains once
     logged = f" 2>&1 | tee -a {run}/logs/train.log && "
     torchrun, srun = (line.removeprefix("# ").split(logged) for line in started)
@@ -93,10 +93,18 @@ def test_several_machines_are_started_by_torchrun_or_slurm(capsys):
     pipefail = ["set", "-o", "pipefail;"]
     torchrun, srun = (shlex.split(line[0]) for line in (torchrun, srun))
     assert torchrun[:8] == [*pipefail, "torchrun", "--nnodes", "2", "--nproc-per-node", "4"]
+    assert "--max-restarts" in torchrun
     assert srun[:8] == [*pipefail, "srun", "--nodes", "2", "--ntasks-per-node", "4"]
     assert srun[-2] == "--distributed-port"
-    program = torchrun.index("--no-python") + 1
-    assert torchrun[program:] == srun[srun.index("fairseq-train") : -2]
+    arguments = torchrun[torchrun.index("fairseq_convattn.launch") + 1 :]
+    assert arguments == srun[srun.index("fairseq-train") + 1 : -2]
+
+
+def test_several_cpus_are_started_by_torchrun_alone(capsys):
+    lines = dry_run(capsys, "multi30k", "train", "--nodes", 2)
+    (started,) = (line for line in lines if "--save-dir" in line)
+    assert "torchrun --nnodes 2 --nproc-per-node 1 " in started and " --cpu " in started
+    assert "--distributed-world-size 2 --update-freq 1 " in started
 
 
 def test_what_follows_two_hyphens_goes_to_fairseq_train_and_wins(capsys):
@@ -190,7 +198,6 @@ def test_sharding(capsys):
     ("arguments", "error"),
     [
         ("wmt16_en_de --gpus 3", "--gpus times --nodes may be 1, 2, 4, 8, 16, 32, 64, 128"),
-        ("wmt16_en_de --nodes 2", "--nodes is for machines with GPUs"),
         ("wmt16_en_de --fsdp", "--fsdp shards a model over GPUs"),
         ("multi30k --smoke --gpus 1", "--smoke runs on one device"),
         ("multi30k -- --fp16", "--fp16 after --: a CPU does not train in float16"),

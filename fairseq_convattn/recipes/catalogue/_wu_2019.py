@@ -1,20 +1,23 @@
-"""What the WMT recipes of Wu et al. 2019 share."""
+"""What the recipes of Wu et al. 2019 share, and their objective and optimizer with others."""
 
 from ..devices import Batch
 
 PAPER = "Wu et al. 2019"
 FIGURES = f"{PAPER} (arXiv 1901.10430)"
 PUBLIC = "fairseq's examples/pay_less_attention_paper"
+OBJECTIVE = {
+    "--criterion": "label_smoothed_cross_entropy",
+    "--label-smoothing": "0.1",
+    "--optimizer": "adam",
+    "--adam-betas": "(0.9, 0.98)",
+}
 GPUS = Batch(3584, workers=8, update_freq=16)
 
 
 def training(updates: int, warmup: int = 10_000) -> dict[str, str | None]:
     """Adam with a warm-up and half a cosine over the other updates."""
     return {
-        "--criterion": "label_smoothed_cross_entropy",
-        "--label-smoothing": "0.1",
-        "--optimizer": "adam",
-        "--adam-betas": "(0.9, 0.98)",
+        **OBJECTIVE,
         "--clip-norm": "0.0",
         "--weight-decay": "0.0",
         "--lr-scheduler": "cosine",

@@ -24,10 +24,7 @@ RECIPE = Translation(
     },
     shape="iwslt_de_en",
     training={
-        "--criterion": "label_smoothed_cross_entropy",
-        "--label-smoothing": "0.1",
-        "--optimizer": "adam",
-        "--adam-betas": "(0.9, 0.98)",
+        **_wu_2019.OBJECTIVE,
         "--clip-norm": "0",
         "--weight-decay": "0.0001",
         "--lr-scheduler": "inverse_sqrt",

@@ -2,6 +2,7 @@
 
 from ..devices import Batch
 from ..sequence_to_sequence import PREPARED_HERE, TestSet, Translation, detokenised, tokenised
+from . import _wu_2019
 
 PUBLIC = "README-baseline.md and the code of LividWo/Revisit-MMT"
 
@@ -23,10 +24,7 @@ def multi30k(target: str, published: dict[str, dict[str, float]], **others) -> T
             "--share-all-embeddings": None,
             "--dropout": "0.3",
             "--attention-dropout": "0.0",
-            "--criterion": "label_smoothed_cross_entropy",
-            "--label-smoothing": "0.1",
-            "--optimizer": "adam",
-            "--adam-betas": "(0.9, 0.98)",
+            **_wu_2019.OBJECTIVE,
             "--clip-norm": "25",
             "--lr": "0.005",
             "--lr-scheduler": "inverse_sqrt",

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from ..devices import Batch
 from ..sequence_to_sequence import Translation
+from . import _wu_2019
 from .multi30k import PUBLIC, multi30k
 
 _EPOCHS = 6
@@ -16,10 +17,7 @@ def multi30k_short(target: str, updates_per_epoch: int, **others) -> Translation
         training={
             "--share-all-embeddings": None,
             "--dropout": "0.2",
-            "--criterion": "label_smoothed_cross_entropy",
-            "--label-smoothing": "0.1",
-            "--optimizer": "adam",
-            "--adam-betas": "(0.9, 0.98)",
+            **_wu_2019.OBJECTIVE,
             "--lr": "0.002",
             "--lr-scheduler": "polynomial_decay",
             "--warmup-updates": "400",

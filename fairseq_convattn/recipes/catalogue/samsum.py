@@ -2,6 +2,7 @@
 
 from ..devices import Batch
 from ..sequence_to_sequence import Scoring, Summarization, TestSet
+from . import _wu_2019
 
 PUBLISHED = {
     "rouge1": {"lightweight": 33.19, "dynamic": 33.79},
@@ -31,10 +32,7 @@ RECIPE = Summarization(
     training={
         "--share-all-embeddings": None,
         "--max-source-tokens": "512",
-        "--criterion": "label_smoothed_cross_entropy",
-        "--label-smoothing": "0.1",
-        "--optimizer": "adam",
-        "--adam-betas": "(0.9, 0.98)",
+        **_wu_2019.OBJECTIVE,
         "--clip-norm": "1.0",
         "--lr": "0.003",
         "--lr-scheduler": "inverse_sqrt",
