@@ -65,14 +65,17 @@ any_runs() {
 }
 
 create_environment() {
-  local base output
+  local base
   base=$(find_python) ||
     die "Python 3.11 or 3.12 is needed, and none of python3.12, python3.11, python3 and python is one"
   "$base" -c 'import ensurepip, venv' 2>/dev/null ||
     die "$base has no venv module (on Debian and Ubuntu: apt install python3-venv)"
   echo "creating .venv with $base..."
-  output=$("$base" -m venv --clear "$environment" 2>&1) ||
-    { printf '%s\n' "$output" | tail -n 15 >&2; die "cannot create .venv with $base"; }
+  log=$(mktemp)
+  with_progress "$log" logged "$base" -m venv --clear "$environment" ||
+    { tail -n 15 "$log" >&2; die "cannot create .venv with $base"; }
+  rm "$log"
+  log=$environment/setup.log
 }
 
 # without debugging symbols, fairseq's extensions compile in half the time

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,73 @@ def test_learns_the_language(tmp_path):
     assert best == pytest.approx(known["perplexity"], abs=0.01)
     assert 1 < model / best < 1.05
     assert_commands(output, "fairseq-preprocess", "fairseq-train", "fairseq-eval-lm")
+
+
+STAND_INS = {
+    "python": """
+        case "$1" in
+          *generate_corpus.py)
+            mkdir "$2"
+            for file in {train,valid,test}.{src,tgt}; do echo text > "$2/$file"; done ;;
+          *) cat ;;
+        esac""",
+    "fairseq-preprocess": "echo preprocessed",
+    "fairseq-train": """
+        echo "epoch 001 | valid on 'valid' subset | loss 5 | ppl 12.5 | wps 9 | num_updates 87"
+        [ -z "$FAILS" ] || { echo 'out of memory' >&2; exit 1; }""",
+    "fairseq-generate": "printf 'D-1\\t-0.5\\tb\\nD-0\\t-0.5\\ta\\n'",
+    "sacrebleu": "echo 'BLEU|version:2 = 95.0 100/90'",
+}
+
+
+@pytest.fixture
+def stand_ins(tmp_path) -> tuple[Path, dict[str, str]]:
+    """A checkout that is set up, and the variables for stand-ins of all that takes long."""
+    root, programs = tmp_path / "checkout", tmp_path / "bin"
+    shutil.copytree(ROOT / "scripts", root / "scripts")
+    (root / "scripts" / "setup.sh").write_text("")
+    programs.mkdir()
+    for name, text in STAND_INS.items():
+        (programs / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (programs / name).chmod(0o755)
+    return root, {"PATH": f"{programs}:/usr/bin:/bin", "FAILS": ""}
+
+
+def test_a_tour_shows_its_commands_results_and_time(stand_ins):
+    root, variables = stand_ins
+    for folder in ("quickstart/translation", "quickstart/translation-2"):
+        run = subprocess.run(
+            ["bash", root / "scripts" / "quickstart.sh"],
+            env=variables, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert "  epoch  1,  87 updates: validation perplexity 12.5\n" in run.stdout
+        assert "BLEU|version:2 = 95.0" in run.stdout
+        last = run.stdout.splitlines()[-1]
+        assert re.fullmatch(rf"done in 0 min \d+ s in all; .* are in {folder}", last)
+        assert (root / folder / "translated.txt").read_text() == "a\nb\n"
+        assert_commands(root / folder, "fairseq-preprocess", "fairseq-train", "sacrebleu")
+
+
+def test_a_step_that_fails_ends_the_tour_with_its_log(stand_ins):
+    root, variables = stand_ins
+    run = subprocess.run(
+        ["bash", root / "scripts" / "quickstart.sh"],
+        env={**variables, "FAILS": "yes"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    *_, before, last = run.stderr.splitlines()
+    assert run.returncode == 1 and before == "out of memory"
+    log = "quickstart/translation/train.log"
+    assert last == f"error: the step 'train' failed; its log is {log}"
+
+
+def test_what_takes_long_says_that_it_is_alive(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("[3/7] c++ -MMD -O3 -c /tmp/build/libbleu.cpp -o x\nwarning: unused\n")
+    command = f"sleep() {{ command sleep 0.1; }}; source {ROOT}/scripts/progress.sh;"
+    command += f"with_progress {log} bash -c 'sleep 1; exit 3'"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert run.returncode == 3
+    assert re.match(r"  0:0\d  compiling libbleu.cpp \[3/7\]\n", run.stdout)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 BASH = shutil.which("bash")
 COMMANDS = (
-    *("cat", "cksum", "cp", "cut", "dirname", "grep", "mkdir", "rm", "sed", "sleep", "tail", "tee"),
+    *("cat", "cksum", "cp", "cut", "dirname", "grep", "mkdir"),
+    *("mktemp", "rm", "sed", "sleep", "tail", "tee"),
 )
 
 FAKE_PYTHON = """#!{bash}
