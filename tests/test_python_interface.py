@@ -59,7 +59,8 @@ def folder(tmp_path_factory) -> Path:
         (root / "data").mkdir(exist_ok=True)
         (root / "data" / name).symlink_to(data)
         model = ("--task", task, "--arch", "dynamic_conv_tiny", *SHRUNK, *flags, *TINY)
-        train(data, root / "checkpoints" / name, *model, "--max-tokens", "200")
+        batches = ("--max-tokens", "200", "--required-batch-size-multiple", "8")
+        train(data, root / "checkpoints" / name, *model, *batches)
     arguments = ["--only-source", "--destdir", str(root / "data" / "lm")]
     for split, source in (("train", lines[10:]), ("valid", lines[:10]), ("test", sources)):
         (root / "texts" / split).write_text("\n".join(source) + "\n")
