@@ -37,7 +37,7 @@ class ConvAttnMaskedLanguageModel(
             ValueError: an option cannot work; the message names it.
         """
         remember_dictionaries(args, task)
-        set_missing(args, "max_positions", task.max_positions)
+        set_missing(args, "max_positions", lambda: task.max_positions())
         options = options_to_build(args, cls.schema)
         options.checkpoint_activations |= options.offload_activations
         return cls(options, MaskedLanguageModelEncoder(options, task.source_dictionary))

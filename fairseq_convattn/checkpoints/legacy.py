@@ -293,7 +293,10 @@ def plain_configuration(task: str, model: str, criterion: str) -> dict[str, Any]
     with warnings.catch_warnings():  # of hydra, about fairseq
         warnings.simplefilter("ignore")
         cfg = convert_namespace_to_omegaconf(Namespace(task=task, arch=model, criterion=criterion))
-    return OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    plain = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    if "sentence_avg" in plain["criterion"]:  # fairseq turns the reference to it into True
+        plain["criterion"]["sentence_avg"] = plain["optimization"]["sentence_avg"]
+    return plain
 
 
 def _configuration(options: dict[str, Any], args: Namespace, kind: _Kind) -> dict:
