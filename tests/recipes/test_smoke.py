@@ -24,10 +24,9 @@ from fairseq_convattn.recipes.recipe import STAGES
 from fairseq_convattn.report.__main__ import main as report
 
 # every kind of recipe and every mixer is among those that .ci/run has
-QUICK = [("wmt16_en_de", "dynamic")]
 IN_TWO_PARTS = ("wikitext103", "attention")
 CI = [
-    ("multi30k", "dynamic"),
+    ("wmt16_en_de", "dynamic"),
     ("iwslt14_de_en", "lightweight"),
     ("cnn_dm", "tisa"),
     ("bert_small", "composite"),
@@ -35,8 +34,6 @@ CI = [
 
 
 def marked(recipe: str, mixer: str):
-    if (recipe, mixer) in QUICK:
-        return pytest.param(recipe, mixer)
     ci = [pytest.mark.ci] if (recipe, mixer) in CI else []
     return pytest.param(recipe, mixer, marks=[pytest.mark.slow, *ci])
 
@@ -68,7 +65,7 @@ def require_modules(recipe: str) -> None:
 
 
 def test_all_mixers_and_all_kinds_are_in_what_is_always_run():
-    always = [*QUICK, IN_TWO_PARTS, *CI]
+    always = [IN_TWO_PARTS, *CI]
     assert {mixer for _, mixer in always} == set(ARCHITECTURE_NAMES)
     kinds = {type(catalogue.recipe(name)) for name in catalogue.names()}
     assert {type(catalogue.recipe(name)) for name, _ in always} == kinds

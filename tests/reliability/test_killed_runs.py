@@ -51,18 +51,12 @@ def assert_same(first, second) -> None:
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
 
 
-DEFAULT = {
-    *(("dynamic", "--max-epoch", "0"), ("dynamic", "--max-update", "0")),
-    ("composite", "--max-update", "2"),
-}
 EVERY = [
     pytest.param(
         mixer,
         where,
         workers,
-        marks=[]
-        if (mixer, workers) in {("dynamic", "0"), ("composite", "2")}
-        else pytest.mark.slow,
+        marks=[] if (mixer, workers) == ("dynamic", "0") else pytest.mark.slow,
         id=f"{mixer}, {where[0][2:]}, {workers} workers",
     )
     for mixer in MIXERS
