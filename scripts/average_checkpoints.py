@@ -1,7 +1,9 @@
 #!/usr/bin/env python
-"""Average the weights of checkpoints: ``python scripts/average_checkpoints.py --help``."""
+"""``convattn average``, from a checkout."""
 
-from fairseq_convattn.checkpoints.averaging import main
+import sys
+
+from cli import main
 
 if __name__ == "__main__":
-    main()
+    main(["average", *sys.argv[1:]], program="average_checkpoints.py")

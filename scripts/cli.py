@@ -42,7 +42,7 @@ COMMANDS = {
         "train --input train.en train.de --model-prefix bpe --vocab-size 10000",
     ),
     "average": Command(
-        "average_checkpoints",
+        "fairseq_convattn.checkpoints.averaging",
         "average the weights of checkpoints",
         "--inputs checkpoints --last 5 --output average.pt",
     ),
@@ -72,12 +72,14 @@ COMMANDS = {
         "finetune MRPC checkpoints/checkpoint_best.pt --seeds 1,2,3",
     ),
     "convert": Command(
-        "convert_checkpoint",
+        "fairseq_convattn.checkpoints.legacy",
         "make a LightConv or DynamicConv checkpoint of 2019 loadable",
         "model.pt converted.pt",
     ),
     "convert-albert": Command(
-        "convert_albert", "convert the published ALBERT", "albert-base-v2 data/albert"
+        "fairseq_convattn.checkpoints.albert",
+        "convert the published ALBERT",
+        "albert-base-v2 data/albert",
     ),
 }
 

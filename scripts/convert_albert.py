@@ -1,13 +1,9 @@
 #!/usr/bin/env python
-"""Turn ALBERT, as Hugging Face's transformers stores it, into a model of this plugin:
-``python scripts/convert_albert.py --help``."""
+"""``convattn convert-albert``, from a checkout."""
 
-import logging
+import sys
 
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING)  # before fairseq, which logs while it is imported
-
-from fairseq_convattn.checkpoints.albert import main
+from cli import main
 
 if __name__ == "__main__":
-    main()
+    main(["convert-albert", *sys.argv[1:]], program="convert_albert.py")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python
-"""Turn a LightConv or DynamicConv checkpoint of 2019 into one of this plugin:
-``python scripts/convert_checkpoint.py --help``."""
+"""``convattn convert``, from a checkout."""
 
-from fairseq_convattn.checkpoints.legacy import main
+import sys
+
+from cli import main
 
 if __name__ == "__main__":
-    main()
+    main(["convert", *sys.argv[1:]], program="convert_checkpoint.py")

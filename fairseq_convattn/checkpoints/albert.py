@@ -84,10 +84,10 @@ NEW gets checkpoint.pt, dict.txt and sentencepiece.bpe.model. On GLUE it is fine
 """
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python scripts/convert_albert.py") -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """The command that converts; its arguments are the process's unless given."""
     parser = ArgumentParser(
-        prog=prog, description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter
+        description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "old",
@@ -318,3 +318,7 @@ def _theirs(key: str) -> str:
     layer = re.fullmatch(rf"{_ENCODER}\.layers\.\d+\.(.+)", module)
     name = f"{_LAYER}.{_LAYER_NAMES[layer[1]]}" if layer else _NAMES[module]
     return f"{name}.{parameter}"
+
+
+if __name__ == "__main__":
+    main()

@@ -29,11 +29,9 @@ fairseq-train --finetune-from-model OUT.pt.
 """
 
 
-def main(
-    argv: Sequence[str] | None = None, prog: str = "python scripts/average_checkpoints.py"
-) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """The command that averages; its arguments are the process's unless given."""
-    arguments = _command_line(prog).parse_args(argv)
+    arguments = _command_line().parse_args(argv)
     try:
         average_checkpoints(
             _chosen(arguments),
@@ -214,9 +212,9 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _command_line(prog: str) -> argparse.ArgumentParser:
+def _command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=prog, description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--inputs", nargs="+", required=True, help="checkpoints, or the directory of them"
@@ -244,3 +242,7 @@ def _chosen(arguments: argparse.Namespace) -> Sequence[str | Path]:
     if arguments.last:
         return last_checkpoints(arguments.inputs[0], arguments.last)
     return best_checkpoints(arguments.inputs[0], arguments.best)
+
+
+if __name__ == "__main__":
+    main()

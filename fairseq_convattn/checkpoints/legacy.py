@@ -101,12 +101,10 @@ this command prints.
 """
 
 
-def main(
-    argv: Sequence[str] | None = None, prog: str = "python scripts/convert_checkpoint.py"
-) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """The command that converts; its arguments are the process's unless given."""
     parser = ArgumentParser(
-        prog=prog, description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter
+        description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter
     )
     parser.add_argument("old", metavar="OLD", help="checkpoint that fairseq wrote, v0.6 or later")
     parser.add_argument("new", metavar="NEW", help="file to write; it must not exist")
@@ -358,3 +356,7 @@ def _training_options(cfg: dict[str, Any]) -> str:
         elif value is not True:
             options.append(str(value))
     return shlex.join(options)
+
+
+if __name__ == "__main__":
+    main()
