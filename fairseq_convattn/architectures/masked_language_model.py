@@ -19,9 +19,7 @@ from .stacks import ConvAttnEncoder
 _TABLES = "self_attn.terms"  # a layer's parameters of relative positions
 
 
-class ConvAttnMaskedLanguageModel(
-    ConfiguredModel, PretrainedMaskedLanguageModel, RobertaModel
-):
+class ConvAttnMaskedLanguageModel(ConfiguredModel, PretrainedMaskedLanguageModel, RobertaModel):
     """fairseq's RoBERTa with any token mixer in every layer: BERT with convolutions (Chang et
     al. 2021) or translation-invariant attention (Wennberg and Henter 2021), and ALBERT's
     sharing (Lan et al. 2020).
