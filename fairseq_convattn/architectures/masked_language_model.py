@@ -9,8 +9,8 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
-from ..checkpoints.dictionaries import remember_dictionaries
 from .config import MASKED_LANGUAGE_MODEL
+from .dictionaries import remember_dictionaries
 from .hub import PretrainedMaskedLanguageModel
 from .presets import MASKED_LM_PRESETS
 from .registration import ConfiguredModel, options_to_build, register_family, set_missing

@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import torch
@@ -11,14 +12,14 @@ from conftest import SHRUNK, SHRUNK_LM, command, eval_lm, generate, interactive,
 from fairseq import checkpoint_utils
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
 from fairseq.dataclass.configs import FairseqConfig
-from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
 from fairseq_convattn.analysis.checkpoint import read_contents
 from fairseq_convattn.architectures import ConvAttnModel
 from fairseq_convattn.checkpoints.averaging import average_checkpoints
-from fairseq_convattn.checkpoints.checks import FREE_TEXT
+from fairseq_convattn.checkpoints.checks import FREE_TEXT, check_configuration
 from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint
 from fairseq_convattn.checkpoints.legacy import convert_checkpoint
 from fairseq_convattn.glue.pretrained import read_pretrained
@@ -135,6 +136,22 @@ def test_what_options_are_is_let_in(tmp_path, value):
     torch.save(checkpoint("task", "translation", "x", value), tmp_path / "good.pt")
     read_checkpoint(tmp_path / "good.pt")
     checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "good.pt"))
+
+
+def test_every_architecture_of_fairseqs_is_let_in():
+    """Some evaluate layers that their defaults write as products, such as fconv's."""
+    checked = []
+    for architecture, complete in ARCH_CONFIG_REGISTRY.items():
+        args = Namespace()
+        with suppress(AttributeError):  # a few need options that only their command line has
+            complete(args)
+        check_configuration({"args": args})
+        checked += [architecture] if vars(args) else []
+    for name, config in MODEL_DATACLASS_REGISTRY.items():
+        fields = dataclasses.fields(config)
+        options = {x.name: x.default for x in fields if isinstance(x.default, str)}
+        check_configuration({"cfg": {"model": {"_name": name, **options}}})
+    assert {"fconv", "transformer", "lightconv"} < set(checked)
 
 
 @pytest.mark.parametrize(
