@@ -8,9 +8,9 @@ from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
 from omegaconf import DictConfig
 from torch import nn
 
-from ..checkpoints.dictionaries import remember_dictionaries
 from . import checks
 from .config import LANGUAGE_MODEL
+from .dictionaries import remember_dictionaries
 from .hub import Pretrained
 from .presets import LANGUAGE_MODEL_PRESETS
 from .registration import ConfiguredModel, options_to_build, register_family, set_missing

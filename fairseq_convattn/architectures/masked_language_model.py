@@ -9,8 +9,8 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import LayerNorm
 from torch import Tensor, nn
 
-from ..checkpoints.dictionaries import remember_dictionaries
 from .config import MASKED_LANGUAGE_MODEL
+from .dictionaries import remember_dictionaries
 from .hub import PretrainedMaskedLanguageModel
 from .presets import MASKED_LM_PRESETS
 from .registration import ConfiguredModel, options_to_build, register_family, set_missing
@@ -19,9 +19,7 @@ from .stacks import ConvAttnEncoder
 _TABLES = "self_attn.terms"  # a layer's parameters of relative positions
 
 
-class ConvAttnMaskedLanguageModel(
-    ConfiguredModel, PretrainedMaskedLanguageModel, RobertaModel
-):
+class ConvAttnMaskedLanguageModel(ConfiguredModel, PretrainedMaskedLanguageModel, RobertaModel):
     """fairseq's RoBERTa with any token mixer in every layer: BERT with convolutions (Chang et
     al. 2021) or translation-invariant attention (Wennberg and Henter 2021), and ALBERT's
     sharing (Lan et al. 2020).

@@ -5,9 +5,9 @@ from argparse import Namespace
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from omegaconf import OmegaConf
 
-from ..checkpoints.dictionaries import remember_dictionaries
 from . import checks
 from .config import ENCODER_DECODER
+from .dictionaries import remember_dictionaries
 from .hub import Pretrained
 from .presets import ENCODER_DECODER_PRESETS
 from .registration import (

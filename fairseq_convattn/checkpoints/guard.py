@@ -8,13 +8,14 @@ ours while the plugin is loaded; fairseq's files stay as they are.
 import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fairseq import checkpoint_utils
 from omegaconf import DictConfig
 
-from .checks import check_configuration, check_digest, check_finite, naming
+from .checks import CheckpointError, check_configuration, check_digest, check_finite, naming
 from .files import architecture_of, check_file, is_ours
 from .recovery import recovered
 
@@ -40,10 +41,11 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
             CheckpointError: the file is damaged, its weights are not finite or not those that
                 were written, or an option of it (or of ``--model-overrides``) is code.
         """
-        with naming(path):
+        with _explained(path):
             if os.path.isfile(path):
                 check_configuration(check_file(path))
-            state = load(path, *args, **kwargs)
+        state = load(path, *args, **kwargs)
+        with _explained(path):
             check_configuration(state)  # with --model-overrides
             check_digest(state)
             if is_ours(architecture_of(state)):  # lightconv's have weights that nobody has set
@@ -51,6 +53,19 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
         return state
 
     return load_checkpoint_to_cpu
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Name the file in the message of a check, and this package where a check itself fails."""
+    with naming(path):
+        try:
+            yield
+        except CheckpointError:
+            raise
+        except Exception as error:
+            name = type(error).__name__
+            raise CheckpointError(f"fairseq_convattn cannot check it ({name}: {error})") from error
 
 
 def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:

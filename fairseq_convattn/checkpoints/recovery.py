@@ -8,6 +8,7 @@ import copy
 import logging
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
@@ -21,12 +22,16 @@ LAST = "checkpoint_last.pt"
 
 
 def recovered(cfg: DictConfig, remove_leftovers: bool) -> DictConfig:
-    """fairseq's checkpoint options, which restore the newest whole checkpoint of the folder where
-    ``checkpoint_last.pt`` is damaged; what half-written files are left may be removed."""
+    """fairseq's checkpoint options. Where ``checkpoint_last.pt`` is damaged they restore the newest
+    whole checkpoint of the folder.
+
+    Args:
+        remove_leftovers: whether to delete half-written files, as one worker should.
+    """
     folder = Path(cfg.save_dir)
     if remove_leftovers:
         for leftover in folder.glob("checkpoint*.pt.tmp"):
-            leftover.unlink()
+            leftover.unlink(missing_ok=True)
             logger.warning("removed %s, left by a training that was ended while it saved", leftover)
     last = folder / LAST
     if cfg.restore_file != LAST or cfg.checkpoint_suffix or not last.exists() or is_whole(last):
@@ -34,7 +39,7 @@ def recovered(cfg: DictConfig, remove_leftovers: bool) -> DictConfig:
     newest = newest_whole(folder)
     if newest is None:
         logger.warning("%s is damaged and no other checkpoint is there: training begins anew", last)
-        last.unlink()
+        _set_aside(last)
         return cfg
     logger.warning("%s is damaged: training goes on from %s", last, newest)
     cfg = copy.deepcopy(cfg)
@@ -48,35 +53,48 @@ def restore_last(folder: Path) -> None:
     last = folder / LAST
     if last.exists() and is_whole(last):
         return
-    last.unlink(missing_ok=True)
     newest = newest_whole(folder)
-    if newest is not None:
+    if newest is None:
+        _set_aside(last)
+    else:
         copied = last.with_suffix(".pt.tmp")
         shutil.copyfile(newest, copied)
         os.replace(copied, last)
 
 
+def _set_aside(damaged: Path) -> None:
+    """Keep a file under a name that fairseq does not load."""
+    with suppress(FileNotFoundError):  # another worker was faster
+        os.replace(damaged, damaged.with_suffix(".pt.damaged"))
+
+
 def newest_whole(folder: Path) -> Path | None:
-    """The whole checkpoint of a training after the most updates, of any name but the last's."""
+    """The whole checkpoint of a training after the most updates, of any name but the last's.
+
+    One without the optimizer's state, as an average, is taken only where none has it.
+    """
     found = []
     for path in folder.glob("checkpoint*.pt"):
-        if path.name != LAST and is_whole(path):
-            found.append((_updates(path), path.stat().st_mtime_ns, path))
-    return max(found)[2] if found else None
+        if path.name != LAST and is_whole(path) and (progress := _progress(path)):
+            found.append((*progress, path.stat().st_mtime_ns, path))
+    return max(found)[-1] if found else None
 
 
 def is_whole(path: Path) -> bool:
     """Whether nothing of a file is missing or damaged, as far as its format can tell."""
     try:
         check_archive(path)
-    except CheckpointError:
+    except (CheckpointError, FileNotFoundError):  # the latter: another worker was faster
         return False
     return True
 
 
-def _updates(path: Path) -> int:
-    """After how many updates it was saved; -1 where it is no checkpoint."""
+def _progress(path: Path) -> tuple[bool, int] | None:
+    """Whether it has an optimizer's state, and after how many updates it was saved; None where it
+    is no checkpoint."""
     try:
-        return int(read_outline(path)["optimizer_history"][-1]["num_updates"])
+        state = read_outline(path)
+        updates = int(state["optimizer_history"][-1]["num_updates"])
+        return state.get("last_optimizer_state") is not None, updates
     except (CheckpointError, LookupError, TypeError, ValueError):
-        return -1
+        return None

@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import torch
@@ -11,13 +12,14 @@ from conftest import SHRUNK, SHRUNK_LM, command, eval_lm, generate, interactive,
 from fairseq import checkpoint_utils
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
 from fairseq.dataclass.configs import FairseqConfig
-from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
 from fairseq_convattn.analysis.checkpoint import read_contents
 from fairseq_convattn.architectures import ConvAttnModel
 from fairseq_convattn.checkpoints.averaging import average_checkpoints
+from fairseq_convattn.checkpoints.checks import FREE_TEXT, check_configuration
 from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint
 from fairseq_convattn.checkpoints.legacy import convert_checkpoint
 from fairseq_convattn.glue.pretrained import read_pretrained
@@ -34,10 +36,6 @@ CRITERIA = (
     *("cross_entropy", "label_smoothed_cross_entropy", "adaptive_loss", "masked_lm"),
     *("sentence_prediction", "ctc"),  # ctc evaluates its options
 )
-TEXT_ALONE = {  # never evaluated: paths and a prefix
-    *("data", "save_dir", "path", "restore_file", "finetune_from_model", "source_prefix"),
-    *("tensorboard_logdir", "log_file", "results_path", "input"),
-}
 
 
 def touch(target) -> str:
@@ -55,6 +53,8 @@ PAYLOADS = {
     "a call in a text": lambda target: "f'{" + f'__import__("os").mkdir("{target}")' + "}'",
     "without end": lambda target: "9**9**9**9",
     "too much": lambda target: "[0] * 10**12",
+    "too many times": lambda target: "[[0] * 10_000] * 10_000",
+    "times a result": lambda target: "[0] * (10_000 - 1)",
     "the environment": lambda target: "${oc.env:HOME}",
     "an object": lambda target: torch.ones(2),
 }
@@ -74,7 +74,7 @@ def fields() -> Iterator[tuple[str, str, str]]:
         own = (
             [field.name for field in dataclasses.fields(config)] if config else ["left_pad_source"]
         )
-        yield from ((part, name, option) for option in own if option not in TEXT_ALONE)
+        yield from ((part, name, option) for option in own if option not in FREE_TEXT)
 
 
 def checkpoint(part: str, name: str, option: str, value) -> dict:
@@ -128,6 +128,7 @@ def test_a_namespace_is_read_too(tmp_path, payload):
             "de-en",
             "a/b.pt",
         ),
+        *("[(512, 10, 5)] + [(512, 3, 2)] * 4", "3 * [(512, 5)]"),  # fairseq's wav2vec, fconv
         *('{"beam": 4, "lenpen": 0.6}', "${task.data}", "data (old", "x" * 10_000, [0.5, None], {}),
     ],
 )
@@ -137,8 +138,27 @@ def test_what_options_are_is_let_in(tmp_path, value):
     checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "good.pt"))
 
 
-def test_folders_may_be_called_like_calls(tmp_path):
-    torch.save(checkpoint("task", "translation", "data", "data (old)/bin"), tmp_path / "good.pt")
+def test_every_architecture_of_fairseqs_is_let_in():
+    """Some evaluate layers that their defaults write as products, such as fconv's."""
+    checked = []
+    for architecture, complete in ARCH_CONFIG_REGISTRY.items():
+        args = Namespace()
+        with suppress(AttributeError):  # a few need options that only their command line has
+            complete(args)
+        check_configuration({"args": args})
+        checked += [architecture] if vars(args) else []
+    for name, config in MODEL_DATACLASS_REGISTRY.items():
+        fields = dataclasses.fields(config)
+        options = {x.name: x.default for x in fields if isinstance(x.default, str)}
+        check_configuration({"cfg": {"model": {"_name": name, **options}}})
+    assert {"fconv", "transformer", "lightconv"} < set(checked)
+
+
+@pytest.mark.parametrize(
+    ("part", "option"), [("task", "data"), ("bpe", "sentencepiece_model"), ("common", "user_dir")]
+)
+def test_files_may_be_called_like_calls(tmp_path, part, option):
+    torch.save(checkpoint(part, "x", option, "data (old)/bpe (1).model"), tmp_path / "good.pt")
     read_checkpoint(tmp_path / "good.pt")
 
 

@@ -1,8 +1,10 @@
 import os
 import pickle
+import random
 import tarfile
 import zipfile
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
+from fairseq_convattn.checkpoints import guard
 from fairseq_convattn.checkpoints.averaging import average_checkpoints, best_checkpoints
 from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
 from fairseq_convattn.checkpoints.legacy import convert_checkpoint
@@ -250,6 +253,20 @@ def test_a_flipped_bit_is_seen(tmp_path, reader):
 
 
 @pytest.mark.reliability
+def test_any_damage_of_the_archive_is_named(tmp_path):
+    """Other errors than zipfile's own: names that are no text, places before the file's begin."""
+    content = save(tmp_path, checkpoint()).read_bytes()
+    numbers, path = random.Random(1), tmp_path / "damaged.pt"
+    for _ in range(500):
+        damaged = bytearray(content)
+        for _ in range(4):
+            damaged[numbers.randrange(len(content) - 1000, len(content))] = numbers.randrange(256)
+        path.write_bytes(damaged)
+        with suppress(CheckpointError):
+            read_checkpoint(path)
+
+
+@pytest.mark.reliability
 @pytest.mark.parametrize("reader", ["read", "average", "fairseq"])
 def test_weights_that_were_changed_after_writing_are_seen(tmp_path, reader):
     write_checkpoint(checkpoint(), tmp_path / "written.pt")
@@ -300,3 +317,18 @@ def test_what_is_written_reaches_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda *a: (events.append("replace"), replaced(*a)))
     write_checkpoint(checkpoint(), tmp_path / "out.pt")
     assert events == ["fsync", "replace", "fsync"]
+
+
+def test_a_checkpoint_without_weights_is_named(tmp_path):
+    state = {name: value for name, value in checkpoint().items() if name != "model"}
+    path = save(tmp_path, state)
+    with pytest.raises(CheckpointError, match=f"{path}: fairseq_convattn cannot check it") as error:
+        checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_the_guard_is_installed_once():
+    before = checkpoint_utils.load_checkpoint_to_cpu, checkpoint_utils.load_checkpoint
+    guard.install()
+    assert before == (checkpoint_utils.load_checkpoint_to_cpu, checkpoint_utils.load_checkpoint)
+    assert not any(hasattr(function.__wrapped__, "__wrapped__") for function in before)

@@ -17,6 +17,7 @@ from torch import Tensor
 from fairseq_convattn.architectures.config import LANGUAGE_MODEL, complete
 from fairseq_convattn.architectures.language_model import ConvAttnLanguageModel
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
+from fairseq_convattn.checkpoints.averaging import average_checkpoints
 from fairseq_convattn.checkpoints.averaging import main as average
 from fairseq_convattn.checkpoints.recovery import newest_whole
 from fairseq_convattn.mixers import MIXERS
@@ -119,11 +120,22 @@ def test_the_newest_whole_one_is_taken(interrupted, tmp_path):
     assert newest_whole(run).name == "checkpoint_1_2.pt"
 
 
+def test_an_average_is_no_training_to_go_on_with(interrupted, tmp_path):
+    run = shutil.copytree(interrupted[0] / "four", tmp_path / "run")
+    (run / "checkpoint_best.pt").unlink(missing_ok=True)
+    average_checkpoints([run / "checkpoint_1_4.pt"], run / "checkpoint_average.pt")
+    torch.save({"w": torch.ones(2)}, run / "checkpoint_other.pt")
+    assert newest_whole(run).name == "checkpoint_1_4.pt"
+    (run / "checkpoint_1_4.pt").unlink()
+    assert newest_whole(run).name == "checkpoint_1_2.pt"
+
+
 def test_without_any_whole_checkpoint_training_begins_anew(interrupted, data, tmp_path, caplog):
     folder, given = interrupted
     (tmp_path / "checkpoint_last.pt").write_bytes(b"PK")
     train(data, tmp_path, *given, "--max-update", "6")
     assert "no other checkpoint is there: training begins anew" in caplog.text
+    assert (tmp_path / "checkpoint_last.pt.damaged").read_bytes() == b"PK"
     assert_same(tmp_path, folder / "six")
 
 

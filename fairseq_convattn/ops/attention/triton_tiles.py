@@ -83,8 +83,15 @@ def _in_band(band, head, t, r, inside, queries, left, right):
 
 @triton.jit
 def _kept(head, t, j, keys, dropout_p, seed):
-    """Which weights dropout keeps: a function of the seed and of the place."""
-    return tl.rand(seed + head, t[:, None].to(tl.int64) * keys + j[None, :]) >= dropout_p
+    """Which weights dropout keeps: a function of the seed and of the place.
+
+    A place counts within as many rows as 32 bits can count; 64 bits would take more registers.
+    """
+    rows = 2147483647 // keys
+    place = (t % rows * keys)[:, None] + j[None, :]
+    place, group = tl.broadcast(place, (t // rows)[:, None])
+    bits, _, _, _ = tl.philox(seed + head, place, group, 0, 0)
+    return tl.uint_to_uniform_float(bits) >= dropout_p
 
 
 @triton.jit
