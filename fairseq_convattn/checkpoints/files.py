@@ -31,6 +31,8 @@ from .checks import (
 
 logger = logging.getLogger(__name__)
 
+CONVERT = "a checkpoint of 2019 has to be converted: python scripts/convert_checkpoint.py OLD NEW"
+
 
 def read_checkpoint(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> dict:
     """Load a checkpoint without running anything that it brings.
@@ -211,5 +213,6 @@ def _reason(error: Exception) -> str:
         return f"not a readable PyTorch file ({first_sentence})"
     refused = re.search(r"GLOBAL (\S+)", str(error))
     if refused:
-        return f"it refers to {refused[1]}, which is not loaded"
+        hint = f"; {CONVERT}" if refused[1].startswith("fairseq.meters.") else ""
+        return f"it refers to {refused[1]}, which is not loaded{hint}"
     return "it is no PyTorch file that loads without running code"

@@ -16,7 +16,7 @@ from fairseq import checkpoint_utils
 from omegaconf import DictConfig
 
 from .checks import CheckpointError, check_configuration, check_digest, check_finite, naming
-from .files import architecture_of, check_file, is_ours
+from .files import CONVERT, architecture_of, check_file, is_ours
 from .recovery import recovered
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,9 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
         """
         with _explained(path):
             if os.path.isfile(path):
-                check_configuration(check_file(path))
+                outline = check_file(path)
+                check_configuration(outline)
+                _refuse_2019(outline)
         state = load(path, *args, **kwargs)
         with _explained(path):
             check_configuration(state)  # with --model-overrides
@@ -53,6 +55,17 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
         return state
 
     return load_checkpoint_to_cpu
+
+
+def _refuse_2019(outline: dict) -> None:
+    """fairseq's own models of that time, whose weights have other names today.
+
+    Raises:
+        CheckpointError: the file is of one; the message says how to convert it.
+    """
+    names = outline.get("model") or ()
+    if any(name.startswith("encoder.layers.0.layer_norms.") for name in names):
+        raise CheckpointError(CONVERT)
 
 
 @contextmanager

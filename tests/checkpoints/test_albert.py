@@ -1,22 +1,19 @@
 """scripts/convert_albert.py: ALBERT of Hugging Face's transformers, here and fine-tuned."""
 
 import json
-import runpy
 import shutil
-import sys
 
 import pytest
 import sentencepiece
 import torch
 from albert_miniature import CONFIG, SPECIAL, albert, write_albert
-from conftest import ROOT
 from fairseq import checkpoint_utils
 from fairseq.data.data_utils import load_indexed_dataset
 from glue_miniature import miniature_sentences
 
 from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
-from fairseq_convattn.checkpoints.albert import MIXERS, convert_albert
+from fairseq_convattn.checkpoints.albert import MIXERS, convert_albert, main
 from fairseq_convattn.checkpoints.files import CheckpointError
 from fairseq_convattn.glue.binarising import Pieces, binarise
 from fairseq_convattn.glue.evaluation import example_lengths
@@ -233,19 +230,16 @@ def test_text_is_prepared_as_alberts(published, tmp_path):
     assert text("9,9,") == "\u2581 9 , 9 ,"
 
 
-def test_the_command_writes_a_new_folder(published, tmp_path, monkeypatch, capsys):
+def test_the_command_writes_a_new_folder(published, tmp_path, capsys):
     new = tmp_path / "new"
-    monkeypatch.setattr(
-        sys, "argv", ["script", str(published[0]), str(new), "--mixer", "attention"]
-    )
-    script = str(ROOT / "scripts" / "convert_albert.py")
-    runpy.run_path(script, run_name="__main__")
+    arguments = [str(published[0]), str(new), "--mixer", "attention"]
+    main(arguments)
     written = f"wrote {new}\nto fine-tune it: bash scripts/prepare_glue.sh "
     assert capsys.readouterr().out.startswith(written)
     names = {"checkpoint.pt", "dict.txt", "sentencepiece.bpe.model"}
     assert {path.name for path in new.iterdir()} == names
     with pytest.raises(SystemExit, match="error: .* is there already; it is not overwritten"):
-        runpy.run_path(script, run_name="__main__")
+        main(arguments)
 
 
 def test_it_is_fine_tuned_with_one_separator(published, miniature, tmp_path):

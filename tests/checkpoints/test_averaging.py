@@ -1,5 +1,3 @@
-import runpy
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -14,8 +12,6 @@ from fairseq_convattn.checkpoints.averaging import (
     mean_checkpoint,
 )
 from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "average_checkpoints.py"
 
 
 def save(path: Path, model: dict, maximize: bool | None = False, updates: int = 7) -> Path:
@@ -240,13 +236,12 @@ def test_command_wants_a_positive_count(options, capsys):
     ],
 )
 def test_command_averages_what_was_chosen_and_names_it(
-    tmp_path, monkeypatch, capsys, choice, mean, read
+    tmp_path, capsys, choice, mean, read
 ):
     save_many(tmp_path, *(f"checkpoint{i}.pt" for i in (1, 2, 3)), "checkpoint.best_loss_1.000.pt")
     output = tmp_path / "out.pt"
     choice = [option.format(tmp_path) for option in choice]
-    monkeypatch.setattr(sys, "argv", ["script", "--output", str(output), "--inputs", *choice])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+    main(["--output", str(output), "--inputs", *choice])
     assert read_checkpoint(output)["model"]["w"].tolist() == [mean]
     named = [f"averaging {tmp_path}/{name}" for name in read]
     assert capsys.readouterr().out.splitlines() == [*named, f"wrote {output}"]

@@ -252,3 +252,11 @@ def test_commands_as_typed_refuse_it(good, data, tmp_path, name, place):
     run = command(name, *arguments)
     assert run.returncode and "which is code" in run.stderr.splitlines()[-1]
     assert not (tmp_path / "created").exists()
+
+
+def test_a_checkpoint_of_2019_is_to_be_converted(tmp_path):
+    state = {"args": Namespace(arch="lightconv"), "model": {}}
+    state["model"]["encoder.layers.0.layer_norms.0.weight"] = torch.ones(4)
+    torch.save(state, tmp_path / "old.pt")
+    with pytest.raises(CheckpointError, match="old.pt.*convert_checkpoint.py"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "old.pt"))
