@@ -27,6 +27,7 @@ os.environ.pop("TRITON_INTERPRET", None)  # which Triton reads when it is import
 
 import torch
 import triton
+from gpu_assembly import GPUS, estimate, instructions, mix
 from measuring import names_among, positive
 from triton import knobs
 from triton.backends import backends
@@ -41,45 +42,16 @@ _run = jit.JITFunction.run
 UNABLE = 3  # the exit status without what NVIDIA's GPUs need
 SPAN = 8  # of attention's query term
 AIMS = {"forward": 0.7, "backward": 0.6}  # shares of the memory's rate
-LOADS_AND_STORES = re.compile(r"(LD|ST)(G|S|SM|GSTS)\b")
-TENSOR_CORES = re.compile(r"U?[A-Z]*MMA\b")
-CACHE_LINE = 128  # bytes that a multiprocessor's cache gives or takes in a cycle
-
-
-class Gpu(NamedTuple):
-    """A multiprocessor's limits, and the rates of the GPU named.
-
-    The memory's rate (bytes a second) is what copies reach, 0.9 of what the maker promises. All
-    have 65,536 registers, 64 warps, 32 blocks and four schedulers a multiprocessor.
-    """
-
-    name: str
-    multiprocessors: int
-    clock: float  # cycles a second
-    memory_rate: float
-    shared_memory: int  # bytes, of which every block takes 1,024 more than it asks for
-
-    def occupancy(self, registers: int, shared_memory: int, warps: int) -> float:
-        """The share of the warps that a multiprocessor could have."""
-        of_registers = 65_536 // (-(-registers * 32 // 256) * 256 * warps)
-        of_memory = self.shared_memory // (shared_memory + 1024)
-        return min(of_registers, of_memory, 64 // warps, 32) * warps / 64
-
-
-GPUS = {
-    "80": Gpu("A100 80 GB", 108, 1.41e9, 1.84e12, 164 * 1024),
-    "90": Gpu("H200", 132, 1.98e9, 4.3e12, 228 * 1024),
-    "100": Gpu("B200", 148, 1.96e9, 7.2e12, 228 * 1024),
-}
 
 
 class Case(NamedTuple):
-    """An operation at one size. ``floors`` are bytes by pass, None where memory is no bound."""
+    """An operation at one size. ``rounds`` are those of the loops, by kernel; ``floors`` bytes by
+    pass, None where memory is no bound."""
 
     operation: str
     what: str
     launch: Callable[[], None]
-    rounds: float  # of a kernel's loops
+    rounds: dict[str, float]
     floors: dict[str, float] | None
 
 
@@ -135,57 +107,6 @@ def resources(kernel) -> dict[str, int]:
     }
 
 
-def instructions(listing: str, rounds: float) -> dict[str, float]:
-    """How often a warp executes each instruction of a listing by ``cuobjdump -sass``."""
-    found = re.findall(r"^\s+/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]+)(.*?);", listing, re.M)
-    lines = [(int(address, 16), name, rest) for address, name, rest in found]
-    loops = []
-    for address, name, rest in lines:
-        target = re.search(r"0x([0-9a-f]+)", rest) if name.startswith("BRA") else None
-        if target and int(target[1], 16) < address:
-            loops.append((int(target[1], 16), address))
-    counts: dict[str, float] = {}
-    for address, name, _ in lines:
-        if name != "NOP":
-            looped = any(first <= address <= last for first, last in loops)
-            counts[name] = counts.get(name, 0) + (rounds if looped else 1)
-    return counts
-
-
-def width(instruction: str) -> int:
-    """Bits that every thread loads or stores; four of ``LDSM``'s matrices are 128."""
-    if matrices := re.search(r"M88\.?(\d?)", instruction):
-        return 32 * int(matrices[1] or 1)
-    found = re.search(r"\.[US]?(8|16|64|128|256)\b", instruction)
-    return int(found[1]) if found else 32
-
-
-def mix(counts: dict[str, float]) -> dict:
-    """Global loads and stores by bits, and the tensor cores' instructions."""
-    found: dict[str, dict[int, float]] = {"loads": {}, "stores": {}}
-    for name, count in counts.items():
-        if name.startswith(("LDG", "STG")):
-            by_width = found["loads" if name.startswith("LDG") else "stores"]
-            by_width[width(name)] = by_width.get(width(name), 0) + count
-    tensor = sum(count for name, count in counts.items() if TENSOR_CORES.match(name))
-    return found | {"all": sum(counts.values()), "tensor_cores": tensor}
-
-
-def estimate(gpu: Gpu, counts: dict[str, float], warps: int, floor: float | None) -> dict:
-    """Microseconds, of which the largest is how long the kernel should take at least."""
-    per_second = gpu.multiprocessors * gpu.clock
-    lines = sum(
-        count * max(1, width(name) * 32 / 8 / CACHE_LINE)
-        for name, count in counts.items()
-        if LOADS_AND_STORES.match(name)
-    )
-    return {
-        "memory": floor and 1e6 * floor / gpu.memory_rate,
-        "issue": 1e6 * sum(counts.values()) * warps / (4 * per_second),
-        "load_store": 1e6 * lines * warps / per_second,
-    }
-
-
 def convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
     """Forward and backward, causal, with the softmax fused; bytes as each tensor has them."""
     dtype = getattr(torch, arguments.dtype)
@@ -203,7 +124,7 @@ def convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
 
             floors = {"forward": 2 * x.nbytes + taps.nbytes}
             floors["backward"] = 3 * x.nbytes + 2 * taps.nbytes
-            yield Case("convolution", f"{name} {size}", launch, 1, floors)
+            yield Case("convolution", f"{name} {size}", launch, {}, floors)
 
 
 def attentions(arguments: argparse.Namespace) -> Iterator[Case]:
@@ -221,8 +142,15 @@ def attentions(arguments: argparse.Namespace) -> Iterator[Case]:
             y, lse = kernels.forward()
             kernels.backward(y, lse, y, Scores(*(x is not None for x in scores)))
 
-        blocks = attention._forward_blocks(head_dim, dtype)
-        yield Case("attention", what, launch, max(1, tokens / blocks.keys / 2), None)
+        forward = attention._forward_blocks(head_dim, dtype)
+        backward = attention._backward_blocks(head_dim, dtype)
+        half = tokens / 2  # of the other side, on average
+        rounds = {
+            "forward_by_queries": half / forward.keys,
+            "backward_by_queries": half / backward.keys,
+            "backward_by_keys": half / backward.queries,
+        }
+        yield Case("attention", what, launch, rounds, None)
 
 
 OPERATIONS = {"convolution": convolutions, "attention": attentions}
@@ -237,7 +165,8 @@ def compile_for(capability: str, cases: list[Case]) -> Iterator[dict]:
         launched.clear()
         case.launch()
         for function, kernel, (programs,) in launched:
-            counts = instructions(_cuobjdump(kernel, "-sass"), case.rounds)
+            rounds = max(1, case.rounds.get(function.__name__, 1))
+            counts = instructions(_cuobjdump(kernel, "-sass"), rounds)
             used, warps = resources(kernel), kernel.metadata.num_warps
             which = function.__name__.split("_")[0]
             floor = case.floors and case.floors[which]
