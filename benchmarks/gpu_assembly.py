@@ -36,16 +36,21 @@ GPUS = {
 
 
 def instructions(listing: str, rounds: float) -> dict[str, float]:
-    """How often a warp executes each instruction of a listing by ``cuobjdump -sass``."""
-    found = re.findall(r"^\s+/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]+)(.*?);", listing, re.M)
-    lines = [(int(address, 16), name, rest) for address, name, rest in found]
+    """How often a warp executes each instruction of a listing by ``cuobjdump -sass``.
+
+    What lies beyond the kernel's end are waits that were moved there; they make no loop.
+    """
+    found = re.findall(r"^\s+/\*([0-9a-f]+)\*/\s+(@!?U?P\w+ )?([A-Z][\w.]+)(.*?);", listing, re.M)
+    lines = [(int(address, 16), bool(when), name, rest) for address, when, name, rest in found]
+    ends = [address for address, when, name, _ in lines if name == "EXIT" and not when]
+    end = min(ends, default=lines[-1][0])
     loops = []
-    for address, name, rest in lines:
+    for address, _, name, rest in lines:
         target = re.search(r"0x([0-9a-f]+)", rest) if name.startswith("BRA") else None
-        if target and int(target[1], 16) < address:
+        if target and int(target[1], 16) < address < end:
             loops.append((int(target[1], 16), address))
     counts: dict[str, float] = {}
-    for address, name, _ in lines:
+    for address, _, name, _ in lines:
         if name != "NOP":
             looped = any(first <= address <= last for first, last in loops)
             counts[name] = counts.get(name, 0) + (rounds if looped else 1)
