@@ -6,7 +6,7 @@ Computes (forward) and trains (forward and backward, the tables' gradients inclu
 padding as a float mask, and the terms as the published BERT code computes them: scores of all
 heads, relative terms gathered for every pair of positions. Implementations are timed in turn,
 round after round, with memory that is freed kept for the next one; memory is measured once each,
-in a process of its own, inputs and masks not counted. Linux only.
+on a CPU in a process of its own, inputs and masks not counted. Linux only.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from measuring import (
     ROUNDS,
     add_files,
     earlier_rows,
-    in_own_process,
+    isolation,
     keep_freed_memory,
     lengths,
     machine,
@@ -211,7 +211,8 @@ def measure(
     found = milliseconds_in_turn(steps(names, which, problem), repetitions)
     found = dict(zip(names, found, strict=True))
     medians = {name: statistics.median(found[name]) for name in names}
-    memory = {name: in_own_process(measure_memory, which, name, problem) for name in names}
+    isolated = isolation(problem.device)
+    memory = {name: isolated(measure_memory, which, name, problem) for name in names}
     for name in names:
         lower, _, upper = statistics.quantiles(found[name], n=4, method="inclusive")
         slower = medians[_published(name)] / medians[name] if name in terms else None
@@ -341,7 +342,8 @@ def main() -> None:
             for row in measure(which, problem, arguments.terms, arguments.repetitions):
                 rows.append(row)
                 print(_line(row), flush=True)
-    save(rows, FIELDS, arguments.csv, arguments.plot, plot)
+                save(rows, FIELDS, arguments.csv)
+    save(rows, FIELDS, picture=arguments.plot, plot=plot)
 
 
 if __name__ == "__main__":

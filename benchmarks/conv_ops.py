@@ -8,10 +8,10 @@ scaled_dot_product_attention from given queries, keys and values; and, as floors
 tensor and as many multiply-adds as a product of large matrices.
 Implementations are timed in turn, round after round, slow ones in the first three at least, with
 memory that is freed kept for the next one; memory is measured once each with the fewest threads,
-in a process of its own, beyond inputs and outputs. At the end, from the two largest kernel sizes
-above 8 taps, what each tap adds to the time of the native kernels and what does not depend on
-their number. On a GPU many calls are one CUDA graph, so that what is timed are kernels. Without
-fairseq its modules are left out. Linux only.
+beyond inputs and outputs, on a CPU in a process of its own. At the end, from the two largest
+kernel sizes above 8 taps, what each tap adds to the time of the native kernels and what does not
+depend on their number. On a GPU many calls are one CUDA graph, so that what is timed are kernels.
+Without fairseq its modules are left out. Linux only.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from measuring import (
     add_files,
     earlier_rows,
     graph_of,
-    in_own_process,
+    isolation,
     keep_freed_memory,
     lengths,
     machine,
@@ -246,7 +246,7 @@ def measure(
         lower, median, upper = statistics.quantiles(times, n=4, method="inclusive")
         memory = None
         if with_memory and name not in FLOORS:
-            memory = in_own_process(measure_memory, which, name, problem)
+            memory = isolation(problem.device)(measure_memory, which, name, problem)
         where = (problem.device, problem.dtype, which, problem.threads)
         shape = (problem.convolution, problem.kernel_size, problem.tokens)
         figures = (name, median, lower, upper, memory)

@@ -2,11 +2,11 @@
 """fairseq's commands from end to end: tokens per second, parameters and memory of whole models.
 
 Runs fairseq-train on language models (6 layers, 512 / 2048 / 8, 8,000 types) and on encoders and
-decoders of IWSLT's shape, and fairseq-generate at beam 5 with outputs of one length, which models
-with random weights need to be compared: this package's models beside fairseq's transformer and
-lightconv of the same shape, on random text. Language models have dropout 0.1, convolutions
-DropConnect 0.1 and attention none, translators what their presets have. Every run is a process
-of its own, all models in turn, round after round. Linux only.
+decoders of IWSLT's or WMT's big shape, and fairseq-generate at beam 5 with outputs of one length,
+which models with random weights need to be compared: this package's models beside fairseq's
+transformer and lightconv of the same shape, on random text. Language models have dropout 0.1,
+convolutions DropConnect 0.1 and attention none, translators what their presets have. Every run is
+a process of its own, all models in turn, round after round. Linux only.
 """
 
 import argparse
@@ -65,12 +65,13 @@ LM_ARCHITECTURES = {
         "--input-dropout 0"
     ),
 }
+SHAPES = ("iwslt_de_en", "wmt_en_de_big")
 TRANSLATION_ARCHITECTURES = {
-    "dynamic": "dynamic_conv_iwslt_de_en",
-    "lightweight": "lightweight_conv_iwslt_de_en",
-    "attention": "attention_iwslt_de_en",
-    "transformer": "transformer_iwslt_de_en",
-    "lightconv": "lightconv_iwslt_de_en --encoder-conv-type dynamic --decoder-conv-type dynamic",
+    "dynamic": "dynamic_conv_{}",
+    "lightweight": "lightweight_conv_{}",
+    "attention": "attention_{}",
+    "transformer": "transformer_{}",
+    "lightconv": "lightconv_{} --encoder-conv-type dynamic --decoder-conv-type dynamic",
 }
 SENTENCE = 27  # tokens, and those of every output, as IWSLT's have on average
 WORDS_OF_A_LINE = 100  # of the text that is cut into the language models' blocks
@@ -184,7 +185,7 @@ class Commands:
     def train_translation(self, model: str, tokens: int, more: str = "--no-save") -> Run:
         return self.train(
             self.parallel_text(tokens),
-            TRANSLATION_ARCHITECTURES[model],
+            TRANSLATION_ARCHITECTURES[model].format(self.arguments.shape),
             f"--share-all-embeddings --max-tokens {max(tokens, self.arguments.batch_tokens)} "
             f"--max-source-positions {tokens + 1} --max-target-positions {tokens + 1} {more}",
         )
@@ -370,6 +371,9 @@ def _options() -> argparse.ArgumentParser:
         help=f"of the language models' blocks, and beside {SENTENCE} of the translators' sentences "
         "(default: 128,512,1024,2048)",
     )
+    parser.add_argument(
+        "--shape", choices=SHAPES, default=SHAPES[0], help=f"of translators (default: {SHAPES[0]})"
+    )
     for option, default, what in (
         ("--batch-tokens", 2048, "tokens of an update, at most, or one sequence"),
         ("--updates", 5, "of a training run, of which the median but for the first one"),
@@ -418,10 +422,11 @@ def main() -> None:
         commands = Commands(Path(folder), arguments)
         for row in measure(commands, arguments):
             rows.append(row)
+            save(rows, FIELDS, arguments.csv)
             if row["model"] == arguments.models[-1]:
                 case = rows[-len(arguments.models) :]
                 print(*(line(one, case) for one in case), sep="\n", flush=True)
-    save(rows, FIELDS, arguments.csv, arguments.plot, plot)
+    save(rows, FIELDS, picture=arguments.plot, plot=plot)
 
 
 if __name__ == "__main__":

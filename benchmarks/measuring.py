@@ -8,6 +8,7 @@ import logging
 import multiprocessing
 import os
 import platform
+import queue
 import re
 import shutil
 import sys
@@ -126,6 +127,18 @@ def in_own_process(measure_one: Callable, *arguments) -> tuple[float, float] | N
     if process.exitcode:
         sys.exit(f"error: measuring {arguments[:3]} failed, see above")
     return results.get()
+
+
+def in_this_process(measure_one: Callable, *arguments) -> tuple[float, float] | None:
+    """As :func:`in_own_process`, without the seconds that a process takes to begin."""
+    results: queue.SimpleQueue = queue.SimpleQueue()
+    measure_one(*arguments, results)
+    return results.get()
+
+
+def isolation(device: str) -> Callable:
+    """How memory is measured: PyTorch counts a GPU's exactly, a CPU's is the whole process's."""
+    return in_this_process if device == "cuda" else in_own_process
 
 
 def names_among(options: tuple[str, ...]) -> Callable[[str], list[str]]:

@@ -1,23 +1,15 @@
 """Compiles the Triton kernels for a GPU that need not be there; prints what each takes as JSON.
 
+export PYTHONPATH=.:benchmarks
 python tests/ops/compile_for_gpus.py convolution 90 bfloat16      # or attention
 python tests/ops/compile_for_gpus.py convolution 90 bfloat16 2    # the first two shapes
 """
 
 import json
-import os
-import re
-import subprocess
 import sys
-import tempfile
-
-os.environ.pop("TRITON_INTERPRET", None)  # which Triton reads when it is imported
 
 import torch
-from triton import knobs
-from triton.backends import backends
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver, jit
+from compiled_kernels import on_every_launch, resources
 
 from fairseq_convattn.ops.attention import triton_kernels as attention
 from fairseq_convattn.ops.attention.operators import Dropout
@@ -25,23 +17,6 @@ from fairseq_convattn.ops.attention.scores import Layout, Scores
 from fairseq_convattn.ops.convolution import triton_kernels as convolution
 
 TIME, BATCH, HEADS = 100, 2, 4
-UNABLE = 3  # the exit status without what NVIDIA's GPUs need
-
-
-class Absent:
-    """What Triton asks of the driver of a GPU before it launches a kernel."""
-
-    def __init__(self, capability: int):
-        self.target = GPUTarget("cuda", capability, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> GPUTarget:
-        return self.target
 
 
 def convolve(dtype: torch.dtype, kernel_size: int, width: int) -> None:
@@ -69,35 +44,11 @@ OPERATIONS = {
 }
 
 
-def resources(kernel) -> dict[str, int]:
-    """Of a thread registers and bytes of the stack, to which registers spill; of a block bytes of
-    shared memory."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(kernel.asm["cubin"])
-        file.flush()
-        command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    used = {name: int(count) for name, count in re.findall(r"(REG|STACK):(\d+)", printed)}
-    return {
-        "registers": used["REG"],
-        "stack": used["STACK"],
-        "shared_memory": kernel.metadata.shared,
-    }
-
-
 def main(operation: str, capability: str, dtype: str, shapes: str = "") -> None:
-    if "nvidia" not in backends:
-        sys.exit(UNABLE)
-    launch = jit.JITFunction.run
+    def tell(function, kernel, grid) -> None:
+        print(json.dumps({"kernel": function.__name__, **resources(kernel)}), flush=True)
 
-    def compile_only(self, *arguments, grid, warmup, **options):
-        kernel = launch(self, *arguments, grid=grid, warmup=True, **options)
-        print(json.dumps({"kernel": self.fn.__name__, **resources(kernel)}), flush=True)
-
-    jit.JITFunction.run = compile_only
-    driver.set_active(Absent(int(capability)))
-    for module in (convolution, attention):
-        module.precision = lambda device: "tf32x3"
+    on_every_launch(capability, tell)
     compute, every = OPERATIONS[operation]
     for shape in every[: int(shapes) if shapes else None]:
         compute(getattr(torch, dtype), *shape)

@@ -12,6 +12,7 @@ import pytest
 from conftest import ROOT
 
 SCRIPT = Path(__file__).with_name("compile_for_gpus.py")
+PYTHONPATH = os.pathsep.join((str(ROOT), str(ROOT / "benchmarks")))
 UNABLE = 3  # as there
 SHARED_MEMORY = {"80": 163 * 1024, "89": 99 * 1024, "90": 227 * 1024}  # bytes a block may have
 KERNELS = {
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 def compiled(operation, capability, dtype, *shapes):
     run = subprocess.run(
         [sys.executable, str(SCRIPT), operation, capability, dtype, *shapes],
-        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": PYTHONPATH},
     )  # fmt: skip
     if run.returncode == UNABLE:
         pytest.skip("this build of Triton compiles for no NVIDIA GPU")

@@ -1,0 +1,268 @@
+#!/usr/bin/env python
+"""What the Triton kernels become on GPUs that need not be there.
+
+Compiles every kernel that is launched for the given sizes, with the assembler and disassembler
+that come with Triton, and prints for each its blocks, what it takes of a multiprocessor, what its
+instructions are, and how long it should run at least. Needs torch and triton alone.
+
+The estimate is the largest of three times: of the operation's own bytes at the memory's rate
+(each tensor once, which is the floor), of all instructions at the rate at which warps issue them,
+and of all loads and stores, shared memory's included, at the rate of the caches nearest to the
+multiprocessors. It leaves out latency, conflicts and the tensor cores' own time. Loops are
+counted with as many rounds as a program has on average.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+os.environ.pop("TRITON_INTERPRET", None)  # which Triton reads when it is imported
+
+import torch
+import triton
+from gpu_assembly import GPUS, estimate, instructions, mix
+from measuring import names_among, positive
+from triton import knobs
+from triton.backends import backends
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver, jit
+
+from fairseq_convattn.ops.attention import triton_kernels as attention
+from fairseq_convattn.ops.attention.scores import Layout, Scores
+from fairseq_convattn.ops.convolution import triton_kernels as convolution
+
+_run = jit.JITFunction.run
+UNABLE = 3  # the exit status without what NVIDIA's GPUs need
+SPAN = 8  # of attention's query term
+AIMS = {"forward": 0.7, "backward": 0.6}  # shares of the memory's rate
+
+
+class Case(NamedTuple):
+    """An operation at one size. ``rounds`` are those of the loops, by kernel; ``floors`` bytes by
+    pass, None where memory is no bound."""
+
+    operation: str
+    what: str
+    launch: Callable[[], None]
+    rounds: dict[str, float]
+    floors: dict[str, float] | None
+
+
+class Absent:
+    """What Triton asks of the driver of a GPU before it launches a kernel."""
+
+    def __init__(self, capability: int):
+        self.target = GPUTarget("cuda", capability, 32)
+
+    def get_current_device(self) -> int:
+        return self.target.arch  # Triton keeps what it compiled by device
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+
+def on_every_launch(capability: str, tell: Callable) -> None:
+    """From now on launched kernels are only compiled, for such a GPU; ``tell`` is called with
+    the function, the compiled kernel and the grid. Ends the program where that cannot be."""
+    if "nvidia" not in backends:
+        sys.exit(UNABLE)
+
+    def compile_only(self, *arguments, grid, warmup, **options):
+        kernel = _run(self, *arguments, grid=grid, warmup=True, **options)
+        tell(self.fn, kernel, grid)
+
+    jit.JITFunction.run = compile_only
+    driver.set_active(Absent(int(capability)))
+    for module in (convolution, attention):
+        module.precision = lambda device: "tf32x3"
+
+
+def _cuobjdump(kernel, option: str) -> str:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, option, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def resources(kernel) -> dict[str, int]:
+    """Of a thread registers and bytes of the stack, to which registers spill; of a block bytes of
+    shared memory."""
+    printed = _cuobjdump(kernel, "-res-usage")
+    used = {name: int(count) for name, count in re.findall(r"(REG|STACK):(\d+)", printed)}
+    return {
+        "registers": used["REG"],
+        "stack": used["STACK"],
+        "shared_memory": kernel.metadata.shared,
+    }
+
+
+def convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
+    """Forward and backward, causal, with the softmax fused; bytes as each tensor has them."""
+    dtype = getattr(torch, arguments.dtype)
+    batch = max(1, arguments.all_tokens // arguments.tokens)
+    x = torch.empty(arguments.tokens, batch, arguments.channels, dtype=dtype)
+    for size in arguments.kernel_sizes:
+        of_one = arguments.heads, size
+        for name, shape in (("dynamic", (arguments.tokens, batch, *of_one)), ("shared", of_one)):
+            taps = torch.empty(shape, dtype=dtype)
+
+            def launch(taps=taps, size=size) -> None:
+                _, lse = convolution._forward(x, taps, None, len(x), size - 1, True, 1.0)
+                given = x, lse, x, taps, None, size - 1, True, 1.0, True, True
+                convolution._backward(*given)
+
+            floors = {"forward": 2 * x.nbytes + taps.nbytes}
+            floors["backward"] = 3 * x.nbytes + 2 * taps.nbytes
+            yield Case("convolution", f"{name} {size}", launch, {}, floors)
+
+
+def attentions(arguments: argparse.Namespace) -> Iterator[Case]:
+    """Causal; ``fixed`` and ``tisa`` are one curve, ``query`` a band beside it."""
+    tokens, heads = arguments.tokens, arguments.heads
+    shape = max(1, arguments.all_tokens // tokens), heads, tokens
+    dtype, head_dim = getattr(torch, arguments.dtype), arguments.channels // heads
+    for what, has_band in (("content,curve", False), ("content,curve,query", True)):
+
+        def launch(has_band=has_band) -> None:
+            q, k, v = (torch.empty(*shape, head_dim, dtype=dtype) for _ in range(3))
+            band = torch.empty(*shape, SPAN + 1) if has_band else None
+            scores = Scores(q, k, v, torch.empty(heads, 2 * tokens - 1), None, band, None, None)
+            kernels = attention._Kernels(scores, Layout(SPAN, 0, None, True, 0.125), None)
+            y, lse = kernels.forward()
+            kernels.backward(y, lse, y, Scores(*(x is not None for x in scores)))
+
+        forward = attention._forward_blocks(head_dim, dtype)
+        backward = attention._backward_blocks(head_dim, dtype)
+        half = tokens / 2  # of the other side, on average
+        rounds = {
+            "forward_by_queries": half / forward.keys,
+            "backward_by_queries": half / backward.keys,
+            "backward_by_keys": half / backward.queries,
+        }
+        yield Case("attention", what, launch, rounds, None)
+
+
+OPERATIONS = {"convolution": convolutions, "attention": attentions}
+
+
+def compile_for(capability: str, cases: list[Case]) -> Iterator[dict]:
+    """A row per launched kernel."""
+    launched = []
+    on_every_launch(capability, lambda *kernel: launched.append(kernel))
+    gpu = GPUS[capability]
+    for case in cases:
+        launched.clear()
+        case.launch()
+        for function, kernel, (programs,) in launched:
+            rounds = max(1, case.rounds.get(function.__name__, 1))
+            counts = instructions(_cuobjdump(kernel, "-sass"), rounds)
+            used, warps = resources(kernel), kernel.metadata.num_warps
+            which = function.__name__.split("_")[0]
+            floor = case.floors and case.floors[which]
+            yield {
+                "capability": int(capability),
+                "operation": case.operation,
+                "case": case.what,
+                "kernel": function.__name__,
+                "programs": programs,
+                "warps": warps,
+                **used,
+                "occupancy": gpu.occupancy(used["registers"], used["shared_memory"], warps),
+                "instructions": mix(counts),
+                "microseconds": estimate(gpu, counts, warps * programs, floor),
+                "target_microseconds": floor and 1e6 * floor / gpu.memory_rate / AIMS[which],
+            }
+
+
+HEADER = (
+    f"{'sm':>4} {'case':20}{'kernel':20}{'programs':>9}{'warps':>6}{'regs':>5}{'spill':>6}"
+    f"{'shared':>7}{'occup.':>7}{'instr.':>7}{'tensor':>7}  {'loads: bits x':24}{'stores':14}"
+    f"{'floor us':>9}{'issue':>7}{'ld/st':>7}{'target':>7}"
+)
+
+
+def line(row: dict) -> str:
+    def times(by_width: dict[int, float]) -> str:
+        return " ".join(f"{bits}x{n:.0f}" for bits, n in sorted(by_width.items(), reverse=True))
+
+    found, took = row["instructions"], row["microseconds"]
+    floor, target = (
+        f"{value:.0f}" if value else "" for value in (took["memory"], row["target_microseconds"])
+    )
+    return (
+        f"{row['capability']:4} {row['case']:20}{row['kernel']:20}{row['programs']:9,}"
+        f"{row['warps']:6}{row['registers']:5}{row['stack']:6}{row['shared_memory']:7}"
+        f"{row['occupancy']:7.0%}{found['all']:7.0f}{found['tensor_cores']:7.0f}  "
+        f"{times(found['loads']):24}{times(found['stores']):14}{floor:>9}{took['issue']:7.0f}"
+        f"{took['load_store']:7.0f}{target:>7}"
+    )
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for option, choices in (("--operations", OPERATIONS), ("--capabilities", GPUS)):
+        parser.add_argument(
+            option,
+            type=names_among(tuple(choices)),
+            default=list(choices),
+            metavar="NAME,...",
+            help=f"default: {','.join(choices)}",
+        )
+    parser.add_argument(
+        "--kernel-sizes",
+        type=lambda text: [positive(size) for size in text.split(",")],
+        default=[3, 7, 15, 31],
+        help="default: 3,7,15,31",
+    )
+    for option, default, what in (
+        ("--tokens", 1024, "of a sentence"),
+        ("--all-tokens", 65_536, "of all sentences together"),
+        ("--channels", 1024, "in all heads"),
+        ("--heads", 16, "that divide the channels"),
+    ):
+        parser.add_argument(
+            option, type=positive, default=default, help=f"{what} (default: {default:,})"
+        )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16",
+        help="default: bfloat16",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
+    return parser
+
+
+def main() -> None:
+    parser = _options()
+    arguments = parser.parse_args()
+    if arguments.channels % arguments.heads:
+        parser.error(f"{arguments.heads} heads do not divide {arguments.channels} channels")
+    cases = [case for name in arguments.operations for case in OPERATIONS[name](arguments)]
+    print(
+        f"torch {torch.__version__}, triton {triton.__version__}; {arguments.channels:,} channels, "
+        f"{arguments.heads} heads, {arguments.dtype}, {arguments.all_tokens:,} tokens in sentences "
+        f"of {arguments.tokens:,}; instructions are a warp's, times in microseconds; targets: "
+        f"{' and '.join(f'{share:.0%} of the floor {name}' for name, share in AIMS.items())}\n"
+    )
+    rows = []
+    for capability in arguments.capabilities:
+        print(f"sm_{capability} as {GPUS[capability].name}\n{HEADER}", flush=True)
+        for row in compile_for(capability, cases):
+            print(line(row), flush=True)
+            rows.append(row)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

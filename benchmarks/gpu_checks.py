@@ -1,0 +1,131 @@
+#!/usr/bin/env python
+"""Two checks of a device, each a table: what it is and how fast it copies and multiplies, and
+whether a training step of every mixer agrees there with float64 on the CPU.
+
+python benchmarks/gpu_checks.py facts --device cuda     # needs torch alone
+python benchmarks/gpu_checks.py mixers --device cuda    # needs fairseq
+"""
+
+import argparse
+import copy
+import platform
+import statistics
+import sys
+from collections.abc import Iterator
+
+import torch
+from measuring import machine, milliseconds_in_turn, new_file, processor, save
+
+FACTS = ("fact", "value")
+MIXERS = ("mixer", "dtype", "tokens", "worst_error", "of", "band", "agrees")
+# of the largest element of the output or the gradient: rounding of each dtype, through a layer
+BANDS = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+LEAST_SCALE = 1e-2  # of the largest element of all of them
+SIZES = {"cpu": (2**22, 512, "float32"), "cuda": (2**29, 8192, "bfloat16")}
+TOKENS, SENTENCES = {"cpu": 40, "cuda": 200}, 3
+SHAPE = {"cpu": (32, 2), "cuda": (1024, 16)}  # width and heads
+
+
+def facts(device: str) -> Iterator[dict[str, str]]:
+    """Rows of ``FACTS``; rates are medians of ten rounds."""
+    elements, side, dtype = SIZES[device]
+    found = {
+        "device": machine(device),
+        "CPU": processor(),
+        "Python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        found["compute capability"] = f"{properties.major}.{properties.minor}"
+        found["multiprocessors"] = str(properties.multi_processor_count)
+        found["memory, GiB"] = f"{properties.total_memory / 2**30:.1f}"
+    x = torch.ones(elements, dtype=torch.bfloat16, device=device)
+    y = torch.empty_like(x)
+    matrix = torch.ones(side, side, dtype=getattr(torch, dtype), device=device)
+    took = milliseconds_in_turn(
+        [_waiting(lambda: y.copy_(x)), _waiting(lambda: matrix @ matrix)], 10
+    )
+    copied, multiplied = map(statistics.median, took)
+    found["copy, GB/s"] = f"{2 * x.nbytes / copied / 1e6:,.0f}"
+    found[f"product in {dtype}, TFLOP/s"] = f"{2 * side**3 / multiplied / 1e9:,.2f}"
+    for fact, value in found.items():
+        yield dict(zip(FACTS, (fact, value), strict=True))
+
+
+def _waiting(compute):
+    def step() -> None:
+        compute()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    return step
+
+
+def mixers(device: str) -> Iterator[dict]:
+    """Rows of ``MIXERS``."""
+    from fairseq_convattn.mixers import MIXERS as NAMES
+    from fairseq_convattn.mixers import MixerConfig, build_mixer
+    from fairseq_convattn.ops.attention import TERMS
+
+    width, heads = SHAPE[device]
+    for name in NAMES:
+        terms = {"attention_terms": tuple(TERMS)} if name == "composite" else {}
+        torch.manual_seed(1)
+        module = build_mixer(MixerConfig(name, width, heads, causal=True, **terms))
+        for dtype, band in BANDS.items():
+            worst, of = _worst_error(module, dtype, device, width)
+            row = (name, dtype, TOKENS[device], worst, of, band, "yes" if worst <= band else "no")
+            yield dict(zip(MIXERS, row, strict=True))
+
+
+def _worst_error(module, dtype: str, device: str, width: int) -> tuple[float, str]:
+    """The largest difference of the output and the gradients, and of which it is."""
+    rounded = copy.deepcopy(module).to(getattr(torch, dtype))
+    x = torch.randn(TOKENS[device], SENTENCES, width)
+    x = x.to(getattr(torch, dtype))
+    expected = _train(copy.deepcopy(rounded).double(), x.double())
+    actual = _train(rounded.to(device), x.to(device))
+    largest = max(float(right.abs().max()) for right in expected.values())
+    errors = {}
+    for name, right in expected.items():  # some are zero but for rounding, as those of k's bias
+        scale = max(float(right.abs().max()), LEAST_SCALE * largest)
+        errors[name] = float((actual[name].double().cpu() - right).abs().max()) / scale
+    of = max(errors, key=errors.get)
+    return errors[of], of
+
+
+def _train(module, x) -> dict[str, torch.Tensor]:
+    x = x.requires_grad_()
+    y, _ = module(x, x, x)
+    grad = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view(y.shape).to(y)
+    named = {"x": x, **dict(module.named_parameters())}
+    gradients = torch.autograd.grad(y, list(named.values()), grad)
+    return {"output": y.detach(), **dict(zip(named, gradients, strict=True))}
+
+
+CHECKS = {"facts": (facts, FACTS), "mixers": (mixers, MIXERS)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("check", choices=CHECKS)
+    parser.add_argument("--device", choices=tuple(SIZES), default="cpu", help="default: cpu")
+    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
+    arguments = parser.parse_args()
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch sees no GPU")
+    check, fields = CHECKS[arguments.check]
+    rows = []
+    for row in check(arguments.device):
+        rows.append(row)
+        print(*row.values(), sep="  ", flush=True)
+        save(rows, fields, arguments.csv)
+    if any(row.get("agrees") == "no" for row in rows):
+        sys.exit("error: not every mixer agrees with the CPU")
+
+
+if __name__ == "__main__":
+    main()
