@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from ..ops import normalize_taps
 from .base import State, without_padding
-from .config import PROJECTIONS as PROJECTIONS
-from .config import VALUE_CONVOLUTIONS as VALUE_CONVOLUTIONS
 from .config import MixerConfig
 from .convolution import convolve
 
@@ -148,7 +146,7 @@ _PROJECTION_CONVOLUTIONS = {
 
 
 def projection_convolution(config: MixerConfig, kind: str) -> ProjectionConvolution | None:
-    """The convolution of a projection of :data:`PROJECTIONS`; None for ``linear``."""
+    """The convolution of a projection of :data:`.config.PROJECTIONS`; None for ``linear``."""
     return None if kind == "linear" else _PROJECTION_CONVOLUTIONS[kind](config)
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from fairseq_convattn.mixers import MixerConfig, build_mixer
-from fairseq_convattn.mixers.injection import PROJECTIONS, VALUE_CONVOLUTIONS
+from fairseq_convattn.mixers.config import PROJECTIONS, VALUE_CONVOLUTIONS
 from fairseq_convattn.ops import composite_attention
 from fairseq_convattn.ops.attention import BEYOND, TERMS
 
