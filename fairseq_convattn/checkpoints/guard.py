@@ -85,11 +85,13 @@ def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
     @functools.wraps(load)
     def load_checkpoint(cfg: DictConfig, trainer: Any, **kwargs: Any) -> tuple:
         """fairseq's, from the newest whole checkpoint where the last is damaged."""
-        if cfg.save_interval_updates > 0 and not trainer.cfg.dataset.update_epoch_batch_itr:
+        is_first = trainer.data_parallel_rank == 0
+        regroups = not trainer.cfg.dataset.update_epoch_batch_itr
+        if is_first and regroups and cfg.save_interval_updates > 0:
             logger.warning(
                 "--save-interval-updates saves within epochs: a training that goes on from there "
                 "sees other batches than an uninterrupted one; add --update-epoch-batch-itr True"
             )
-        return load(recovered(cfg, trainer.data_parallel_rank == 0), trainer, **kwargs)
+        return load(recovered(cfg, is_first), trainer, **kwargs)
 
     return load_checkpoint

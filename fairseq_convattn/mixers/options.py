@@ -99,7 +99,7 @@ def choice(known: Iterable[str]) -> Kind:
 
 
 def _read_switch(given: Any) -> bool:
-    if not isinstance(given, bool | str) or str(given).lower() not in _TRUE + _FALSE:
+    if not isinstance(given, bool | int | str) or str(given).lower() not in _TRUE + _FALSE:
         raise ValueError(f"{shown(given)} is neither true nor false")
     return str(given).lower() in _TRUE
 
