@@ -70,7 +70,6 @@ def train_together(data: Path, save_dir: Path, kill_one: bool) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_a_killed_worker_is_started_again_and_nothing_is_lost(data, tmp_path):
     train_together(data, tmp_path / "whole", kill_one=False)
     said = train_together(data, tmp_path / "killed", kill_one=True)
