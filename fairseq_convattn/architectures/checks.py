@@ -103,6 +103,8 @@ def run(
         refuse("fp16", "needs a GPU; with --cpu there is --bf16")
     if getattr(options, "base_layers", 0) and distributed_world_size == 1:
         refuse("base_layers", "needs several processes, as by --distributed-world-size")
+    if hasattr(options, "encoder_mixers") and getattr(options, "adaptive_input", False):
+        refuse("adaptive_input", "nobody reads it; only language models have adaptive input")
     cutoffs = getattr(options, "adaptive_softmax_cutoff", None)
     if criterion == "adaptive_loss" and not cutoffs:
         refuse("criterion", "adaptive_loss needs --adaptive-softmax-cutoff")

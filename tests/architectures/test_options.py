@@ -145,6 +145,7 @@ def test_pruned_stacks_keep_the_mixers_of_the_layers_they_keep():
         ("--quant-noise-pq 0.1 --quant-noise-pq-block-size 7", "--quant-noise-pq-block-size: bl"),
         ("--fp16 --cpu", "--fp16: needs a GPU"),
         ("--base-layers 1", "--base-layers: needs several processes"),
+        ("--adaptive-input", "--adaptive-input: nobody reads it"),
         ("--adaptive-softmax-cutoff 8", "--criterion: cross_entropy cannot train an adaptive"),
         ("--criterion adaptive_loss", "--criterion: adaptive_loss needs --adaptive-softmax-cutoff"),
         (
