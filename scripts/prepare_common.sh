@@ -279,3 +279,21 @@ check_binarised() {
   [ "$sentences" -eq "$lines" ] ||
     die "$(basename "$1") has $((sentences)) sentences for the $lines lines of $(basename "$2")"
 }
+
+# prepare_monolingual [ARGUMENTS...]: a corpus of one language, from the script's write_text to
+# the end; ARGUMENTS go to fairseq-preprocess
+prepare_monolingual() {
+  monolingual_options=("$@")
+  stage text write_text
+  rm -rf "$release" "$work/download"
+  stage bin write_monolingual_bin
+  finish
+  echo "ready: $output/bin ($(types "$output/bin/dict.txt"))"
+}
+
+write_monolingual_bin() {
+  local split text=$work/text
+  preprocess --only-source "${monolingual_options[@]}" \
+    --trainpref "$text/train" --validpref "$text/valid" --testpref "$text/test"
+  for split in train valid test; do check_binarised "$part/$split" "$text/$split"; done
+}

@@ -75,15 +75,4 @@ write_text() {
   done
 }
 
-write_bin() {
-  local split text=$work/text
-  preprocess --only-source --thresholdsrc 3 \
-    --trainpref "$text/train" --validpref "$text/valid" --testpref "$text/test"
-  for split in train valid test; do check_binarised "$part/$split" "$text/$split"; done
-}
-
-stage text write_text
-rm -rf "$release" "$work/download"
-stage bin write_bin
-finish
-echo "ready: $output/bin ($(types "$output/bin/dict.txt"))"
+prepare_monolingual --thresholdsrc 3
