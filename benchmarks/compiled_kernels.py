@@ -143,12 +143,13 @@ def attentions(arguments: argparse.Namespace) -> Iterator[Case]:
             kernels.backward(y, lse, y, Scores(*(x is not None for x in scores)))
 
         forward = attention._forward_blocks(head_dim, dtype)
-        backward = attention._backward_blocks(head_dim, dtype)
+        by_queries = attention._blocks_by_queries(head_dim, dtype)
+        by_keys = attention._blocks_by_keys(head_dim, dtype)
         half = tokens / 2  # of the other side, on average
         rounds = {
             "forward_by_queries": half / forward.keys,
-            "backward_by_queries": half / backward.keys,
-            "backward_by_keys": half / backward.queries,
+            "backward_by_queries": half / by_queries.keys,
+            "backward_by_keys": half / by_keys.queries,
         }
         yield Case("attention", what, launch, rounds, None)
 

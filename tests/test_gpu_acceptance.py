@@ -182,20 +182,34 @@ def test_occupancy(load, registers, shared_memory, warps, share):
     assert gpu.occupancy(registers, shared_memory, warps) == share
 
 
-@pytest.mark.slow
-@pytest.mark.ci
-@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="needs Triton")
-def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
-    file = tmp_path / "kernels.json"
-    options = "--operations convolution --capabilities 90 --kernel-sizes 3,16,31 --json"
+def compiled_rows(file, options):
     script = BENCHMARKS / "compiled_kernels.py"
     run = subprocess.run(
-        [sys.executable, script, *options.split(), file], capture_output=True, text=True
+        [sys.executable, script, *options.split(), "--json", file], capture_output=True, text=True
     )
     if run.returncode == 3:
         pytest.skip("this build of Triton compiles for no NVIDIA GPU")
     assert run.returncode == 0, run.stderr[-2000:]
-    rows = json.loads(file.read_text())
+    return json.loads(file.read_text())
+
+
+needs_triton = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="needs Triton")
+
+
+@needs_triton
+@pytest.mark.slow
+def test_composite_attention_spills_nothing(tmp_path):
+    rows = compiled_rows(tmp_path / "kernels.json", "--operations attention")
+    assert len(rows) == 18
+    assert all(row["stack"] == 0 for row in rows)
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.ci
+def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
+    options = "--operations convolution --capabilities 90 --kernel-sizes 3,16,31"
+    rows = compiled_rows(tmp_path / "kernels.json", options)
     assert len(rows) == 12
     for row in rows:
         found = row["instructions"]

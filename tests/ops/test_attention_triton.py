@@ -43,7 +43,11 @@ def own_blocks():
 
 
 def set_blocks(monkeypatch, forward, backward):
-    for name, shape in (("_forward_blocks", forward), ("_backward_blocks", backward)):
+    for name, shape in (
+        ("_forward_blocks", forward),
+        ("_blocks_by_queries", backward),
+        ("_blocks_by_keys", backward),
+    ):
         blocks = triton_kernels.Blocks(*shape, 4, 1)
         monkeypatch.setattr(triton_kernels, name, lambda width, dtype, blocks=blocks: blocks)
 
@@ -139,7 +143,9 @@ def test_every_width(width, values):
     compare(inputs(18, 18, width, values), terms, causal=True)
 
 
-@pytest.mark.parametrize("forward, backward", [((32, 16), (16, 32)), ((16, 64), (32, 64))])
+@pytest.mark.parametrize(
+    "forward, backward", [((32, 16), (16, 32)), ((16, 64), (32, 64)), ((16, 16), (32, 16))]
+)
 def test_blocks_of_any_shape(monkeypatch, forward, backward):
     set_blocks(monkeypatch, forward, backward)
     torch.manual_seed(6)

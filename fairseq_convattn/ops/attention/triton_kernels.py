@@ -21,7 +21,7 @@ WIDEST = 256
 class Blocks(NamedTuple):
     """Sizes of a program's blocks of queries and keys, and how Triton compiles it.
 
-    The backward pass by queries needs no more queries than keys.
+    The backward pass by queries needs at most twice as many queries as keys.
     """
 
     queries: int
@@ -108,7 +108,7 @@ class _Kernels:
     def backward(self, y: Tensor, lse: Tensor, grad: Tensor, wanted: Scores) -> Scores:
         """Gradients, None where not ``wanted``."""
         scores = self.scores
-        blocks = _backward_blocks(max(self.width, self.values), grad.dtype)
+        blocks = _blocks_by_queries(max(self.width, self.values), grad.dtype)
         delta = torch.empty_like(lse)
         found = Scores(
             *(
@@ -126,7 +126,7 @@ class _Kernels:
         shared = {"grad": _by_time(grad), "lse": lse, "delta": delta, "added_grad": _added(found)}
         self._launch(
             backward_by_queries,
-            _backward_blocks,
+            _blocks_by_queries,
             "queries",
             **shared,
             y=_by_time(y),
@@ -135,7 +135,7 @@ class _Kernels:
         )
         self._launch(
             backward_by_keys,
-            _backward_blocks,
+            _blocks_by_keys,
             "keys",
             **shared,
             k_grad=_by_time(found.k),
@@ -174,11 +174,17 @@ def _forward_blocks(width: int, dtype: torch.dtype) -> Blocks:
     return Blocks(64, 64, 8, 1) if width <= 128 else Blocks(64, 32, 4, 1)
 
 
-def _backward_blocks(width: int, dtype: torch.dtype) -> Blocks:
+def _blocks_by_queries(width: int, dtype: torch.dtype) -> Blocks:
+    if dtype != torch.float32 and width <= 64:
+        return Blocks(64, 32, 4, 1)
+    return _blocks_by_keys(width, dtype)
+
+
+def _blocks_by_keys(width: int, dtype: torch.dtype) -> Blocks:
     if dtype == torch.float32:
         return Blocks(32, 32, 4, 1) if width <= 128 else Blocks(16, 16, 4, 1)
     if width <= 64:
-        return Blocks(64, 64, 4, 2)
+        return Blocks(64, 64, 4, 1)
     return Blocks(64, 64, 8, 1) if width <= 128 else Blocks(32, 32, 4, 1)
 
 

@@ -54,7 +54,14 @@ def _store_rows(x, b, h, i, length, WIDTH: tl.constexpr, values):
 
 
 @triton.jit
-def _position_scores(added, curve, head, t, j, queries, keys, left, right):
+def _touches_band(t, j, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS):
+    """Whether the band has taps of a block of queries from t on and of keys from j on."""
+    r = j - t - (keys - queries)
+    return (r + BLOCK_KEYS > -left) & (r - BLOCK_QUERIES < right)
+
+
+@triton.jit
+def _position_scores(added, curve, head, t, j, near_band, queries, keys, left, right):
     """What is added to the products of queries t and keys j; -inf where there are none."""
     inside = (t < queries)[:, None] & (j < keys)[None, :]
     from_curve = j[None, :] - t[:, None] + queries - 1
@@ -63,8 +70,9 @@ def _position_scores(added, curve, head, t, j, queries, keys, left, right):
     if added.column is not None:
         s += tl.load(added.column + head * keys + j, mask=j < keys, other=0.0)[None, :]
     if added.band is not None:
-        at, near = _in_band(added.band, head, t, r, inside, queries, left, right)
-        s += tl.load(at, mask=near, other=0.0)
+        if near_band:
+            at, near = _in_band(added.band, head, t, r, inside, queries, left, right)
+            s += tl.load(at, mask=near, other=0.0)
     if added.row_step is not None:
         step = tl.load(added.row_step + head * queries + t, mask=t < queries, other=0.0)
         s += tl.where(r > right, step[:, None], 0.0)
@@ -143,7 +151,10 @@ def forward_by_queries(
     first, end = _keys_seen(t_first, BLOCK_QUERIES, queries, keys, reach, CAUSAL)
     for j_first in range(first, end, BLOCK_KEYS):
         j = j_first + tl.arange(0, BLOCK_KEYS)
-        s = _position_scores(added, curve, head, t, j, queries, keys, left, right)
+        near_band = _touches_band(
+            t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
+        )
+        s = _position_scores(added, curve, head, t, j, near_band, queries, keys, left, right)
         if WIDTH > 0:
             k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
             s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
@@ -196,11 +207,17 @@ def backward_by_queries(
     if diagonals is not None:
         blocks = tl.cdiv(queries, BLOCK_QUERIES)
         diagonals += (head * blocks + blocks - 1 - t_first // BLOCK_QUERIES) * width
+    # a diagonal crosses two tiles, or three with more queries than keys
+    OLDEST: tl.constexpr = (BLOCK_QUERIES + BLOCK_KEYS - 1) // BLOCK_KEYS
     begun = tl.zeros([BLOCK_KEYS], tl.float32)  # diagonals that the next tile goes on with
+    older = tl.zeros([BLOCK_KEYS], tl.float32)  # those that it is the last one of three for
     first, end = _keys_seen(t_first, BLOCK_QUERIES, queries, keys, reach, CAUSAL)
     for j_first in range(first, end, BLOCK_KEYS):
         j = j_first + c
-        s = _position_scores(added, curve, head, t, j, queries, keys, left, right)
+        near_band = _touches_band(
+            t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
+        )
+        s = _position_scores(added, curve, head, t, j, near_band, queries, keys, left, right)
         if WIDTH > 0:
             k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
             s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
@@ -212,7 +229,7 @@ def backward_by_queries(
         if WIDTH > 0:
             q_sums += tl.dot(s_grad.to(k_rows.dtype), k_rows, input_precision=PRECISION)
         r = j[None, :] - t[:, None] - (keys - queries)
-        if added_grad.band is not None:
+        if added_grad.band is not None and near_band:
             inside = (t < queries)[:, None] & (j < keys)[None, :]
             at, near = _in_band(added_grad.band, head, t, r, inside, queries, left, right)
             tl.store(at, s_grad, mask=near)
@@ -221,15 +238,24 @@ def backward_by_queries(
         if diagonals is not None:
             turned = c[None, :] + i[:, None]
             rotated = tl.gather(s_grad, turned % BLOCK_KEYS, 1)
-            ended = begun + tl.sum(tl.where(turned < BLOCK_KEYS, 0.0, rotated), 0)
+            ended = tl.sum(tl.where(turned < OLDEST * BLOCK_KEYS, 0.0, rotated), 0)
+            if OLDEST == 1:
+                ended += begun
+            else:
+                ended += older
+                second = (turned >= BLOCK_KEYS) & (turned < 2 * BLOCK_KEYS)
+                older = begun + tl.sum(tl.where(second, rotated, 0.0), 0)
             begun = tl.sum(tl.where(turned < BLOCK_KEYS, rotated, 0.0), 0)
-            at = j - BLOCK_KEYS + BLOCK_QUERIES - 1
+            at = j - OLDEST * BLOCK_KEYS + BLOCK_QUERIES - 1
             tl.store(diagonals + at, ended, mask=(at >= 0) & (at < width))
 
     if diagonals is not None:
         at = first + tl.cdiv(end - first, BLOCK_KEYS) * BLOCK_KEYS + c
         at += BLOCK_QUERIES - 1 - BLOCK_KEYS
         tl.store(diagonals + at, begun, mask=(at >= 0) & (at < width))
+        if OLDEST > 1:
+            at -= BLOCK_KEYS
+            tl.store(diagonals + at, older, mask=(at >= 0) & (at < width))
     if WIDTH > 0:
         _store_rows(q_grad, b, h, t, queries, WIDTH, scale * q_sums)
     if added_grad.row_step is not None:
@@ -263,7 +289,10 @@ def backward_by_keys(
     end = tl.minimum(tl.minimum(j_first + BLOCK_KEYS, keys) - offset + reach, queries)
     for t_first in range(first, end, BLOCK_QUERIES):
         t = t_first + tl.arange(0, BLOCK_QUERIES)
-        s = _position_scores(added, curve, head, t, j, queries, keys, left, right)
+        near_band = _touches_band(
+            t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
+        )
+        s = _position_scores(added, curve, head, t, j, near_band, queries, keys, left, right)
         if WIDTH > 0:
             q_rows = _load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
             s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
