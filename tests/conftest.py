@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -236,6 +236,19 @@ def hydra_train(config: dict, folder: Path) -> None:
         *(f"hydra.run.dir={folder}", f"checkpoint.save_dir={folder / 'hydra'}"),
     )
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def same_weights(first: Path, second: Path) -> bool:
+    """Whether two checkpoints have equal weights, but for those that fairseq never sets."""
+    a, b = (torch.load(path)["model"] for path in (first, second))
+    return a.keys() == b.keys() and all(
+        torch.equal(a[name], b[name]) for name in a if not name.endswith("_float_tensor")
+    )
+
+
+def slow_but(names: Iterable[str], *quick: str) -> list:
+    """Parameters of a test of which only the ``quick`` ones are run by default."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 SHRUNK = (

@@ -183,7 +183,6 @@ def test_occupancy(load, registers, shared_memory, warps, share):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="needs Triton")
 def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
     file = tmp_path / "kernels.json"
@@ -208,7 +207,6 @@ def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_smoke(tmp_path):
     folder = tmp_path / "accepted"
     run = subprocess.run(

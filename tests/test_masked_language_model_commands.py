@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-from conftest import PLUGIN, hydra_train, train, validate
+from conftest import PLUGIN, hydra_train, same_weights, slow_but, train, validate
 from fairseq import checkpoint_utils, options
 from fairseq_cli import preprocess as preprocess_command
 
@@ -70,12 +70,10 @@ def binarise(folder: Path, name: str, destination: Path, *extra) -> None:
     preprocess_command.main(parser.parse_args(list(map(str, arguments))))
 
 
-def same_weights(first, second) -> bool:
-    a, b = (torch.load(path)["model"] for path in (first, second))
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+MIXERS = ("dynamic_conv", "attention", "composite_attention", "tisa")
 
 
-@pytest.mark.parametrize("mixer", ["dynamic_conv", "attention", "composite_attention", "tisa"])
+@pytest.mark.parametrize("mixer", slow_but(MIXERS, "dynamic_conv", "composite_attention"))
 def test_pretrain_resume_validate_finetune(mixer, texts, tmp_path):
     model = ("--arch", f"{mixer}_bert_tiny", *SHRUNK, *ALL_AT_ONCE)
     if mixer == "dynamic_conv":
@@ -105,7 +103,7 @@ def test_learns_the_text_then_a_class_and_serves_both(texts, tmp_path):
     model = ("--arch", "dynamic_conv_bert_tiny", *SHRUNK, "--encoder-embed-dim", "32")
     model = (*model, "--encoder-kernel-sizes", "15", "--dropout", "0", "--lr", "0.01")
     quick = ("--no-epoch-checkpoints", "--validate-interval", "50")
-    train(texts / "bin", tmp_path / "a", *TASK, *model, *quick, "--max-update", "150")
+    train(texts / "bin", tmp_path / "a", *TASK, *model, *quick, "--max-update", "100")
     pretrained = tmp_path / "a" / "checkpoint_last.pt"
     start = ("--finetune-from-model", str(pretrained))
     train(
@@ -150,6 +148,7 @@ def test_pruning_when_loading(texts, tmp_path):
     assert torch.equal(layer.fc1.weight, state["encoder.sentence_encoder.layers.1.fc1.weight"])
 
 
+@pytest.mark.slow
 def test_hydra(texts, tmp_path):
     """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
     shape = dict(zip(SHRUNK[::2], map(int, SHRUNK[1::2]), strict=True))

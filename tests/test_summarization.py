@@ -9,7 +9,16 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import PLUGIN, SHRUNK, command, generate, preprocess, train
+from conftest import (
+    PLUGIN,
+    SHRUNK,
+    command,
+    generate,
+    preprocess,
+    same_weights,
+    slow_but,
+    train,
+)
 from fairseq import checkpoint_utils, options, tasks
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import encoders
@@ -236,7 +245,7 @@ def test_blocker_is_the_definition(size):
                 assert blocked[row, token] == expected
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", slow_but(ARCHITECTURES, "dynamic"))
 def test_every_encoder_decoder_loses_no_sentence(name, articles, tmp_path, monkeypatch, capsys):
     """Sources and summaries beyond the model's positions, and a batch size multiple with which
     fairseq would drop five of 13."""
@@ -379,17 +388,16 @@ def test_eval_rouge_splits_sentences(tmp_path, split):
     assert sums["_rougeL_sum"] < 1
 
 
+@pytest.mark.slow
 def test_resume(articles, tmp_path):
     flags = (*TASK, *DYNAMIC, "--max-source-tokens", "12", *SHORT_ROUGE)
     train(articles, tmp_path / "whole", *flags, "--max-update", "6")
     train(articles, tmp_path / "resumed", *flags, "--max-update", "3")
     train(articles, tmp_path / "resumed", *flags, "--max-update", "6")
-    whole, resumed = (
-        torch.load(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "resumed")
-    )
-    for name, weight in whole["model"].items():
-        assert torch.equal(weight, resumed["model"][name])
-    assert whole["extra_state"]["val_loss"] == resumed["extra_state"]["val_loss"]
+    paths = [tmp_path / name / "checkpoint_last.pt" for name in ("whole", "resumed")]
+    assert same_weights(*paths)
+    whole, resumed = (torch.load(path)["extra_state"]["val_loss"] for path in paths)
+    assert whole == resumed
 
 
 def test_warns_of_sources_prepared_otherwise(articles, trained, caplog):
@@ -510,6 +518,7 @@ def test_missing_targets(articles, trained, tmp_path, monkeypatch):
         run(validate_command.cli_main, monkeypatch, data, *subset)
 
 
+@pytest.mark.slow
 def test_command_lines(articles, tmp_path):
     plugin = ("--user-dir", "fairseq_convattn", *TASK, "--cpu", "--num-workers", 0)
     trained = command(

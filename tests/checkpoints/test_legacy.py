@@ -8,7 +8,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from conftest import SHRUNK, eval_lm, generate, train, validate
+from conftest import SHRUNK, eval_lm, generate, slow_but, train, validate
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
@@ -26,7 +26,7 @@ RECORDED = {
 }
 
 
-@pytest.fixture(scope="module", params=RECORDED)
+@pytest.fixture(scope="module", params=slow_but(RECORDED, "dynamic", "v062_light"))
 def recorded(request, shared, tmp_path_factory):
     """A folder of recorded outputs and the converted checkpoint that must give them."""
     folder = shared / "legacy" / request.param.partition("-")[0]
@@ -106,7 +106,7 @@ def test_recorded_log_probabilities_of_the_language_model(recorded_lm):
         assert_recorded(sentence, score)
 
 
-@pytest.mark.parametrize("batch_size", ["1", "7", "100"])
+@pytest.mark.parametrize("batch_size", slow_but(["1", "7", "100"], "7"))
 def test_recorded_perplexity_of_the_language_model(recorded_lm, batch_size):
     """1,452 tokens: 3.6296 nats by sentence, 4.0535 in blocks of 64."""
     folder, checkpoint = recorded_lm

@@ -15,7 +15,9 @@ from fairseq_convattn.ops.native import is_built, use_instructions
 
 HEADS, WIDTH, SPAN = 2, 4, 2
 SUBSETS = [c for n in range(1, len(TERMS) + 1) for c in itertools.combinations(TERMS, n)]
-SLOW = [pytest.param(c, marks=pytest.mark.slow if 2 < len(c) < 9 else ()) for c in SUBSETS]
+SLOW = [
+    pytest.param(c, marks=pytest.mark.slow if 2 < len(c) < len(TERMS) else ()) for c in SUBSETS
+]
 LENGTHS = [(1, 1), (2, 2), (3, 9), (1, 6), (13, 13)]
 IMPLEMENTATIONS = ["reference", "blocked"]
 needs_kernels = pytest.mark.skipif(
@@ -201,7 +203,8 @@ def test_inputs_of_any_stride():
 @pytest.mark.parametrize("term", TERMS)
 @pytest.mark.parametrize("beyond", BEYOND)
 @pytest.mark.parametrize("causal", [False, True])
-def test_gradients(small_blocks, impl, term, beyond, causal):
+def test_gradients(small_blocks, term, beyond, causal):
+    """Of blocks, which the reference's are compared with."""
     torch.manual_seed(3)
     terms = parameters(dict.fromkeys(("content", term)), causal)
     qkv = inputs(5, 6, batch=1)
@@ -209,9 +212,9 @@ def test_gradients(small_blocks, impl, term, beyond, causal):
     def function(*arguments):
         rest = iter(arguments[3:])
         rebuilt = converted(terms, lambda _: next(rest))
-        return run(arguments[:3], rebuilt, beyond, causal=causal, impl=impl)
+        return run(arguments[:3], rebuilt, beyond, causal=causal, impl="blocked")
 
-    assert gradcheck(function, (*qkv, *tensors(terms)))
+    assert gradcheck(function, (*qkv, *tensors(terms)), fast_mode=True)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +371,7 @@ def test_padding_gives_zeros_where_nothing_is_seen(impl):
 def test_dropout_drops_the_same_weights_forward_and_backward(small_blocks, impl):
     torch.manual_seed(4)
     terms = parameters(("content", "fixed", "query"), True)
-    qkv = inputs(9, 9, batch=2)
+    qkv = inputs(5, 9, batch=1)
 
     def dropped(*arguments):
         torch.manual_seed(5)
@@ -388,13 +391,12 @@ def test_dropout_keeps_the_mean(impl):
     assert y.std(0).min() > 0.01
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_long_and_in_any_precision(impl, dtype):
-    """Tables extrapolate and no squared distance overflows."""
+    """Tables extrapolate and no squared distance overflows, as 600^2 would in float16."""
     torch.manual_seed(7)
-    qkv = [random(1, HEADS, 2048, WIDTH, dtype=dtype) for _ in range(3)]
-    everything = ((tuple(TERMS), "zero"),) if impl == "blocked" else ()
-    for terms, beyond in ((("content", "tisa"), "clip"), *everything):
+    qkv = [random(1, HEADS, 600, WIDTH, dtype=dtype) for _ in range(3)]
+    for terms, beyond in ((("content", "tisa"), "clip"), (tuple(TERMS), "zero")):
         made = parameters(terms, True, dtype=dtype)
         y, *grads = with_gradients(qkv, made, beyond, causal=True, impl=impl)
         assert y.dtype == dtype

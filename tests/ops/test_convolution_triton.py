@@ -105,22 +105,28 @@ def compare_some(kind, time, kernel_size, head_dim, dtype=torch.float32, heads=H
         compare(x, taps, time, left, softmax=softmax, **dropped)
 
 
-SHAPES = [
-    *((1, 1, 1), (1, 7, 3), (5, 3, 64), (5, 7, 80), (64, 7, 3), (65, 3, 16), (257, 1, 3)),
+SHAPES = [  # by taps, then by bands
+    *((1, 1, 1), (1, 7, 3), (5, 3, 64), (5, 7, 80), (65, 3, 16), (64, 7, 3), (257, 1, 3)),
     *((1, 31, 16), (2, 33, 3), (5, 64, 1), (17, 15, 3), (33, 31, 16), (65, 31, 3)),
-    *(pytest.param(*shape, marks=pytest.mark.slow) for shape in ((1000, 3, 16), (1000, 31, 3))),
+    *((1000, 3, 16), (1000, 31, 3)),
 ]
+QUICK = list(zip(itertools.cycle(KINDS), SHAPES[:-2], strict=False))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("time, kernel_size, head_dim", SHAPES)
-def test_is_the_formula(time, kernel_size, head_dim, kind):
+@pytest.mark.parametrize(
+    "kind, shape",
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+     for case in itertools.product(KINDS, SHAPES)],
+    ids=str,
+)  # fmt: skip
+def test_is_the_formula(kind, shape):
+    time, kernel_size, head_dim = shape
     compare_some(kind, time, kernel_size, head_dim)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("time, kernel_size, head_dim", [(5, 3, 64), (17, 15, 3), (17, 31, 16)])
+@pytest.mark.parametrize("time, kernel_size, head_dim", [(5, 3, 64), (17, 31, 16)])
 def test_half_precision(time, kernel_size, head_dim, kind, dtype):
     compare_some(kind, time, kernel_size, head_dim, dtype)
 
@@ -157,9 +163,9 @@ def test_both_ways_take_every_kernel(kind, banded, monkeypatch):
 def test_blocks_of_any_shape(rows, channels, heads, banded, monkeypatch):
     set_blocks(monkeypatch, rows, channels, heads)
     set_way(monkeypatch, banded)
-    compare_some("dynamic", 40, 3, 20, heads=3)
+    compare_some("dynamic", 35, 3, 20, heads=2)
     if banded:
-        compare_some("lightweight", 40, 35, 20, heads=1)
+        compare_some("lightweight", 35, 20, 20, heads=1)
 
 
 @pytest.mark.parametrize("banded", [False, True])
@@ -257,7 +263,7 @@ def test_every_output_is_written(kind, kernel_size, monkeypatch):
     try:
         monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
         assert torch.empty(3).isnan().all()
-        for length in (3, 20, 60):
+        for length in (3, 60):
             x, taps = inputs(kind, 20, kernel_size, 20, length=length)
             compare(x, taps, 20, 2, softmax=True)
     finally:
