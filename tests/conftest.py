@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -228,8 +228,27 @@ def command(name: str, *arguments, **kwargs) -> subprocess.CompletedProcess:
     )
 
 
-def hydra_train(config: dict, folder: Path) -> None:
-    """fairseq-hydra-train as typed; checkpoints go to ``folder / "hydra"``."""
+def hydra_train(
+    folder: Path, task: dict, model: dict, criterion: str, shape: Sequence[str], **more: dict
+) -> None:
+    """fairseq-hydra-train as typed; checkpoints go to ``folder / "hydra"``.
+
+    Args:
+        shape: of the model, as on a command line.
+        more: other parts of the configuration, instead of two updates by default.
+    """
+    sizes = {n[2:].replace("-", "_"): int(x) for n, x in zip(shape[::2], shape[1::2], strict=True)}
+    config = {
+        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
+        "task": task,
+        "model": {**model, **sizes},
+        "criterion": {"_name": criterion},
+        "optimizer": {"_name": "adam", "lr": [0.003]},
+        "lr_scheduler": {"_name": "fixed"},
+        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
+        "optimization": {"max_update": 2, "lr": [0.003]},
+        **more,
+    }
     (folder / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
     run = command(
         *("fairseq-hydra-train", "--config-dir", folder, "--config-name", "experiment"),

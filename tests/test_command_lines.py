@@ -224,24 +224,9 @@ def test_errors_come_before_data_and_without_a_traceback(tmp_path, monkeypatch):
 @pytest.mark.ci
 def test_hydra(data, tmp_path):
     """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
-    shape = dict(zip(SHRUNK[::2], map(int, SHRUNK[1::2]), strict=True))
-    config = {
-        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
-        "task": {"_name": "translation", "data": str(data)},
-        "model": {
-            "_name": "dynamic_conv_tiny",
-            "encoder_glu": False,
-            "decoder_kernel_sizes": [3, 5],
-            **{name[2:].replace("-", "_"): value for name, value in shape.items()},
-        },
-        "criterion": {"_name": "cross_entropy"},
-        "optimizer": {"_name": "adam", "lr": [0.003]},
-        "lr_scheduler": {"_name": "fixed"},
-        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
-        "optimization": {"max_update": 2, "lr": [0.003]},
-        "checkpoint": {"save_dir": str(tmp_path / "hydra")},
-    }
-    hydra_train(config, tmp_path)
+    task = {"_name": "translation", "data": str(data)}
+    model = {"_name": "dynamic_conv_tiny", "encoder_glu": False, "decoder_kernel_sizes": [3, 5]}
+    hydra_train(tmp_path, task, model, "cross_entropy", SHRUNK)
     flags = ("--encoder-glu", "false", "--decoder-kernel-sizes", "3,5", "--max-update", "2")
     train(data, tmp_path / "plain", *MIXERS["dynamic"], *SHRUNK, *flags)
     hydra, plain = (tmp_path / name / "checkpoint_last.pt" for name in ("hydra", "plain"))

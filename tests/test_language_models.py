@@ -6,7 +6,6 @@ import re
 import pytest
 import torch
 from conftest import (
-    PLUGIN,
     SHRUNK_LM,
     command,
     eval_lm,
@@ -217,31 +216,19 @@ def test_command_lines(monolingual, tmp_path):
 @pytest.mark.slow
 def test_hydra(monolingual, tmp_path):
     """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
-    shape = dict(zip(SHRUNK_LM[::2], map(int, SHRUNK_LM[1::2]), strict=True))
-    config = {
-        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
-        "task": {
-            "_name": "language_modeling",
-            "data": str(monolingual),
-            "sample_break_mode": "eos",
-            "tokens_per_sample": 64,
-        },
-        "model": {
-            "_name": "dynamic_conv_lm_tiny",
-            "decoder_kernel_sizes": [3, 5],
-            "adaptive_input": True,
-            "adaptive_softmax_cutoff": [8, 16],
-            "decoder_learned_pos": True,
-            **{name[2:].replace("-", "_"): value for name, value in shape.items()},
-        },
-        "criterion": {"_name": "adaptive_loss"},
-        "optimizer": {"_name": "adam", "lr": [0.003]},
-        "lr_scheduler": {"_name": "fixed"},
-        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
-        "optimization": {"max_update": 2, "lr": [0.003]},
-        "distributed_training": {"ddp_backend": "legacy_ddp"},
+    task = {"_name": "language_modeling", "data": str(monolingual), "sample_break_mode": "eos"}
+    model = {
+        "_name": "dynamic_conv_lm_tiny",
+        "decoder_kernel_sizes": [3, 5],
+        "adaptive_input": True,
+        "adaptive_softmax_cutoff": [8, 16],
+        "decoder_learned_pos": True,
     }
-    hydra_train(config, tmp_path)
+    alone = {"ddp_backend": "legacy_ddp"}
+    hydra_train(
+        *(tmp_path, {**task, "tokens_per_sample": 64}, model, "adaptive_loss", SHRUNK_LM),
+        distributed_training=alone,
+    )
     train(
         *(monolingual, tmp_path / "plain", *TASK, "--tokens-per-sample", "64"),
         *(*MIXERS["dynamic"], *SHRUNK_LM, "--decoder-kernel-sizes", "3,5", "--adaptive-input"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-from conftest import PLUGIN, hydra_train, same_weights, slow_but, train, validate
+from conftest import hydra_train, same_weights, slow_but, train, validate
 from fairseq import checkpoint_utils, options
 from fairseq_cli import preprocess as preprocess_command
 
@@ -151,31 +151,20 @@ def test_pruning_when_loading(texts, tmp_path):
 @pytest.mark.slow
 def test_hydra(texts, tmp_path):
     """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
-    shape = dict(zip(SHRUNK[::2], map(int, SHRUNK[1::2]), strict=True))
-    config = {
-        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
-        "task": {
-            "_name": "masked_lm",
-            "data": str(texts / "bin"),
-            "sample_break_mode": "eos",
-            "tokens_per_sample": 64,
-        },
-        "model": {
-            "_name": "dynamic_conv_bert_tiny",
-            "encoder_kernel_sizes": [3, 5],
-            "encoder_input_dim": 8,
-            "layernorm_embedding": False,
-            "activation_fn": "relu",
-            **{name[2:].replace("-", "_"): value for name, value in shape.items()},
-        },
-        "criterion": {"_name": "masked_lm"},
-        "optimizer": {"_name": "adam", "lr": [0.003]},
-        "lr_scheduler": {"_name": "fixed"},
-        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
-        # whole epochs: Python's end may abort when a thread of fairseq's still reads
-        "optimization": {"max_epoch": 1, "lr": [0.003]},
+    task = {"_name": "masked_lm", "data": str(texts / "bin"), "sample_break_mode": "eos"}
+    model = {
+        "_name": "dynamic_conv_bert_tiny",
+        "encoder_kernel_sizes": [3, 5],
+        "encoder_input_dim": 8,
+        "layernorm_embedding": False,
+        "activation_fn": "relu",
     }
-    hydra_train(config, tmp_path)
+    # whole epochs: Python's end may abort when a thread of fairseq's still reads
+    epoch = {"max_epoch": 1, "lr": [0.003]}
+    hydra_train(
+        *(tmp_path, {**task, "tokens_per_sample": 64}, model, "masked_lm", SHRUNK),
+        optimization=epoch,
+    )
     train(
         *(texts / "bin", tmp_path / "plain", *TASK, "--arch", "dynamic_conv_bert_tiny", *SHRUNK),
         *("--encoder-kernel-sizes", "3,5", "--encoder-input-dim", "8", "--max-update", "0"),

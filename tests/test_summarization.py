@@ -1,6 +1,5 @@
 """``--task summarization`` through fairseq's own entry points."""
 
-import gzip
 import itertools
 import random
 import re
@@ -535,29 +534,3 @@ def test_command_lines(articles, tmp_path):
     assert len(re.findall(r"^H-\d", generated.stdout, re.MULTILINE)) == 13
     assert re.search(r"ROUGE-1 F1 = .*ROUGE-Lsum F1 = .*\|version:", generated.stdout)
     assert "required-batch-size-multiple" not in generated.stderr
-
-
-@pytest.mark.slow
-def test_news_articles(shared, tmp_path):
-    """Real lengths: articles of up to 1,001 words, summaries of up to 479."""
-
-    def read(name):
-        with gzip.open(shared / "data" / "bbc" / f"{name}.gz", "rt", encoding="utf-8") as file:
-            return file.read().splitlines()
-
-    pairs = {
-        split: list(zip(read(f"{split}.source"), read(f"{split}.target"), strict=True))
-        for split in ("train", "valid", "test")
-    }
-    pairs["train"] = pairs["train"][:200]
-    threshold = ("--joined-dictionary", "--thresholdsrc", "3")
-    data = preprocess(pairs, tmp_path / "bbc", *threshold)
-    cut = (*TASK, "--max-source-tokens", "300", "--source-prefix", "News the")
-    batches = ("--max-tokens", "4000", "--max-update", "10", "--no-epoch-checkpoints")
-    positions = ("--max-target-positions", "256")
-    train(data, tmp_path, *cut, *DYNAMIC, *batches, *positions, *SHORT_ROUGE)
-    assert metrics.get_meter("valid", "_rouge_count").sum == 100
-    summaries = texts(generate(data, tmp_path / "checkpoint_last.pt", *cut, "--beam", "2"))
-    assert len(summaries) == 150
-    assert not any(repeated(words, 3) for words in summaries)
-    assert all(10 <= len(words) <= 200 for words in summaries)
