@@ -177,20 +177,25 @@ def lightconv(arch="lightconv", later=False, half=False, **options):
 
 CONFIGURATIONS = {
     "GLU": {},
-    "no GLU": {"encoder_glu": False, "decoder_glu": False},
-    "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
-    "shared embeddings": {"share_all_embeddings": True},
-    "shared output embeddings": {"share_decoder_input_output_embed": True},
+    "no GLU, pre-norm": {
+        **{"encoder_glu": False, "decoder_glu": False},
+        **{"encoder_normalize_before": True, "decoder_normalize_before": True},
+    },
+    "shared embeddings, learned positions": {
+        **{"share_all_embeddings": True},
+        **{"encoder_learned_pos": True, "decoder_learned_pos": True},
+    },
+    "shared output embeddings, no positions": {
+        **{"share_decoder_input_output_embed": True, "no_token_positional_embeddings": True},
+    },
     "other widths": {"encoder_conv_dim": 8, "decoder_conv_dim": 32, "decoder_output_dim": 12},
-    "no softmax": {"weight_softmax": False},
-    "learned positions": {"encoder_learned_pos": True, "decoder_learned_pos": True},
-    "no positions": {"no_token_positional_embeddings": True},
+    "no softmax, later names": {"weight_softmax": False, "later": True},
     "adaptive softmax": {"adaptive_softmax_cutoff": "[10, 20]"},
     "adaptive softmax, shared": {"adaptive_softmax_cutoff": "10,20", "share_all_embeddings": True},
-    "dynamic encoder": {"encoder_conv_type": "dynamic", "decoder_conv_type": "lightweight"},
+    "dynamic encoder, half precision": {
+        **{"encoder_conv_type": "dynamic", "decoder_conv_type": "lightweight", "half": True},
+    },
     "big": {"arch": "lightconv_wmt_en_de_big", "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 8},
-    "later names": {"later": True},
-    "half precision": {"half": True},
 }
 
 
@@ -276,14 +281,14 @@ _ADAPTIVE = {
 LANGUAGE_MODELS = {
     "dynamic": {},
     "lightweight": {"decoder_conv_type": "lightweight", "decoder_glu": False},
-    "shared": {"share_decoder_input_output_embed": True},
+    "shared, learned positions": {
+        **{"share_decoder_input_output_embed": True, "decoder_learned_pos": True},
+    },
     "other widths": {"decoder_input_dim": 8, "decoder_output_dim": 12, "decoder_conv_dim": 32},
     "adaptive": _ADAPTIVE,
     "adaptive, tied": {**_ADAPTIVE, "tie_adaptive_weights": True, "tie_adaptive_proj": True},
-    "adaptive softmax": {"adaptive_softmax_cutoff": "10"},
     "adaptive softmax with a cut-off at the end": {"adaptive_softmax_cutoff": "10,30"},
     "characters": {"character_embeddings": True},
-    "learned positions": {"decoder_learned_pos": True},
     "big": {"arch": "lightconv_lm_gbw"},
     "later names": {"later": True},
 }

@@ -13,6 +13,7 @@ kernels = importlib.import_module("fairseq_convattn.ops.convolution.triton_kerne
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")  # of rows left out
 KINDS = ("lightweight", "dynamic")
+BY_TAPS_AND_BY_BANDS = [("dynamic", 7), ("lightweight", 31)]
 BATCH, HEADS = 1, 2
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 DTYPES = [
@@ -167,8 +168,7 @@ def test_blocks_of_any_shape(rows, channels, heads, banded, monkeypatch):
         compare_some("lightweight", 35, 20, 20, heads=1)
 
 
-@pytest.mark.parametrize("banded", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind, banded", [("lightweight", False), ("dynamic", True)])
 def test_any_place_of_the_first_output(kind, banded, monkeypatch):
     set_way(monkeypatch, banded)
     places = ((20, 11, 13), (1, 3, 2), (3, 40, -5), (16, 0, 2), (20, 20, 60), (20, 20, -60))
@@ -226,8 +226,7 @@ def test_gradients_of_any_stride():
     assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
 
 
-@pytest.mark.parametrize("kernel_size", [7, 31])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind, kernel_size", BY_TAPS_AND_BY_BANDS)
 def test_one_gradient_alone(kind, kernel_size):
     x, taps = inputs(kind, 20, kernel_size, 16, length=50)
     grad = torch.randn(20, *x.shape[1:], device=DEVICE)
@@ -255,8 +254,7 @@ def test_large_logits(kernel_size):
     compare(x, taps, 20, 2, softmax=True)
 
 
-@pytest.mark.parametrize("kernel_size", [3, 31])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind, kernel_size", BY_TAPS_AND_BY_BANDS)
 def test_every_output_is_written(kind, kernel_size, monkeypatch):
     torch.use_deterministic_algorithms(True)  # fills new memory with NaN
     try:
@@ -275,8 +273,7 @@ def test_no_sentences(kind):
     compare(x, taps, 5, 2, softmax=True)
 
 
-@pytest.mark.parametrize("kernel_size", [5, 31])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind, kernel_size", BY_TAPS_AND_BY_BANDS)
 def test_what_is_not_finite_stays_in_its_sentence(kind, kernel_size):
     x, taps = inputs(kind, 20, kernel_size, 16, batch=3)
     grad = torch.randn_like(x)
@@ -289,8 +286,7 @@ def test_what_is_not_finite_stays_in_its_sentence(kind, kernel_size):
         assert tensor[:, 1].isnan().any() and tensor[:, ::2].isfinite().all()
 
 
-@pytest.mark.parametrize("kernel_size", [7, 31])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind, kernel_size", BY_TAPS_AND_BY_BANDS)
 def test_the_same_inputs_give_the_same_bits(kind, kernel_size):
     x, taps = inputs(kind, 20, kernel_size, 16)
     dropped, grad = dropconnect(taps), torch.randn_like(x)

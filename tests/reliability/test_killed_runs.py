@@ -179,7 +179,7 @@ def test_killed_at_random_moments_of_saving(data, tmp_path, kills):
     It does not end before the last kill: fairseq makes one more update of a finished training.
     """
     given = (*options("dynamic"), "--save-interval-updates", "1", "--keep-interval-updates", "2")
-    given = (*given, "--disable-validation", "--max-update", str(30 * kills))
+    given = (*given, "--disable-validation", "--max-update", str(20 * kills))
     moments = random.Random(kills)
     for _ in range(kills):
         begun = time.time()
