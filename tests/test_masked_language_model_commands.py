@@ -103,7 +103,7 @@ def test_learns_the_text_then_a_class_and_serves_both(texts, tmp_path):
     model = ("--arch", "dynamic_conv_bert_tiny", *SHRUNK, "--encoder-embed-dim", "32")
     model = (*model, "--encoder-kernel-sizes", "15", "--dropout", "0", "--lr", "0.01")
     quick = ("--no-epoch-checkpoints", "--validate-interval", "50")
-    train(texts / "bin", tmp_path / "a", *TASK, *model, *quick, "--max-update", "100")
+    train(texts / "bin", tmp_path / "a", *TASK, *model, *quick, "--max-update", "150")
     pretrained = tmp_path / "a" / "checkpoint_last.pt"
     start = ("--finetune-from-model", str(pretrained))
     train(
