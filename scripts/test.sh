@@ -7,4 +7,4 @@ CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/setup.sh
 source scripts/setup.sh
 ruff check .
-python -m pytest -n auto --maxprocesses 8 --dist loadfile "$@"
+python -m pytest -n auto --maxprocesses 8 --dist worksteal "$@"

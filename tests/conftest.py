@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -228,14 +228,46 @@ def command(name: str, *arguments, **kwargs) -> subprocess.CompletedProcess:
     )
 
 
-def hydra_train(config: dict, folder: Path) -> None:
-    """fairseq-hydra-train as typed; checkpoints go to ``folder / "hydra"``."""
+def hydra_train(
+    folder: Path, task: dict, model: dict, criterion: str, shape: Sequence[str], **more: dict
+) -> None:
+    """fairseq-hydra-train as typed; checkpoints go to ``folder / "hydra"``.
+
+    Args:
+        shape: of the model, as on a command line.
+        more: other parts of the configuration, instead of two updates by default.
+    """
+    sizes = {n[2:].replace("-", "_"): int(x) for n, x in zip(shape[::2], shape[1::2], strict=True)}
+    config = {
+        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
+        "task": task,
+        "model": {**model, **sizes},
+        "criterion": {"_name": criterion},
+        "optimizer": {"_name": "adam", "lr": [0.003]},
+        "lr_scheduler": {"_name": "fixed"},
+        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
+        "optimization": {"max_update": 2, "lr": [0.003]},
+        **more,
+    }
     (folder / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
     run = command(
         *("fairseq-hydra-train", "--config-dir", folder, "--config-name", "experiment"),
         *(f"hydra.run.dir={folder}", f"checkpoint.save_dir={folder / 'hydra'}"),
     )
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def same_weights(first: Path, second: Path) -> bool:
+    """Whether two checkpoints have equal weights, but for those that fairseq never sets."""
+    a, b = (torch.load(path)["model"] for path in (first, second))
+    return a.keys() == b.keys() and all(
+        torch.equal(a[name], b[name]) for name in a if not name.endswith("_float_tensor")
+    )
+
+
+def slow_but(names: Iterable[str], *quick: str) -> list:
+    """Parameters of a test of which only the ``quick`` ones are run by default."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 SHRUNK = (

@@ -9,6 +9,7 @@ BENCHMARKS = ROOT / "benchmarks"
 LONG_INPUTS = (sys.executable, str(BENCHMARKS / "long_inputs.py"))
 
 
+@pytest.mark.slow
 def test_long_inputs(tmp_path):
     figures = tmp_path / "figures.csv"
     models = ("dynamic", "transformer_lm", "lightconv_lm")
@@ -36,6 +37,7 @@ def test_bad_options_are_refused_before_any_measurement(tmp_path):
         assert run.returncode == 2 and message in run.stderr and not run.stdout
 
 
+@pytest.mark.slow
 def test_decoding(data, tmp_path):
     run = tmp_path / "run"
     train(data, run / "checkpoints", "--arch", "dynamic_conv_tiny", "--max-update", "1")

@@ -3,7 +3,6 @@ import csv
 import importlib.util
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -84,23 +83,7 @@ def test_what_a_tap_costs_is_the_slope_between_kernels_that_compute_alike(
     assert all("no line" in line for line in lines(lambda taps: 9 - 0.1 * taps))
 
 
-def test_slow_steps_alone_take_fewer_rounds(benchmark, monkeypatch):
-    measuring = sys.modules["measuring"]
-    now = 0.0
-
-    def step(seconds):
-        def take():
-            nonlocal now
-            now += seconds
-
-        return take
-
-    monkeypatch.setattr(time, "perf_counter", lambda: now)
-    times = measuring.milliseconds_in_turn([step(0.001), step(0.1), step(10)], 30)
-    assert [len(found) for found in times] == [30, measuring.LONG / 0.1, measuring.FEW]
-    assert [found[-1] for found in times] == pytest.approx([1, 100, 10_000])
-
-
+@pytest.mark.slow
 def test_table_and_figures(tmp_path):
     figures, plot = tmp_path / "figures.csv", tmp_path / "figures.png"
     names = "native,copy,product"
@@ -143,17 +126,6 @@ def test_later_figures_win(benchmark, tmp_path):
     assert measuring.earlier_rows(parser, arguments, ("a", "b")) == [rows[0] | {"ms": 7.0}, rows[1]]
     with pytest.raises(SystemExit):
         measuring.earlier_rows(parser, parser.parse_args(["--from", files]), ("a", "b"))
-
-
-@pytest.mark.parametrize(
-    "device, dtype, ours",
-    [("cpu", "float32", ["native"]), ("cpu", "float16", []), ("cuda", "float16", ["triton"])],
-)
-def test_what_is_measured_without_fairseq(device, dtype, ours, benchmark, monkeypatch):
-    found = {"triton": object()}
-    monkeypatch.setattr(importlib.util, "find_spec", found.get)
-    others = ("banded", "reference", "loop", "compiled loop", "attention", "copy", "product")
-    assert benchmark._available(device, dtype) == [*ours, *others]
 
 
 def test_bad_options_are_refused_before_any_measurement(tmp_path):

@@ -14,19 +14,6 @@ from conftest import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 SCRIPT = BENCHMARKS / "gpu_acceptance.py"
-LISTING = """
-        /*0000*/                   LDC R1, c[0x0][0x28] ;
-        /*0010*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;
-        /*0020*/                   HMMA.16816.F32.BF16 R8, R4, R6, R8 ;
-        /*0030*/                   LDGSTS.E.BYPASS.LTC128B.128 [R1], [R2] ;
-        /*0040*/               @P1 BRA 0x20 ;
-        /*0050*/                   STG.E.U16 desc[UR4][R2.64], R8 ;
-        /*0060*/                   STS.64 [R1], R8 ;
-        /*0070*/                   EXIT ;
-        /*0080*/                   BRA 0x10 ;
-        /*0090*/                   BRA 0x90;
-        /*00a0*/                   NOP ;
-"""
 
 
 @pytest.fixture
@@ -122,16 +109,6 @@ def test_page(acceptance):
     assert "Skipped: no --source." in page
 
 
-def test_results_of_pytest(acceptance):
-    printed = "..F\nFAILED tests/ops/test_a.py::test_b[c] - x\n1 failed, 27 passed in 3.1s\n"
-    assert acceptance.rows_of_pytest(None, printed) == [
-        {"tests": "failed", "number": "1"},
-        {"tests": "passed", "number": "27"},
-        {"tests": "tests/ops/test_a.py::test_b[c]", "number": "failed"},
-    ]
-    assert acceptance.rows_of_pytest(None, "") == []
-
-
 def test_bad_options_are_refused_before_any_step(acceptance, tmp_path, monkeypatch, capsys):
     missing = str(tmp_path / "absent")
     for options, message in (
@@ -161,27 +138,6 @@ def test_errors_of_mixers(load, wrong, expected):
     assert worst == pytest.approx(expected, abs=1e-5)
 
 
-def test_instructions_of_a_listing(load):
-    assembly = load("gpu_assembly")
-    counts = assembly.instructions(LISTING, rounds=3)
-    found = assembly.mix(counts)
-    assert found["loads"] == {128: 1 + 3} and found["stores"] == {16: 1}
-    assert found["tensor_cores"] == 3 and found["all"] == 2 + 3 * 3 + 5
-    gpu = assembly.GPUS["80"]._replace(multiprocessors=1, clock=1e6, memory_rate=1e6)
-    took = assembly.estimate(gpu, counts, warps=8, floor=5)
-    # four lines of 128 bytes a load of 128 bits, one of 16, two of 64
-    assert took == {"memory": 5.0, "issue": 16 * 8 / 4, "load_store": (4 * 4 + 1 + 2) * 8}
-
-
-@pytest.mark.parametrize(
-    "registers, shared_memory, warps, share",
-    [(32, 0, 4, 1.0), (255, 0, 4, 8 / 64), (64, 81_920, 4, 8 / 64), (16, 0, 1, 0.5)],
-)
-def test_occupancy(load, registers, shared_memory, warps, share):
-    gpu = load("gpu_assembly").GPUS["90"]
-    assert gpu.occupancy(registers, shared_memory, warps) == share
-
-
 def compiled_rows(file, options):
     script = BENCHMARKS / "compiled_kernels.py"
     run = subprocess.run(
@@ -206,7 +162,6 @@ def test_composite_attention_spills_nothing(tmp_path):
 
 @needs_triton
 @pytest.mark.slow
-@pytest.mark.ci
 def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
     options = "--operations convolution --capabilities 90 --kernel-sizes 3,16,31"
     rows = compiled_rows(tmp_path / "kernels.json", options)
@@ -222,7 +177,6 @@ def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_smoke(tmp_path):
     folder = tmp_path / "accepted"
     run = subprocess.run(

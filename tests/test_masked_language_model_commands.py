@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-from conftest import PLUGIN, hydra_train, train, validate
+from conftest import hydra_train, same_weights, slow_but, train, validate
 from fairseq import checkpoint_utils, options
 from fairseq_cli import preprocess as preprocess_command
 
@@ -70,12 +70,10 @@ def binarise(folder: Path, name: str, destination: Path, *extra) -> None:
     preprocess_command.main(parser.parse_args(list(map(str, arguments))))
 
 
-def same_weights(first, second) -> bool:
-    a, b = (torch.load(path)["model"] for path in (first, second))
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+MIXERS = ("dynamic_conv", "attention", "composite_attention", "tisa")
 
 
-@pytest.mark.parametrize("mixer", ["dynamic_conv", "attention", "composite_attention", "tisa"])
+@pytest.mark.parametrize("mixer", slow_but(MIXERS, "dynamic_conv", "composite_attention"))
 def test_pretrain_resume_validate_finetune(mixer, texts, tmp_path):
     model = ("--arch", f"{mixer}_bert_tiny", *SHRUNK, *ALL_AT_ONCE)
     if mixer == "dynamic_conv":
@@ -150,33 +148,23 @@ def test_pruning_when_loading(texts, tmp_path):
     assert torch.equal(layer.fc1.weight, state["encoder.sentence_encoder.layers.1.fc1.weight"])
 
 
+@pytest.mark.slow
 def test_hydra(texts, tmp_path):
     """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
-    shape = dict(zip(SHRUNK[::2], map(int, SHRUNK[1::2]), strict=True))
-    config = {
-        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
-        "task": {
-            "_name": "masked_lm",
-            "data": str(texts / "bin"),
-            "sample_break_mode": "eos",
-            "tokens_per_sample": 64,
-        },
-        "model": {
-            "_name": "dynamic_conv_bert_tiny",
-            "encoder_kernel_sizes": [3, 5],
-            "encoder_input_dim": 8,
-            "layernorm_embedding": False,
-            "activation_fn": "relu",
-            **{name[2:].replace("-", "_"): value for name, value in shape.items()},
-        },
-        "criterion": {"_name": "masked_lm"},
-        "optimizer": {"_name": "adam", "lr": [0.003]},
-        "lr_scheduler": {"_name": "fixed"},
-        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
-        # whole epochs: Python's end may abort when a thread of fairseq's still reads
-        "optimization": {"max_epoch": 1, "lr": [0.003]},
+    task = {"_name": "masked_lm", "data": str(texts / "bin"), "sample_break_mode": "eos"}
+    model = {
+        "_name": "dynamic_conv_bert_tiny",
+        "encoder_kernel_sizes": [3, 5],
+        "encoder_input_dim": 8,
+        "layernorm_embedding": False,
+        "activation_fn": "relu",
     }
-    hydra_train(config, tmp_path)
+    # whole epochs: Python's end may abort when a thread of fairseq's still reads
+    epoch = {"max_epoch": 1, "lr": [0.003]}
+    hydra_train(
+        *(tmp_path, {**task, "tokens_per_sample": 64}, model, "masked_lm", SHRUNK),
+        optimization=epoch,
+    )
     train(
         *(texts / "bin", tmp_path / "plain", *TASK, "--arch", "dynamic_conv_bert_tiny", *SHRUNK),
         *("--encoder-kernel-sizes", "3,5", "--encoder-input-dim", "8", "--max-update", "0"),

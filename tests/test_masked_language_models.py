@@ -130,12 +130,6 @@ def test_bert_base_has_as_many_parameters_as_its_shape_says():
     assert count(absolute[0]) - count(absolute[1]) == positions * narrow
 
 
-def test_alberts_table_of_absolute_positions():
-    """Wennberg and Henter 2021: 512 x 128."""
-    table = encoder(sized("attention_albert_base")).embed_positions
-    assert table.weight[table.padding_idx + 1 :].numel() == 65_536
-
-
 def no_positions(arch: str, **chosen) -> int:
     return count(sized(arch, no_token_positional_embeddings="true", **chosen))
 

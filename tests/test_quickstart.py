@@ -34,7 +34,6 @@ def assert_commands(output: Path, *names: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_learns_its_task(tmp_path):
     output = tmp_path / "new"
     bleu = re.search(r"BLEU\|(\S+) = (\d+\.\d)", tour(output))

@@ -1,6 +1,5 @@
 """``--task summarization`` through fairseq's own entry points."""
 
-import gzip
 import itertools
 import random
 import re
@@ -9,7 +8,16 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import PLUGIN, SHRUNK, command, generate, preprocess, train
+from conftest import (
+    PLUGIN,
+    SHRUNK,
+    command,
+    generate,
+    preprocess,
+    same_weights,
+    slow_but,
+    train,
+)
 from fairseq import checkpoint_utils, options, tasks
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.data import encoders
@@ -236,7 +244,7 @@ def test_blocker_is_the_definition(size):
                 assert blocked[row, token] == expected
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", slow_but(ARCHITECTURES, "dynamic"))
 def test_every_encoder_decoder_loses_no_sentence(name, articles, tmp_path, monkeypatch, capsys):
     """Sources and summaries beyond the model's positions, and a batch size multiple with which
     fairseq would drop five of 13."""
@@ -379,17 +387,16 @@ def test_eval_rouge_splits_sentences(tmp_path, split):
     assert sums["_rougeL_sum"] < 1
 
 
+@pytest.mark.slow
 def test_resume(articles, tmp_path):
     flags = (*TASK, *DYNAMIC, "--max-source-tokens", "12", *SHORT_ROUGE)
     train(articles, tmp_path / "whole", *flags, "--max-update", "6")
     train(articles, tmp_path / "resumed", *flags, "--max-update", "3")
     train(articles, tmp_path / "resumed", *flags, "--max-update", "6")
-    whole, resumed = (
-        torch.load(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "resumed")
-    )
-    for name, weight in whole["model"].items():
-        assert torch.equal(weight, resumed["model"][name])
-    assert whole["extra_state"]["val_loss"] == resumed["extra_state"]["val_loss"]
+    paths = [tmp_path / name / "checkpoint_last.pt" for name in ("whole", "resumed")]
+    assert same_weights(*paths)
+    whole, resumed = (torch.load(path)["extra_state"]["val_loss"] for path in paths)
+    assert whole == resumed
 
 
 def test_warns_of_sources_prepared_otherwise(articles, trained, caplog):
@@ -510,6 +517,7 @@ def test_missing_targets(articles, trained, tmp_path, monkeypatch):
         run(validate_command.cli_main, monkeypatch, data, *subset)
 
 
+@pytest.mark.slow
 def test_command_lines(articles, tmp_path):
     plugin = ("--user-dir", "fairseq_convattn", *TASK, "--cpu", "--num-workers", 0)
     trained = command(
@@ -526,29 +534,3 @@ def test_command_lines(articles, tmp_path):
     assert len(re.findall(r"^H-\d", generated.stdout, re.MULTILINE)) == 13
     assert re.search(r"ROUGE-1 F1 = .*ROUGE-Lsum F1 = .*\|version:", generated.stdout)
     assert "required-batch-size-multiple" not in generated.stderr
-
-
-@pytest.mark.slow
-def test_news_articles(shared, tmp_path):
-    """Real lengths: articles of up to 1,001 words, summaries of up to 479."""
-
-    def read(name):
-        with gzip.open(shared / "data" / "bbc" / f"{name}.gz", "rt", encoding="utf-8") as file:
-            return file.read().splitlines()
-
-    pairs = {
-        split: list(zip(read(f"{split}.source"), read(f"{split}.target"), strict=True))
-        for split in ("train", "valid", "test")
-    }
-    pairs["train"] = pairs["train"][:200]
-    threshold = ("--joined-dictionary", "--thresholdsrc", "3")
-    data = preprocess(pairs, tmp_path / "bbc", *threshold)
-    cut = (*TASK, "--max-source-tokens", "300", "--source-prefix", "News the")
-    batches = ("--max-tokens", "4000", "--max-update", "10", "--no-epoch-checkpoints")
-    positions = ("--max-target-positions", "256")
-    train(data, tmp_path, *cut, *DYNAMIC, *batches, *positions, *SHORT_ROUGE)
-    assert metrics.get_meter("valid", "_rouge_count").sum == 100
-    summaries = texts(generate(data, tmp_path / "checkpoint_last.pt", *cut, "--beam", "2"))
-    assert len(summaries) == 150
-    assert not any(repeated(words, 3) for words in summaries)
-    assert all(10 <= len(words) <= 200 for words in summaries)

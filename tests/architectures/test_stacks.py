@@ -53,7 +53,7 @@ def tokens(dictionary, *shape):
 
 @torch.no_grad()
 @pytest.mark.parametrize("mixers", MIXERS)
-@pytest.mark.parametrize("time", [1, 15, 40])
+@pytest.mark.parametrize("time", [1, 35])
 def test_decoding_by_token_gives_what_training_saw(mixers, time):
     net, dictionary = model(mixers)
     source, previous = tokens(dictionary, 3, 6), tokens(dictionary, 3, time)
@@ -150,12 +150,11 @@ def test_inputs_and_outputs_of_language_models(mixers, options):
 
 @torch.no_grad()
 @pytest.mark.parametrize("mixers", MIXERS)
-@pytest.mark.parametrize("time", [2, 40])
-def test_language_models_generate_what_training_saw(mixers, time):
+def test_language_models_generate_what_training_saw(mixers):
     net, dictionary = language_model(mixers)
-    previous, state = tokens(dictionary, 3, time), {}
+    previous, state = tokens(dictionary, 3, 35), {}
     whole, _ = net(previous)
-    for step in range(1, time + 1):
+    for step in range(1, 36):
         logits, _ = net.decoder(previous[:, :step], incremental_state=state)
         torch.testing.assert_close(logits[:, -1], whole[:, step - 1], rtol=0, atol=1e-5)
 

@@ -1,6 +1,7 @@
 """No option that a checkpoint brings runs code, whatever reads the checkpoint."""
 
 import dataclasses
+import itertools
 import shutil
 from argparse import Namespace
 from collections.abc import Iterator
@@ -218,8 +219,16 @@ def poisoned(good, folder, place: str, code: str):
     return folder / "evil.pt"
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("door", DOORS)
+QUICK = list(zip(DOORS, itertools.cycle(PLACES), strict=False))
+
+
+@pytest.mark.parametrize(
+    "door, place",
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in itertools.product(DOORS, PLACES)
+    ],
+)
 def test_through_every_door(good, data, tmp_path, monkeypatch, door, place):
     monkeypatch.chdir(tmp_path)
     path = poisoned(good, tmp_path, place, touch(tmp_path / "created"))

@@ -8,7 +8,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from conftest import SHRUNK, eval_lm, generate, train, validate
+from conftest import SHRUNK, eval_lm, generate, slow_but, train, validate
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
@@ -26,7 +26,7 @@ RECORDED = {
 }
 
 
-@pytest.fixture(scope="module", params=RECORDED)
+@pytest.fixture(scope="module", params=slow_but(RECORDED, "dynamic", "v062_light"))
 def recorded(request, shared, tmp_path_factory):
     """A folder of recorded outputs and the converted checkpoint that must give them."""
     folder = shared / "legacy" / request.param.partition("-")[0]
@@ -106,7 +106,7 @@ def test_recorded_log_probabilities_of_the_language_model(recorded_lm):
         assert_recorded(sentence, score)
 
 
-@pytest.mark.parametrize("batch_size", ["1", "7", "100"])
+@pytest.mark.parametrize("batch_size", slow_but(["1", "7", "100"], "7"))
 def test_recorded_perplexity_of_the_language_model(recorded_lm, batch_size):
     """1,452 tokens: 3.6296 nats by sentence, 4.0535 in blocks of 64."""
     folder, checkpoint = recorded_lm
@@ -177,20 +177,25 @@ def lightconv(arch="lightconv", later=False, half=False, **options):
 
 CONFIGURATIONS = {
     "GLU": {},
-    "no GLU": {"encoder_glu": False, "decoder_glu": False},
-    "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
-    "shared embeddings": {"share_all_embeddings": True},
-    "shared output embeddings": {"share_decoder_input_output_embed": True},
+    "no GLU, pre-norm": {
+        **{"encoder_glu": False, "decoder_glu": False},
+        **{"encoder_normalize_before": True, "decoder_normalize_before": True},
+    },
+    "shared embeddings, learned positions": {
+        **{"share_all_embeddings": True},
+        **{"encoder_learned_pos": True, "decoder_learned_pos": True},
+    },
+    "shared output embeddings, no positions": {
+        **{"share_decoder_input_output_embed": True, "no_token_positional_embeddings": True},
+    },
     "other widths": {"encoder_conv_dim": 8, "decoder_conv_dim": 32, "decoder_output_dim": 12},
-    "no softmax": {"weight_softmax": False},
-    "learned positions": {"encoder_learned_pos": True, "decoder_learned_pos": True},
-    "no positions": {"no_token_positional_embeddings": True},
+    "no softmax, later names": {"weight_softmax": False, "later": True},
     "adaptive softmax": {"adaptive_softmax_cutoff": "[10, 20]"},
     "adaptive softmax, shared": {"adaptive_softmax_cutoff": "10,20", "share_all_embeddings": True},
-    "dynamic encoder": {"encoder_conv_type": "dynamic", "decoder_conv_type": "lightweight"},
+    "dynamic encoder, half precision": {
+        **{"encoder_conv_type": "dynamic", "decoder_conv_type": "lightweight", "half": True},
+    },
     "big": {"arch": "lightconv_wmt_en_de_big", "decoder_embed_dim": 16, "decoder_ffn_embed_dim": 8},
-    "later names": {"later": True},
-    "half precision": {"half": True},
 }
 
 
@@ -276,14 +281,14 @@ _ADAPTIVE = {
 LANGUAGE_MODELS = {
     "dynamic": {},
     "lightweight": {"decoder_conv_type": "lightweight", "decoder_glu": False},
-    "shared": {"share_decoder_input_output_embed": True},
+    "shared, learned positions": {
+        **{"share_decoder_input_output_embed": True, "decoder_learned_pos": True},
+    },
     "other widths": {"decoder_input_dim": 8, "decoder_output_dim": 12, "decoder_conv_dim": 32},
     "adaptive": _ADAPTIVE,
     "adaptive, tied": {**_ADAPTIVE, "tie_adaptive_weights": True, "tie_adaptive_proj": True},
-    "adaptive softmax": {"adaptive_softmax_cutoff": "10"},
     "adaptive softmax with a cut-off at the end": {"adaptive_softmax_cutoff": "10,30"},
     "characters": {"character_embeddings": True},
-    "learned positions": {"decoder_learned_pos": True},
     "big": {"arch": "lightconv_lm_gbw"},
     "later names": {"later": True},
 }

@@ -54,12 +54,10 @@ CALLS = {
 PLACES = {
     "top": lambda evil: checkpoint(surprise=evil),
     "model": lambda evil: checkpoint(model={"w": torch.ones(2), "v": evil}),
-    "cfg": lambda evil: checkpoint(cfg={"model": {"_name": evil}}),
     "args": lambda evil: checkpoint(args=Namespace(arch="lightconv", data=evil)),
     "omegaconf": lambda evil: checkpoint(
         cfg=OmegaConf.create({"model": evil}, flags={"allow_objects": True})
     ),
-    "extra_state": lambda evil: checkpoint(extra_state={"meter": [evil]}),
 }
 READERS = {
     "read": read_checkpoint,
@@ -86,7 +84,8 @@ def test_the_calls_would_run_if_they_were_loaded(tmp_path, call):
 @pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}])
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
-    ("call", "place"), [*((c, "top") for c in CALLS), *(("mkdir", p) for p in PLACES if p != "top")]
+    ("call", "place"),
+    [("system", "top"), ("exec", "model"), ("open", "args"), ("mkdir", "omegaconf")],
 )
 def test_no_call_is_run(tmp_path, call, place, reader, options):
     path = save(tmp_path, PLACES[place](CALLS[call](tmp_path / "created")), **options)
@@ -161,7 +160,7 @@ def test_nobody_is_advised_to_load_unsafely(tmp_path, kind):
     assert "False" not in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0.5, 0.999])
 @pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}])
 def test_a_truncated_checkpoint_is_refused(tmp_path, share, options):
     path = save(tmp_path, checkpoint(), **options)
@@ -233,7 +232,7 @@ def laughing(directory: Path) -> Path:
         (laughing, "too many values"),
     ],
 )
-@pytest.mark.parametrize("reader", ["read", "average", "fairseq"])
+@pytest.mark.parametrize("reader", ["read", "fairseq"])
 def test_what_would_expand_without_bound_is_refused(tmp_path, bomb, reason, reader):
     path = bomb(tmp_path)
     with pytest.raises(CheckpointError, match=reason) as caught:
@@ -242,7 +241,7 @@ def test_what_would_expand_without_bound_is_refused(tmp_path, bomb, reason, read
 
 
 @pytest.mark.reliability
-@pytest.mark.parametrize("reader", ["read", "average", "fairseq"])
+@pytest.mark.parametrize("reader", ["read", "fairseq"])
 def test_a_flipped_bit_is_seen(tmp_path, reader):
     state = checkpoint(model={"w": torch.rand(500)})
     path = save(tmp_path, state)
@@ -257,7 +256,7 @@ def test_any_damage_of_the_archive_is_named(tmp_path):
     """Other errors than zipfile's own: names that are no text, places before the file's begin."""
     content = save(tmp_path, checkpoint()).read_bytes()
     numbers, path = random.Random(1), tmp_path / "damaged.pt"
-    for _ in range(500):
+    for _ in range(200):
         damaged = bytearray(content)
         for _ in range(4):
             damaged[numbers.randrange(len(content) - 1000, len(content))] = numbers.randrange(256)
@@ -267,7 +266,7 @@ def test_any_damage_of_the_archive_is_named(tmp_path):
 
 
 @pytest.mark.reliability
-@pytest.mark.parametrize("reader", ["read", "average", "fairseq"])
+@pytest.mark.parametrize("reader", ["read", "fairseq"])
 def test_weights_that_were_changed_after_writing_are_seen(tmp_path, reader):
     write_checkpoint(checkpoint(), tmp_path / "written.pt")
     READERS["read"](tmp_path / "written.pt")
@@ -280,9 +279,15 @@ def test_weights_that_were_changed_after_writing_are_seen(tmp_path, reader):
 
 
 @pytest.mark.reliability
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize("reader", ["read", "average", "fairseq"])
+@pytest.mark.parametrize("reader", ["read", "fairseq"])
+@pytest.mark.parametrize(
+    "value, dtype",
+    [
+        (float("nan"), torch.float32),
+        (float("inf"), torch.float16),
+        (-float("inf"), torch.float32),
+    ],
+)
 def test_weights_that_are_not_finite_are_named(tmp_path, value, dtype, reader):
     weights = torch.tensor([1.0, value, 3.0], dtype=dtype)
     path = save(tmp_path, checkpoint(model={"fine": torch.full((9,), 6e4).to(dtype), "w": weights}))

@@ -73,12 +73,6 @@ def check_three_evaluations(**options):
     torch.testing.assert_close(y, whole[4:, order], rtol=0, atol=1e-5)
 
 
-def test_pairs_of_parts_are_complete():
-    for a, b in itertools.combinations(range(4), 2):
-        pairs = {(parts[a], parts[b]) for parts in PAIRS_OF_PARTS}
-        assert pairs == set(itertools.product(PARTS[a], PARTS[b]))
-
-
 @pytest.mark.parametrize("beyond", BEYOND)
 @pytest.mark.parametrize("terms", PAIRS, ids=",".join)
 def test_terms_decode_what_training_saw(terms, beyond):

@@ -102,7 +102,8 @@ def test_weights_of_every_head_are_fairseqs():
 
 
 @torch.no_grad()
-def test_a_beam_size_of_before_is_not_used_for_other_sentences():
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_beam_size_of_before_is_not_used_for_other_sentences(padded):
     _, module = pair()
     module.eval()
     results = []
@@ -111,11 +112,11 @@ def test_a_beam_size_of_before_is_not_used_for_other_sentences():
         torch.manual_seed(3)
         query, source, padding = inputs(1)
         state, outputs = {}, []
-        options = {"key_padding_mask": padding, "static_kv": True, "incremental_state": state}
+        options = {"static_kv": True, "incremental_state": state}
         for order in ([0, 1, 2], [0, 2], [1, 0]):
             module.reorder_incremental_state(state, torch.tensor(order))
             query, source = query[:, : len(order)], source[:, : len(order)]
-            options["key_padding_mask"] = padding[: len(order)]
+            options["key_padding_mask"] = padding[: len(order)] if padded else None
             outputs.append(module(query, source, source, **options)[0])
         results.append(outputs)
     for expected, actual in zip(*results, strict=True):

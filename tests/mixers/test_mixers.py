@@ -1,5 +1,7 @@
 """One definition, three executions; padding; beam search; fairseq's own modules."""
 
+import itertools
+
 import pytest
 import torch
 from fairseq.modules import MultiheadAttention
@@ -11,7 +13,7 @@ from fairseq_convattn.ops import TAP_NORMALIZATIONS
 from fairseq_convattn.ops.attention import TERMS
 
 WIDTH, HEADS, BATCH = 12, 3, 2
-LENGTHS = [1, 2, 3, 4, 5, 30, 31, 32, 63]
+LENGTHS = [1, 2, 5, 33]
 VARIANTS = {
     "lightweight": {},
     "lightweight-no-glu": {"glu": False},
@@ -66,8 +68,11 @@ def in_chunks(module, x, sizes, padding_mask=None):
     return torch.cat(pieces)
 
 
-@pytest.mark.parametrize("kernel_size", [1, 3, 4, 31])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant, kernel_size",
+    [*((variant, 4) for variant in VARIANTS),
+     *itertools.product(("lightweight", "dynamic-renorm"), (1, 3, 31))],
+)  # fmt: skip
 def test_whole_step_by_step_and_chunked_agree(variant, kernel_size):
     module = mixer(variant, causal=True, kernel_size=kernel_size)
     for time in LENGTHS:
@@ -85,7 +90,7 @@ def test_a_sentence_does_not_see_its_padding(variant, causal, left):
     module = mixer(variant, causal, kernel_size=5)
     sentence = torch.randn(7, 1, WIDTH)
     alone = run(module, sentence)
-    for padding in (1, 3, 40):
+    for padding in (1, 7):
         x = torch.full((7 + padding, 2, WIDTH), 1e3)
         mask = torch.zeros(2, 7 + padding, dtype=torch.bool)
         here = slice(padding, None) if left else slice(7)

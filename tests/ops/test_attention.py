@@ -15,7 +15,9 @@ from fairseq_convattn.ops.native import is_built, use_instructions
 
 HEADS, WIDTH, SPAN = 2, 4, 2
 SUBSETS = [c for n in range(1, len(TERMS) + 1) for c in itertools.combinations(TERMS, n)]
-SLOW = [pytest.param(c, marks=pytest.mark.slow if 2 < len(c) < 9 else ()) for c in SUBSETS]
+SLOW = [
+    pytest.param(c, marks=pytest.mark.slow if 2 < len(c) < len(TERMS) else ()) for c in SUBSETS
+]
 LENGTHS = [(1, 1), (2, 2), (3, 9), (1, 6), (13, 13)]
 IMPLEMENTATIONS = ["reference", "blocked"]
 needs_kernels = pytest.mark.skipif(
@@ -97,7 +99,8 @@ def paddings(keys):
 @pytest.mark.parametrize("terms", SLOW, ids=",".join)
 def test_blocks_give_what_the_reference_gives(small_blocks, terms, causal):
     torch.manual_seed(len(terms))
-    for beyond, padding_mask in itertools.product(BEYOND, paddings(9)[1:]):
+    _, ends, everywhere = paddings(9)
+    for beyond, padding_mask in zip(BEYOND, (everywhere, ends, everywhere), strict=True):
         compare(
             inputs(9, 9),
             parameters(terms, causal),
@@ -107,20 +110,16 @@ def test_blocks_give_what_the_reference_gives(small_blocks, terms, causal):
         )
 
 
-@pytest.mark.parametrize("heads", [1, HEADS])
 @pytest.mark.parametrize("queries, keys", LENGTHS)
 @pytest.mark.parametrize("causal", [False, True])
-def test_blocks_at_every_length(small_blocks, causal, queries, keys, heads):
+def test_blocks_at_every_length(small_blocks, causal, queries, keys):
     torch.manual_seed(1)
-    for terms, beyond in itertools.product([("content", "query"), ("key",), tuple(TERMS)], BEYOND):
-        for padding_mask in paddings(keys):
-            compare(
-                inputs(queries, keys),
-                parameters(terms, causal, heads),
-                beyond,
-                causal=causal,
-                padding_mask=padding_mask,
-            )
+    subsets = [("content", "query"), ("key",), tuple(TERMS)]
+    for i, (beyond, padding_mask) in enumerate(itertools.product(BEYOND, paddings(keys))):
+        for j, terms in enumerate(subsets):
+            heads = (1, HEADS)[(i + j) % 2]  # of the tables
+            options = {"causal": causal, "padding_mask": padding_mask}
+            compare(inputs(queries, keys), parameters(terms, causal, heads), beyond, **options)
 
 
 @pytest.mark.parametrize("sentences, heads", [(5, 1), (1, 7), (3, 4)])
@@ -201,7 +200,8 @@ def test_inputs_of_any_stride():
 @pytest.mark.parametrize("term", TERMS)
 @pytest.mark.parametrize("beyond", BEYOND)
 @pytest.mark.parametrize("causal", [False, True])
-def test_gradients(small_blocks, impl, term, beyond, causal):
+def test_gradients(small_blocks, term, beyond, causal):
+    """Of blocks, which the reference's are compared with."""
     torch.manual_seed(3)
     terms = parameters(dict.fromkeys(("content", term)), causal)
     qkv = inputs(5, 6, batch=1)
@@ -209,9 +209,9 @@ def test_gradients(small_blocks, impl, term, beyond, causal):
     def function(*arguments):
         rest = iter(arguments[3:])
         rebuilt = converted(terms, lambda _: next(rest))
-        return run(arguments[:3], rebuilt, beyond, causal=causal, impl=impl)
+        return run(arguments[:3], rebuilt, beyond, causal=causal, impl="blocked")
 
-    assert gradcheck(function, (*qkv, *tensors(terms)))
+    assert gradcheck(function, (*qkv, *tensors(terms)), fast_mode=True)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_padding_gives_zeros_where_nothing_is_seen(impl):
 def test_dropout_drops_the_same_weights_forward_and_backward(small_blocks, impl):
     torch.manual_seed(4)
     terms = parameters(("content", "fixed", "query"), True)
-    qkv = inputs(9, 9, batch=2)
+    qkv = inputs(5, 9, batch=1)
 
     def dropped(*arguments):
         torch.manual_seed(5)
@@ -388,13 +388,12 @@ def test_dropout_keeps_the_mean(impl):
     assert y.std(0).min() > 0.01
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_long_and_in_any_precision(impl, dtype):
-    """Tables extrapolate and no squared distance overflows."""
+    """Tables extrapolate and no squared distance overflows, as 600^2 would in float16."""
     torch.manual_seed(7)
-    qkv = [random(1, HEADS, 2048, WIDTH, dtype=dtype) for _ in range(3)]
-    everything = ((tuple(TERMS), "zero"),) if impl == "blocked" else ()
-    for terms, beyond in ((("content", "tisa"), "clip"), *everything):
+    qkv = [random(1, HEADS, 600, WIDTH, dtype=dtype) for _ in range(3)]
+    for terms, beyond in ((("content", "tisa"), "clip"), (tuple(TERMS), "zero")):
         made = parameters(terms, True, dtype=dtype)
         y, *grads = with_gradients(qkv, made, beyond, causal=True, impl=impl)
         assert y.dtype == dtype

@@ -12,7 +12,6 @@ pytest.importorskip("subword_nmt")
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_prepares_trains_and_translates(scripts, shared, tmp_path):
     prepare = functools.partial(scripts.prepare, "multi30k")
     folder = tmp_path / "multi30k"

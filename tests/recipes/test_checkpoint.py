@@ -92,7 +92,6 @@ def test_published_checkpoints_are_converted(shared, tmp_path, capsys, file, mix
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_a_published_checkpoint_is_scored(shared, tmp_path, capsys):
     folder = shared / "legacy" / "light"
     arguments = ["--checkpoint", str(folder / "checkpoint_last.as_written.pt")]

@@ -444,6 +444,7 @@ def test_options_that_do_not_go_together(score, texts, arguments, message):
     assert result.status == 2 and message in result.err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_fairseq_generate_and_the_script_as_typed(data, tmp_path):
     """A trained model, scored by fairseq-generate: the figures of rouge-score on the T- and
     D- lines that it printed, and of the script on its output."""
