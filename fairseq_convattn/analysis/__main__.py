@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..checkpoints.files import CheckpointError, require_new
-from ..report.outputs import appearing, missing_modules, whole_number
+from ..outputs import appearing, missing_modules, whole_number
 from .checkpoint import Contents
 from .report import analyse, markdown
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..outputs import appearing
 from . import ReportError
 from .markdown import Table, cell_code, raw_table, text
-from .outputs import appearing
 from .runs import Run, machine, read_json, read_run
 from .tables import MISSING, duration, signed
 

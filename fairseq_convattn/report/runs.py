@@ -3,22 +3,22 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..run_records import Settings, recorded_settings, settings
 from ..scoring.generated import ScoringError, Texts, read_texts
 from . import ReportError
 from .train_log import TrainLog, read_train_log
 
-Options = Mapping[str, str | None]
-"""Options of a command by name; None has a flag that takes no value."""
-
 _DECODING = re.compile(r"Translated ([\d,]+) sentences .*\(([\d.]+) sentences/s")
 _GENERATED = "generated.*.txt"
-# of fairseq-train's options, those that say where and how much it writes
-_NOT_OF_THE_EXPERIMENT = ("--seed", "--save-dir", "--user-dir", "--log-format", "--log-interval")
+# of a training's settings, those that say where and how much it writes
+_NOT_OF_THE_EXPERIMENT = (
+    *("command", "--seed", "--save-dir", "--user-dir", "--log-format", "--log-interval"),
+)
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Run:
     folder: Path
     content: Mapping[str, Any]
     stages: Mapping[str, Mapping[str, Any]]
-    training: Options
+    training: Settings
     given: Sequence[str]
     log: TrainLog
     sentences_per_second: float | None
     generated: Mapping[str, Texts]
-    scorings: Mapping[str, Sequence[Options]]
+    scorings: Mapping[str, Sequence[Settings]]
 
     @property
     def title(self) -> str:
@@ -76,7 +76,7 @@ class Run:
         scorings = self.scorings.get(subset)
         return Path(scorings[0]["--reference"]) if scorings else None
 
-    def tokenised(self, subset: str) -> Options | None:
+    def tokenised(self, subset: str) -> Settings | None:
         """How BLEU of a test set's tokens was computed; None where it was not."""
         scorings = self.scorings.get(subset, ())
         return next((found for found in scorings if found.get("--tokenize") == "none"), None)
@@ -110,7 +110,9 @@ def read_run(folder: Path) -> Run:
     content = read_json(results) if results.is_file() else {}
     found = {path.stem: read_json(path) for path in folder.glob("stages/*.json")}
     stages = dict(sorted(found.items(), key=lambda item: item[1].get("finished") or ""))
-    training = _training(folder, stages)
+    begun = folder / "stages" / "train.begun"
+    record = stages.get("train") or (read_json(begun) if begun.is_file() else {})
+    training = next(iter(recorded_settings(record)), {})
     return Run(
         folder=folder,
         content=content,
@@ -146,44 +148,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def options(words: Sequence[str]) -> dict[str, str | None]:
-    """The options of a command; of one that is given twice, the last value."""
-    found: dict[str, str | None] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            found[name] = value if equals else None
-        elif name:
-            found[name] = word if found[name] is None else f"{found[name]} {word}"
-    return found
-
-
 def given_options(command: str) -> list[str]:
     """The names of the options that the user gave to fairseq-train, after ``--``."""
     words = shlex.split(command)
-    return list(options(words[words.index("--") + 1 :])) if "--" in words else []
-
-
-def _training(folder: Path, stages: Mapping[str, Any]) -> dict[str, str | None]:
-    """fairseq-train's options, before and after it is done."""
-    begun = folder / "stages" / "train.begun"
-    record = stages.get("train") or (read_json(begun) if begun.is_file() else {})
-    return next(_commands(record), {})
-
-
-def _commands(record: Mapping[str, Any]) -> Iterator[dict[str, str | None]]:
-    """The options of a stage's commands but for those that depend on the devices.
-
-    Older records have lines of a shell alone.
-    """
-    if "settings" in record:
-        for settings in record["settings"]:
-            words, further = (shlex.split(settings.get(name, "")) for name in ("command", "--"))
-            named = {k: v for k, v in settings.items() if k.startswith("--") and k != "--"}
-            yield {**options(words), **named, **options(further)}
-    else:
-        yield from (options(shlex.split(line)) for line in record.get("essence", ()))
+    return list(settings(words[words.index("--") + 1 :])) if "--" in words else []
 
 
 def _decoding_speed(log: Path) -> float | None:
@@ -196,10 +164,10 @@ def _decoding_speed(log: Path) -> float | None:
     return sum(count for count, _ in counts) / seconds if seconds else None
 
 
-def _scorings(score: Mapping[str, Any]) -> dict[str, list[Options]]:
+def _scorings(score: Mapping[str, Any]) -> dict[str, list[Settings]]:
     """Of the commands that have a reference, by fairseq's name of the test set."""
-    found: dict[str, list[Options]] = {}
-    for scoring in _commands(score):
+    found: dict[str, list[Settings]] = {}
+    for scoring in recorded_settings(score):
         hypothesis = Path(scoring.get("--hypothesis") or "")
         if scoring.get("--reference") and hypothesis.match(_GENERATED):
             found.setdefault(_subset(hypothesis), []).append(scoring)

@@ -140,7 +140,7 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, c
     ended(1)
     main(arguments)
     assert "training is at update 7,999 and has not ended; start it" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="was run with other options .without -- --dropout 0.9"):
+    with pytest.raises(SystemExit, match="was run with other options .--dropout 0.3, not 0.9"):
         main([*arguments, "--", "--dropout", "0.9"])
     ended(0)
     main(arguments)
@@ -176,7 +176,7 @@ def test_other_options_are_refused_once_there_is_a_checkpoint(tmp_path):
     runner.begin(stages[1])
     (output / "checkpoints").mkdir()
     (output / "checkpoints" / "checkpoint1.pt").touch()
-    with pytest.raises(SystemExit, match="was run with other options .without -- --dropout 0.9"):
+    with pytest.raises(SystemExit, match="was run with other options .--dropout 0.3, not 0.9"):
         main(other)
 
 

@@ -167,7 +167,7 @@ def test_what_only_another_stage_needs_is_not_asked_for(monkeypatch, tmp_path):
         "importlib.util.find_spec", lambda name: None if name == "jieba" else found(name)
     )
     for stage, error in (
-        ("prepare", "jieba not installed: pip install jieba"),
+        ("prepare", "a stage needs jieba: pip install jieba"),
         ("score", "the stage prepare has to be done first"),
     ):
         with pytest.raises(SystemExit, match=error):

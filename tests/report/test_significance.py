@@ -13,11 +13,11 @@ from run_folders import Page, generated, write_run
 from sacrebleu import BLEU
 
 from fairseq_convattn.recipes.command import Command, Stage
-from fairseq_convattn.recipes.record import write_json
 from fairseq_convattn.recipes.runner import Runner
 from fairseq_convattn.report.__main__ import main
 from fairseq_convattn.report.systems import Section, read_sections
 from fairseq_convattn.report.tables import MISSING, significance_signatures, significance_table
+from fairseq_convattn.run_records import write_json
 from fairseq_convattn.scoring.conventions import split_compounds
 
 WORDS = "ein Mann fährt Rad well-known auf the-grass , und X-Y schläft .".split()
