@@ -1,9 +1,7 @@
-#!/usr/bin/env bash
-# The nine tasks of GLUE, ready for fairseq-train --task sentence_prediction.
+
 set -euo pipefail
-scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=scripts/prepare_common.sh
-source "$scripts/prepare_common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
@@ -30,19 +28,11 @@ END
   shared_options data/glue
 }
 
-show_help "$@"
 all=CoLA,SST-2,MRPC,STS-B,QQP,MNLI,QNLI,RTE,WNLI
-pieces="" dictionary="" chosen=$all target=data/glue others=()
-while [ $# -gt 0 ]; do
-  case "$1" in
-    --sentencepiece) pieces=${2:?--sentencepiece needs a file}; shift 2 ;;
-    --dictionary) dictionary=${2:?--dictionary needs a file}; shift 2 ;;
-    --tasks) chosen=${2:?--tasks needs names}; shift 2 ;;
-    --download-rest) download_rest=yes; shift ;;
-    --output) target=${2:?--output needs a folder}; others+=("$1" "$2"); shift 2 ;;
-    *) others+=("$1"); shift ;;
-  esac
-done
+options+=([--sentencepiece]=pieces [--dictionary]=dictionary [--tasks]=chosen)
+flags[--download-rest]=download_rest
+chosen=$all
+parse_options "$@"
 
 address=https://dl.fbaipublicfiles.com/glue/data
 mrpc_address=https://dl.fbaipublicfiles.com/senteval/senteval_data
@@ -64,8 +54,8 @@ declare -A sums=( # as in datasets/glue/dataset_infos.json of Hugging Face's dat
 )
 
 tasks=()
-IFS=, read -ra names <<<"$chosen,"
-for task in "${names[@]}"; do
+IFS=, read -ra given <<<"$chosen,"
+for task in "${given[@]}"; do
   case ",$all," in *",$task,"*) ;; *) die "--tasks: '$task' is none of $all" ;; esac
   case " ${tasks[*]} " in *" $task "*) ;; *) tasks+=("$task") ;; esac
 done
@@ -84,18 +74,19 @@ settings() {
   sha256sum <"$dictionary"
 }
 
-for folder in "${target%/}" "${target%/}.preparing"; do
+output=${output:-data/glue} subfolder=glue
+for folder in "${output%/}" "${output%/}.preparing"; do
   [ -f "$folder/tsv/settings" ] || continue
   require_model
   settings | cmp -s - "$folder/tsv/settings" ||
     die "$folder has other tasks or is for another model; remove it or choose another folder with --output"
 done
 
-subfolder=glue
-read_options data/glue "${others[@]}"
+note="a folder for each task"
+choose_output data/glue
 require_model
 require_tools python awk
-python -c "import sentencepiece" 2>/dev/null || die "sentencepiece is not installed (pip install sentencepiece)"
+require_modules sentencepiece
 
 # files TASK: those of its training and dev sets
 files() { case "$1" in MNLI) echo train dev_matched dev_mismatched ;; *) echo train dev ;; esac; }
@@ -202,6 +193,4 @@ write_bin() {
 
 stage tsv write_tsv
 stage bin write_bin
-rm -rf "$work/download"
 finish
-echo "ready: $output/bin, with a folder for each task"
