@@ -84,9 +84,7 @@ def folder(tmp_path_factory) -> Path:
     sentences = miniature_sentences(rows)
     model, dictionary = write_pretrained(folder, sentences, size=90)
     pieces = Pieces(model, dictionary)
-    binarise(
-        *(("SST-2", *PAIRS), folder / "tsv", folder / "bin", pieces, lambda _: None, lambda _: None)
-    )
+    binarise(("SST-2", *PAIRS), folder / "tsv", folder / "bin", pieces, sample=True)
     encoded = (" ".join(pieces.processor.encode(s, out_type=str)) for s in sentences)
     (folder / "pieces").write_text("".join(f"{line}\n" for line in encoded), encoding="utf-8")
     arguments = ["--only-source", "--srcdict", str(dictionary), "--destdir", str(folder / "lm")]

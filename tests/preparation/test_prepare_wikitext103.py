@@ -160,14 +160,6 @@ def test_a_sample_is_shown_to_be_one_and_is_not_continued_as_the_release(
     assert_refused(scripts.prepare(*arguments, "--sample"), "out is the whole release; remove it")
 
 
-def test_corrupted_archive(scripts, wikitext, tmp_path):
-    archive = tmp_path / "source" / WIKITEXT
-    archive.write_bytes(archive.read_bytes()[:-100])
-    arguments = ("--source", archive.parent, "--output", tmp_path / "out", "--sample")
-    assert_refused(scripts.prepare("wikitext103", *arguments), f"{archive} cannot be unpacked")
-    assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
-
-
 def test_two_runs_do_not_share_a_folder(scripts, wikitext, tmp_path):
     (tmp_path / "out.preparing").mkdir()
     with open(tmp_path / "out.preparing" / "lock", "w") as lock:

@@ -166,26 +166,6 @@ def test_a_run_that_was_interrupted_continues(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("recipe", "corpus", "first"),
-    [
-        ("iwslt14_de_en_low", "iwslt14", "test BLEU"),
-        ("wikitext2", "wikitext-2", "test perplexity"),
-        pytest.param("samsum", "samsum", "test rouge1", marks=pytest.mark.ci),
-    ],
-)
-def test_small_corpora_are_prepared_from_local_copies(
-    shared, capsys, tmp_path, recipe, corpus, first
-):
-    require_modules(recipe)
-    output = tmp_path / "run"
-    smoke(capsys, recipe, "--source", shared / "data" / corpus, "--output", output)
-    results = json.loads((output / "results.json").read_text(encoding="utf-8"))
-    assert results["scores"][0]["name"] == first
-    assert len({score["signature"] for score in results["scores"]}) == 2
-
-
-@pytest.mark.slow
 @pytest.mark.ci
 def test_a_local_copy_of_the_corpus(shared, capsys, tmp_path):
     require_modules("multi30k")

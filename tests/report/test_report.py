@@ -69,12 +69,6 @@ def test_the_most_memory_of_a_gpu_that_was_not_free_is_shown(tmp_path):
     assert cost_table(section).rows[0][6] == "40.2 GiB, GPU"
 
 
-def test_precision_is_that_of_the_log():
-    for option, precision in (("none", "float32"), ("bf16", "bfloat16"), ("fp16", "float16")):
-        line = f"{START}fairseq_cli.train | {{'common': {{'seed': 1, '{option}': True}}}}"
-        assert parse_train_log([line]).precision == precision
-
-
 def test_a_training_that_was_taken_up_again_counts_once():
     first = [inner(100, 8), inner(200, 7), valid(200, 60), inner(300, 6), inner(400, 5)]
     second = [inner(250, 6.5), inner(300, 6.5), valid(300, 50)]
