@@ -60,6 +60,11 @@ class Stage:
         return [command.line() for command in self.commands]
 
 
+def options(line: str) -> Options:
+    """Options as they are typed."""
+    return settings(shlex.split(line))
+
+
 def arguments(options: Options) -> list[str]:
     """``--name value`` for each option."""
     return [part for name, value in options.items() for part in (name, value) if part is not None]

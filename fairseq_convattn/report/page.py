@@ -12,7 +12,6 @@ from . import tables
 from .charts import COLOURS, learning_curves
 from .runs import Run
 from .samples import samples
-from .significance import EXPLANATION
 from .systems import Section
 
 _HERE = Path(__file__).parent
@@ -33,7 +32,6 @@ def page(sections: Sequence[Section], count: int) -> str:
         heading=titles[0] if len(titles) == 1 else f"{len(titles)} recipes",
         sections=sections,
         colours=COLOURS,
-        explanation=EXPLANATION,
         version=__version__,
         tables=tables,
         learning_curves=learning_curves,
