@@ -7,13 +7,15 @@
 # where the last one stopped.
 
 scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# the variable of every option, which a script may add to: with a value, and without
+# the variables of options, to which a script may add its own with their defaults: of those with a
+# value, and of those without, which are empty or "yes"
 declare -A options=([--source]=source_dir [--mirror]=mirror [--output]=output)
 declare -A flags=([--sample]=sample)
-languages=()                  # source and target; none for a corpus of one language
-splits=(train valid test)     # of a script that checks what it binarised
-declare -A names=()           # of their files, where they are not these
-note=""                       # what is to be known of the data when they are ready
+source_dir="" mirror="" output="" sample="" download_rest=""
+languages=()              # source and target; none for a corpus of one language
+splits=(train valid test) # what binarise looks for, in files of these names or of other ones
+declare -A names=()
+note=""                   # what is to be known of the data when they are ready
 
 die() { echo "error: $*" >&2; exit 1; }
 
@@ -29,11 +31,8 @@ A run that was interrupted continues when it is repeated, with what is in DIR.pr
 END
 }
 
-# parse_options ARGUMENTS...: sets the variables of options and flags, empty if they are not given
-# and the script has no default for them
+# parse_options ARGUMENTS...: sets the variables of options and flags
 parse_options() {
-  local name
-  for name in "${options[@]}" "${flags[@]}"; do declare -g "$name=${!name:-}"; done
   case " $* " in *" --help "* | *" -h "*) usage; exit 0 ;; esac
   while [ $# -gt 0 ]; do
     if [ -n "${flags[${1:--}]:-}" ]; then
@@ -189,7 +188,7 @@ obtain_from() {
   local address=$2 folder=$work/download
   [ -z "$mirror" ] || address=$mirror/$1
   [ -n "$3" ] || folder=$release
-  if [ -n "$source_dir" ] && { [ -z "${download_rest:-}" ] || in_source "$1" >/dev/null; }; then
+  if [ -n "$source_dir" ] && { [ -z "$download_rest" ] || in_source "$1" >/dev/null; }; then
     obtained=$(in_source "$1") || die "no $1 in $source_dir"
     has_sum "$obtained" "$3" || differs "$obtained does not have the release's $(kind_of_sum "$3") $3"
     return

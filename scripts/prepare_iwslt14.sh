@@ -24,6 +24,7 @@ END
 }
 
 flags[--low]=low
+low=""
 parse_options "$@"
 choose_output "data/iwslt14${low:+_low}"
 [ -z "$low" ] || [ -n "$source_dir" ] || die "--source DIR is needed: nobody offers the low-resource set for download"
