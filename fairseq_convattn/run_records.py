@@ -1,11 +1,12 @@
-"""What runs of recipes and of fine-tuning note down: JSON, digests, versions, differences."""
+"""What runs of recipes and of fine-tuning note down: JSON, digests, versions, settings."""
 
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,20 +42,44 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """The first setting that differs, in words; None if none does.
+Settings = Mapping[str, str | None]
+"""Options of a command by name; None has a flag that takes no value."""
 
-    A value of None is that of an option that takes no value.
-    """
+
+def settings(words: Sequence[str]) -> dict[str, str | None]:
+    """A command's options, of one that is given twice the last value, and as ``command`` the words
+    before them."""
+    found: dict[str, str | None] = {}
+    name, command = "", []
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            found[name] = value if equals else None
+        elif name:
+            found[name] = word if found[name] is None else f"{found[name]} {word}"
+        else:
+            command.append(word)
+    return {"command": shlex.join(command), **found} if command else found
+
+
+def recorded_settings(record: Mapping[str, Any]) -> list[Settings]:
+    """Those of a stage's commands; older records have lines of a shell, as their ``essence``."""
+    if "essence" in record:
+        return [settings(shlex.split(line)) for line in record["essence"]]
+    return record.get("settings", [])
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """The first setting that differs, in words; None if none does."""
     for name in {**before, **after}:
         if name not in after:
-            return f"with {_spelled(name, before[name])}"
+            return f"with {spelled(name, before[name])}"
         if name not in before:
-            return f"without {_spelled(name, after[name])}"
+            return f"without {spelled(name, after[name])}"
         if before[name] != after[name]:
-            return f"{_spelled(name, before[name])}, not {after[name]}"
+            return f"{spelled(name, before[name])}, not {after[name]}"
     return None
 
 
-def _spelled(name: str, value: Any) -> str:
+def spelled(name: str, value: Any) -> str:
     return name if value is None else f"{name} {value}"

@@ -16,7 +16,6 @@ import argparse
 import hashlib
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 from tqdm import tqdm
@@ -64,50 +63,34 @@ def write_pairs(stories: list[Path], prefix: str) -> int:
     """Write ``prefix.source`` and ``prefix.target``; returns the number of pairs.
 
     Raises:
-        FileExistsError: one of them is there already.
         UnicodeDecodeError: a story is no UTF-8 text.
     """
-    outputs = [Path(f"{prefix}.source"), Path(f"{prefix}.target")]
-    for output in outputs:
-        if output.exists():
-            raise FileExistsError(f"{output} is there already; it is not overwritten")
     pairs = 0
-    with tempfile.TemporaryDirectory(dir=outputs[0].parent, prefix=".partial-") as partial:
-        parts = [Path(partial) / output.name for output in outputs]
-        with (
-            parts[0].open("w", encoding="utf-8", newline="\n") as source,
-            parts[1].open("w", encoding="utf-8", newline="\n") as target,
-        ):
-            for story in tqdm(stories, disable=None, unit=" stories"):
-                article, summary = article_and_summary(story.read_text(encoding="utf-8"))
-                if article and summary:
-                    print(article, file=source)
-                    print(summary, file=target)
-                    pairs += 1
-        for part, output in zip(parts, outputs, strict=True):
-            os.replace(part, output)
+    with (
+        open(f"{prefix}.source", "w", encoding="utf-8", newline="\n") as source,
+        open(f"{prefix}.target", "w", encoding="utf-8", newline="\n") as target,
+    ):
+        for story in tqdm(stories, disable=None, unit=" stories"):
+            article, summary = article_and_summary(story.read_text(encoding="utf-8"))
+            if article and summary:
+                print(article, file=source)
+                print(summary, file=target)
+                pairs += 1
     return pairs
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description="Write the articles and summaries of CNN/DailyMail as text, one a line."
-    )
-    parser.add_argument(
-        "--stories", type=Path, nargs="+", required=True, metavar="DIR", help="with SHA1.story"
-    )
-    parser.add_argument(
-        "--urls", type=Path, required=True, metavar="FILE", help="their addresses, one a line"
-    )
-    parser.add_argument(
-        "--output", required=True, metavar="PREFIX", help="writes PREFIX.source and PREFIX.target"
-    )
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add = parser.add_argument
+    add("--stories", type=Path, nargs="+", required=True, metavar="DIR", help="with SHA1.story")
+    add("--urls", type=Path, required=True, metavar="FILE", help="their addresses, one a line")
+    add("--output", required=True, metavar="PREFIX", help="writes PREFIX.source, PREFIX.target")
     options = parser.parse_args(arguments)
     try:
         stories = listed_stories(options.urls, options.stories)
         pairs = write_pairs(stories, options.output)
     except (OSError, UnicodeDecodeError) as error:
-        sys.exit(f"extract_cnn_dm.py: {error}")
+        sys.exit(f"error: {error}")
     print(
         f"{Path(options.output).name}: {pairs} pairs of {len(stories)} stories; "
         f"{len(stories) - pairs} lack the article or the highlights"

@@ -18,10 +18,8 @@ Which event matters cannot be guessed from its position or its words, and names 
 likely one as another, so a headline needs its article.
 """
 
-import functools
-from random import Random
-
 import invented_language as invented
+from invented_language import Dice, words
 
 PRESENT = invented.lexicon(
     "saw sees, found finds, followed follows, liked likes, drew draws, washed washes,"
@@ -45,64 +43,49 @@ AFTER = {
 }
 
 
-def draw_event(rng: Random, person: str, receiver: str) -> tuple[str, str]:
+def draw_event(rng: Dice, person: str, receiver: str) -> tuple[str, str]:
     """What happened, at length and in a headline."""
-    giving = invented.chance(rng, 0.25)
-    verb = invented.pick(rng, invented.TRANSFER_VERBS if giving else invented.TRANSITIVE_VERBS)
-    thing, code = invented.pick(rng, invented.THINGS), invented.draw_code(rng)
-    preposition = invented.TO if giving else invented.pick(rng, invented.PLACE_PREPOSITIONS)
-    where = receiver if giving else invented.pick(rng, invented.PLACES)
-    title, adverb = invented.pick(rng, TITLES, 0.4), invented.pick(rng, invented.ADVERBS, 0.2)
-    determiner, adjective = (
-        invented.pick(rng, invented.DETERMINERS),
-        invented.pick(rng, invented.ADJECTIVES, 0.3),
-    )
-    where_determiner = "" if giving else invented.pick(rng, invented.DETERMINERS)
-    report = invented.words(
+    giving = rng.chance(0.25)
+    verb = rng.pick(invented.TRANSFER_VERBS if giving else invented.TRANSITIVE_VERBS)
+    thing, code = rng.pick(invented.THINGS), rng.code()
+    preposition = invented.TO if giving else rng.pick(invented.PLACE_PREPOSITIONS)
+    where = receiver if giving else rng.pick(invented.PLACES)
+    title, adverb = rng.pick(TITLES, 0.4), rng.pick(invented.ADVERBS, 0.2)
+    determiner, adjective = rng.pick(invented.DETERMINERS), rng.pick(invented.ADJECTIVES, 0.3)
+    where_determiner = "" if giving else rng.pick(invented.DETERMINERS)
+    report = words(
         *("the" if title else "", title, person, adverb, verb),
         *(determiner, adjective, thing, code, preposition, where_determiner, where),
     )
-    return report, invented.words(person, PRESENT[verb], thing, code, preposition, where)
+    return report, words(person, PRESENT[verb], thing, code, preposition, where)
 
 
-def draw_remark(rng: Random, report: str, matters: bool) -> str:
+def draw_remark(rng: Dice, report: str, matters: bool) -> str:
     """The sentence of an event: one that matters has a remark, of the others most."""
-    if not matters and invented.chance(rng, 0.3):
-        return invented.words(report, ".")
-    if invented.chance(rng, 0.5):
-        return invented.words(invented.pick(rng, BEFORE[matters]), report, ".")
-    return invented.words(report, invented.pick(rng, AFTER[matters]), ".")
+    if not matters and rng.chance(0.3):
+        return f"{report} ."
+    if rng.chance(0.5):
+        return f"{rng.pick(BEFORE[matters])} {report} ."
+    return f"{report} {rng.pick(AFTER[matters])} ."
 
 
-def draw_names(rng: Random, count: int) -> list[str]:
-    """Distinct names."""
-    names: dict[str, None] = {}
-    while len(names) < count:
-        names[invented.draw_name(rng)] = None
-    return list(names)
-
-
-def draw_article(rng: Random) -> tuple[str, str]:
+def draw_article(rng: Dice) -> tuple[str, str]:
     """An article and its headline."""
     count = rng.choice((3, 4))
-    place, *people = draw_names(rng, 1 + 2 * count)
+    names: dict[str, None] = {}  # distinct, in their order
+    while len(names) < 1 + 2 * count:
+        names[rng.name()] = None
+    place, *people = names
     events = [draw_event(rng, *people[2 * i : 2 * i + 2]) for i in range(count)]
     chosen = rng.randrange(count)
     sentences = [draw_remark(rng, report, i == chosen) for i, (report, _) in enumerate(events)]
     _, headline = events[chosen]
-    return invented.words(
-        place, invented.pick(rng, invented.TIMES), ":", *sentences
-    ), invented.words(place, ":", headline)
+    return words(place, rng.pick(invented.TIMES), ":", *sentences), f"{place} : {headline}"
 
 
-generate = functools.partial(invented.parallel_files, draw_article)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    invented.generator_main(
-        generate, __doc__, {"test": 200, "valid": 200, "train": 10_000}, arguments
-    )
+def generate(sizes: dict[str, int], seed: int) -> dict[str, list[str]]:
+    return invented.parallel_files(draw_article, sizes, seed)
 
 
 if __name__ == "__main__":
-    main()
+    invented.main(generate, __doc__, test=200, valid=200, train=10_000)

@@ -10,14 +10,11 @@ sentences are distinct, and a seed gives the same test and valid sets whatever `
     heven lon marubi gelton ki Tomira sivon sen taludi ber me sopal K48 nuli dakron
 """
 
-import functools
 from collections.abc import Iterable
-from random import Random
 from typing import NamedTuple
 
 import invented_language as invented
-
-SENTENCE_WORDS = range(4, 17)
+from invented_language import Dice, words
 
 
 class Phrase(NamedTuple):
@@ -28,110 +25,94 @@ class Phrase(NamedTuple):
     ending: str = ""
 
 
-def draw_person(rng: Random) -> Phrase:
-    name = invented.draw_name(rng)
+def draw_person(rng: Dice) -> Phrase:
+    name = rng.name()
     return Phrase(name, name, invented.ENDINGS["sun"][0])
 
 
 def draw_noun_phrase(
-    rng: Random, nouns: Iterable[str], adjective: float = 0.0, code: float = 0.0
+    rng: Dice, nouns: Iterable[str], adjective: float = 0.0, code: float = 0.0
 ) -> Phrase:
     """``adjective`` and ``code`` are probabilities; only singular nouns have codes."""
-    plural = invented.chance(rng, 0.5)
-    numbered = not plural and invented.chance(rng, code)
-    determiner, noun = invented.pick(rng, invented.DETERMINERS), invented.pick(rng, nouns)
-    described = invented.pick(rng, invented.ADJECTIVES, adjective)
-    number = invented.draw_code(rng) if numbered else ""
+    plural = rng.chance(0.5)
+    numbered = not plural and rng.chance(code)
+    determiner, noun = rng.pick(invented.DETERMINERS), rng.pick(nouns)
+    described = rng.pick(invented.ADJECTIVES, adjective)
+    number = rng.code() if numbered else ""
     stem, noun_class = invented.NOUNS[noun]
     ending = invented.ENDINGS[noun_class][plural]
+    adjective_after = described and invented.ADJECTIVES[described] + ending
     return Phrase(
-        invented.words(determiner, described, noun + "s" * plural, number),
-        invented.words(
+        words(determiner, described, noun + "s" * plural, number),
+        words(
             invented.DETERMINERS[determiner] + ending,
             stem + invented.NOUN_PLURAL * plural,
-            described and invented.ADJECTIVES[described] + ending,
+            adjective_after,
             number,
         ),
         ending,
     )
 
 
-def draw_subject(rng: Random) -> Phrase:
-    if invented.chance(rng, 0.3):
+def draw_subject(rng: Dice) -> Phrase:
+    if rng.chance(0.3):
         return draw_person(rng)
     head = draw_noun_phrase(rng, invented.PEOPLE_AND_ANIMALS, adjective=0.4)
-    if invented.chance(rng, 0.75):
+    if rng.chance(0.75):
         return head
-    thing = draw_person(rng) if invented.chance(rng, 0.4) else draw_noun_phrase(rng, invented.NOUNS)
-    verb = invented.pick(rng, invented.TRANSITIVE_VERBS)
+    thing = draw_person(rng) if rng.chance(0.4) else draw_noun_phrase(rng, invented.NOUNS)
+    verb = rng.pick(invented.TRANSITIVE_VERBS)
+    conjugated = invented.VERBS[verb] + head.ending
     return Phrase(
-        invented.words(head.source, "who", verb, thing.source),
-        invented.words(
-            head.target, invented.RELATIVE, thing.target, invented.VERBS[verb] + head.ending
-        ),
+        words(head.source, "who", verb, thing.source),
+        words(head.target, invented.RELATIVE, thing.target, conjugated),
         head.ending,
     )
 
 
-def adposition(preposition: str, phrase: Phrase) -> Phrase:
-    return Phrase(
-        invented.words(preposition, phrase.source),
-        invented.words(phrase.target, invented.POSTPOSITIONS[preposition]),
-    )
-
-
-def draw_giving(rng: Random) -> tuple[str, Phrase, Phrase]:
-    """Verb, object and receiver."""
-    verb = invented.pick(rng, invented.TRANSFER_VERBS)
-    thing = draw_noun_phrase(rng, invented.THINGS, adjective=0.4, code=0.7)
-    named = invented.chance(rng, 0.5)
-    receiver = draw_person(rng) if named else draw_noun_phrase(rng, invented.PEOPLE_AND_ANIMALS)
-    return verb, thing, adposition(invented.TO, receiver)
-
-
-def draw_action(rng: Random) -> tuple[str, Phrase, Phrase]:
-    """Verb, object and place, which may be empty."""
-    verb = invented.pick(rng, invented.TRANSITIVE_VERBS)
-    if invented.chance(rng, 0.25):
+def draw_predicate(rng: Dice) -> tuple[str, Phrase, str, Phrase]:
+    """Verb, object, and the preposition of receiver or place with it, which may be empty."""
+    people = invented.PEOPLE_AND_ANIMALS
+    if rng.chance(0.3):
+        verb = rng.pick(invented.TRANSFER_VERBS)
+        thing = draw_noun_phrase(rng, invented.THINGS, adjective=0.4, code=0.7)
+        receiver = draw_person(rng) if rng.chance(0.5) else draw_noun_phrase(rng, people)
+        return verb, thing, invented.TO, receiver
+    verb = rng.pick(invented.TRANSITIVE_VERBS)
+    if rng.chance(0.25):
         thing = draw_person(rng)
-    elif invented.chance(rng, 0.6):
+    elif rng.chance(0.6):
         thing = draw_noun_phrase(rng, invented.THINGS, adjective=0.4, code=0.7)
     else:
-        thing = draw_noun_phrase(rng, invented.PEOPLE_AND_ANIMALS, adjective=0.4)
-    if not invented.chance(rng, 0.5):
-        return verb, thing, Phrase()
+        thing = draw_noun_phrase(rng, people, adjective=0.4)
+    if not rng.chance(0.5):
+        return verb, thing, "", Phrase()
     place = draw_noun_phrase(rng, invented.PLACES, code=0.7)
-    return verb, thing, adposition(invented.pick(rng, invented.PLACE_PREPOSITIONS), place)
+    return verb, thing, rng.pick(invented.PLACE_PREPOSITIONS), place
 
 
-def draw_sentence(rng: Random) -> tuple[str, str]:
-    """A sentence of ``SENTENCE_WORDS`` in English and in the invented language."""
+def draw_sentence(rng: Dice) -> tuple[str, str]:
+    """A sentence of 4 to 16 words in English and in the invented language."""
     source = target = ""
-    while len(source.split()) not in SENTENCE_WORDS:
+    while not 4 <= len(source.split()) <= 16:
         subject = draw_subject(rng)
-        verb, thing, where = (draw_giving if invented.chance(rng, 0.3) else draw_action)(rng)
-        adverb, time = (
-            invented.pick(rng, invented.ADVERBS, 0.3),
-            invented.pick(rng, invented.TIMES, 0.35),
+        verb, thing, preposition, place = draw_predicate(rng)
+        adverb, time = rng.pick(invented.ADVERBS, 0.3), rng.pick(invented.TIMES, 0.35)
+        source = words(
+            *(subject.source, adverb, verb, thing.source, preposition, place.source, time)
         )
-        source = invented.words(subject.source, adverb, verb, thing.source, where.source, time)
-        target = invented.words(
-            invented.TIMES.get(time, ""),
-            *(subject.target, where.target, thing.target),
-            invented.ADVERBS.get(adverb, ""),
+        target = words(
+            *(invented.TIMES.get(time, ""), subject.target),
+            *(place.target, invented.POSTPOSITIONS.get(preposition, "")),
+            *(thing.target, invented.ADVERBS.get(adverb, "")),
             invented.VERBS[verb] + subject.ending,
         )
     return source, target
 
 
-generate = functools.partial(invented.parallel_files, draw_sentence)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    invented.generator_main(
-        generate, __doc__, {"test": 200, "valid": 200, "train": 6000}, arguments
-    )
+def generate(sizes: dict[str, int], seed: int) -> dict[str, list[str]]:
+    return invented.parallel_files(draw_sentence, sizes, seed)
 
 
 if __name__ == "__main__":
-    main()
+    invented.main(generate, __doc__, test=200, valid=200, train=6000)

@@ -20,19 +20,16 @@ depends on more than the previous word: a verb agrees in class and number with i
 15 words earlier, and each object goes with a few verbs alone.
 """
 
-import functools
 import json
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from random import Random
-from typing import Union
+from typing import NamedTuple, Union
 
 import invented_language as invented
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """One of the phrases, each with its probability."""
 
     phrases: tuple["Phrase", ...]
@@ -65,31 +62,18 @@ def draw(rng: Random, phrase: Phrase) -> tuple[list[str], float]:
     return [word for words, _ in parts for word in words], sum(bits for _, bits in parts)
 
 
-def mean(phrase: Phrase, of_word: float, of_choice: Callable[[float], float]) -> float:
-    """The mean over what :func:`draw` draws of a sum over words and over choices.
-
-    Args:
-        of_choice: what a choice adds, given its probability.
-    """
+def expected(phrase: Phrase) -> tuple[float, float]:
+    """The mean number of words of what :func:`draw` draws, and its entropy in bits."""
     if isinstance(phrase, str):
-        return of_word
-    if isinstance(phrase, Choice):
-        pairs = zip(phrase.phrases, phrase.probabilities, strict=True)
-        return sum(p * (mean(part, of_word, of_choice) + of_choice(p)) for part, p in pairs)
-    return sum(mean(part, of_word, of_choice) for part in phrase)
+        return 1.0, 0.0
+    parts = [expected(part) for part in (phrase.phrases if isinstance(phrase, Choice) else phrase)]
+    if not isinstance(phrase, Choice):
+        return sum(words for words, _ in parts), sum(bits for _, bits in parts)
+    pairs = list(zip(phrase.probabilities, parts, strict=True))
+    words = sum(p * words for p, (words, _) in pairs)
+    return words, sum(p * (bits - math.log2(p)) for p, (_, bits) in pairs)
 
 
-def entropy(phrase: Phrase) -> float:
-    """In bits."""
-    return mean(phrase, 0.0, lambda probability: -math.log2(probability))
-
-
-def mean_length(phrase: Phrase) -> float:
-    """In words."""
-    return mean(phrase, 1.0, lambda probability: 0.0)
-
-
-@functools.cache
 def noun_phrase(noun: str, plural: bool) -> Phrase:
     """``noun`` is English, as in all that follows."""
     stem, noun_class = invented.NOUNS[noun]
@@ -101,8 +85,7 @@ def noun_phrase(noun: str, plural: bool) -> Phrase:
     )
 
 
-@functools.cache
-def any_noun_phrase(nouns: tuple[str, ...]) -> Phrase:
+def any_noun_phrase(*nouns: str) -> Phrase:
     return one_of(noun_phrase(noun, plural) for noun in nouns for plural in (False, True))
 
 
@@ -117,7 +100,7 @@ def predicate(
     adverbs = [perhaps(adverb, one_of(invented.ADVERBS.values()))] if adverb else []
     return one_of(
         (
-            any_noun_phrase((noun,)),
+            any_noun_phrase(noun),
             *adverbs,
             one_of(stems[(n + i) % len(stems)] + ending for i in range(verbs_per_noun)),
         )
@@ -125,39 +108,33 @@ def predicate(
     )
 
 
-def clause(subject: Phrase, ending: str) -> Phrase:
-    """``ending`` is that of the verbs, for the class and number of ``subject``."""
-    place = one_of(
-        invented.POSTPOSITIONS[preposition] for preposition in invented.PLACE_PREPOSITIONS
-    )
+def clause(noun: str, plural: bool) -> Phrase:
+    """Subject, perhaps with a relative clause, and what it does."""
+    ending = invented.ENDINGS[invented.NOUNS[noun][1]][plural]  # of its verbs
+    place = one_of(invented.POSTPOSITIONS[word] for word in invented.PLACE_PREPOSITIONS)
     objects = (*invented.PEOPLE_AND_ANIMALS, *invented.THINGS)
     acting = (
-        perhaps(0.5, (any_noun_phrase(tuple(invented.PLACES)), place)),
+        perhaps(0.5, (any_noun_phrase(*invented.PLACES), place)),
         predicate(objects, invented.TRANSITIVE_VERBS, 3, 0.3, ending),
     )
     giving = (
-        any_noun_phrase(tuple(invented.PEOPLE_AND_ANIMALS)),
+        any_noun_phrase(*invented.PEOPLE_AND_ANIMALS),
         invented.POSTPOSITIONS[invented.TO],
         predicate(invented.THINGS, invented.TRANSFER_VERBS, 2, 0.3, ending),
     )
+    relative = predicate(objects, invented.TRANSITIVE_VERBS, 3, 0.0, ending)
     return (
-        subject,
-        perhaps(
-            0.3, (invented.RELATIVE, predicate(objects, invented.TRANSITIVE_VERBS, 3, 0.0, ending))
-        ),
+        noun_phrase(noun, plural),
+        perhaps(0.3, (invented.RELATIVE, relative)),
         Choice((acting, giving), (0.7, 0.3)),
     )
 
 
-@functools.cache
 def sentence() -> Phrase:
     """The language: each of its sentences comes from one series of choices alone."""
-    clauses = (
-        clause(noun_phrase(noun, plural), invented.ENDINGS[noun_class][plural])
-        for noun, (_, noun_class) in invented.PEOPLE_AND_ANIMALS.items()
-        for plural in (False, True)
-    )
-    return perhaps(0.35, one_of(invented.TIMES.values())), one_of(clauses)
+    people = invented.PEOPLE_AND_ANIMALS
+    clauses = one_of(clause(noun, plural) for noun in people for plural in (False, True))
+    return perhaps(0.35, one_of(invented.TIMES.values())), clauses
 
 
 def figures(bits: float) -> dict[str, float]:
@@ -166,12 +143,12 @@ def figures(bits: float) -> dict[str, float]:
 
 def generate(sizes: dict[str, int], seed: int) -> dict[str, list[str]]:
     """The lines of every file, by file name; ``sizes`` are sentences by split."""
-    rng = Random(seed)
+    rng, grammar = Random(seed), sentence()
+    length, entropy = expected(grammar)
     files: dict[str, list[str]] = {}
-    rate = entropy(sentence()) / (mean_length(sentence()) + 1)  # the end of a sentence is a token
-    report = {"language": figures(rate)}
+    report = {"language": figures(entropy / (length + 1))}  # the end of a sentence is a token
     for split, size in sizes.items():
-        sentences, bits = zip(*(draw(rng, sentence()) for _ in range(size)), strict=True)
+        sentences, bits = zip(*(draw(rng, grammar) for _ in range(size)), strict=True)
         files[f"{split}.txt"] = [" ".join(words) for words in sentences]
         tokens = sum(len(words) + 1 for words in sentences)
         report[split] = {"tokens": tokens, **figures(math.fsum(bits) / tokens)}
@@ -179,11 +156,5 @@ def generate(sizes: dict[str, int], seed: int) -> dict[str, list[str]]:
     return files
 
 
-def main(arguments: list[str] | None = None) -> None:
-    invented.generator_main(
-        generate, __doc__, {"test": 1000, "valid": 500, "train": 100_000}, arguments
-    )
-
-
 if __name__ == "__main__":
-    main()
+    invented.main(generate, __doc__, test=1000, valid=500, train=100_000)

@@ -14,6 +14,7 @@ from fairseq_convattn.child_processes import CommandFailed, exit_on_signals
 from fairseq_convattn.glue.binarising import Pieces, binarise
 from fairseq_convattn.glue.finetuning import Run, finetune
 from fairseq_convattn.glue.tasks import TASKS, GlueError
+from fairseq_convattn.outputs import whole_number
 
 
 def task_names(text: str) -> list[str]:
@@ -22,12 +23,6 @@ def task_names(text: str) -> list[str]:
         if name not in TASKS:
             raise argparse.ArgumentTypeError(f"'{name}' is none of {', '.join(TASKS)}")
     return names
-
-
-def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1 on")
-    return int(text)
 
 
 def learning_rate(text: str) -> float:
@@ -41,22 +36,22 @@ def learning_rate(text: str) -> float:
 
 
 def seed_numbers(text: str) -> list[int]:
-    return sorted({positive(number) for number in text.split(",")})
+    return sorted({whole_number(1)(number) for number in text.split(",")})
 
 
 def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    command = commands.add_parser("binarise", help="write TASK/input0, input1 and label")
-    command.add_argument("--tsv", type=Path, required=True, help="folder of TASK/train.tsv, ...")
-    command.add_argument("--output", type=Path, required=True, help="folder to write to")
-    command.add_argument("--tasks", type=task_names, required=True)
-    command.add_argument("--sentencepiece", type=Path, required=True)
-    command.add_argument("--dictionary", type=Path, required=True)
-    command.add_argument("--sample", action="store_true", help="any numbers of examples")
+    add = commands.add_parser("binarise", help="write TASK/input0, input1 and label").add_argument
+    add("--tsv", type=Path, required=True, help="folder of TASK/train.tsv, ...")
+    add("--output", type=Path, required=True, help="folder to write to")
+    add("--tasks", type=task_names, required=True)
+    add("--sentencepiece", type=Path, required=True)
+    add("--dictionary", type=Path, required=True)
+    add("--sample", action="store_true", help="any numbers of examples")
 
-    command = commands.add_parser(
+    add = commands.add_parser(
         "finetune",
         prog="bash scripts/finetune_glue.sh",
         usage="%(prog)s TASK MODEL [options] [-- fairseq-train's options]",
@@ -71,41 +66,30 @@ def command_line() -> argparse.ArgumentParser:
         "models of its size: small models need a higher learning rate and more epochs.",
         epilog="Further options go to fairseq-train after --, and win: -- --dropout 0.2 --fp16. "
         "One GPU is used, or the CPU if there is none.",
-    )
-    command.add_argument("task", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
-    command.add_argument("model", type=Path, metavar="MODEL", help="checkpoint of the pre-training")
-    command.add_argument(
-        "--data",
-        type=Path,
-        default=Path("data/glue/bin"),
-        metavar="DIR",
-        help="the bin folder that scripts/prepare_glue.sh wrote (default: %(default)s)",
-    )
-    command.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="folder for checkpoints and results (default: MODEL without .pt, then -glue/TASK)",
-    )
-    command.add_argument(
+    ).add_argument
+    number = {"type": whole_number(1), "metavar": "N"}
+    folder = {"type": Path, "metavar": "DIR"}
+    add("task", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
+    add("model", type=Path, metavar="MODEL", help="checkpoint of the pre-training")
+    bin_folder = "the bin folder that scripts/prepare_glue.sh wrote (default: %(default)s)"
+    add("--data", default=Path("data/glue/bin"), help=bin_folder, **folder)
+    own_folder = "folder for checkpoints and results (default: MODEL without .pt, then -glue/TASK)"
+    add("--output", help=own_folder, **folder)
+    add(
         "--seeds",
         type=seed_numbers,
         default=[1, 2, 3],
         metavar="N,...",
         help="of the classifier's initial weights, the batches and dropout (default: 1,2,3)",
     )
-    command.add_argument(
-        "--lr", type=learning_rate, default=2e-5, help="peak learning rate (default: 2e-5)"
+    add("--lr", type=learning_rate, default=2e-5, help="peak learning rate (default: 2e-5)")
+    add("--batch-size", default=32, help="default: 32", **number)
+    add("--epochs", default=3, help="default: 3", **number)
+    cut = (
+        "cut inputs to N tokens (default: to the longest input of the pre-training; a model with "
+        "learned embeddings of positions takes no other)"
     )
-    command.add_argument("--batch-size", type=positive, default=32, metavar="N", help="default: 32")
-    command.add_argument("--epochs", type=positive, default=3, metavar="N", help="default: 3")
-    command.add_argument(
-        "--max-positions",
-        type=positive,
-        metavar="N",
-        help="cut inputs to N tokens (default: to the longest input of the pre-training; a model "
-        "with learned embeddings of positions takes no other)",
-    )
+    add("--max-positions", help=cut, **number)
     return parser
 
 
@@ -127,30 +111,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run_binarise(options: argparse.Namespace, _: list[str]) -> None:
-    def differs(what: str) -> None:
-        if not options.sample:
-            raise GlueError(f"{what} (for a part of the release there is --sample)")
-        print(f"note: {what}")
-
     pieces = Pieces(options.sentencepiece, options.dictionary)
-    binarise(options.tasks, options.tsv, options.output, pieces, differs, print)
+    binarise(options.tasks, options.tsv, options.output, pieces, options.sample)
 
 
 def run_finetune(options: argparse.Namespace, extra: list[str]) -> None:
-    output = options.output
-    if output is None:
-        output = options.model.with_name(f"{options.model.stem}-glue") / options.task
-    run = Run(
-        task=options.task,
-        model=options.model,
-        data=options.data,
-        output=output,
-        lr=options.lr,
-        batch_size=options.batch_size,
-        epochs=options.epochs,
-        max_positions=options.max_positions,
-        extra=extra,
-    )
+    if options.output is None:
+        options.output = options.model.with_name(f"{options.model.stem}-glue") / options.task
+    run = Run(*(getattr(options, name) for name in Run._fields if name != "extra"), extra)
     try:
         finetune(run, options.seeds)
     except KeyboardInterrupt:

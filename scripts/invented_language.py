@@ -71,50 +71,42 @@ TIMES = lexicon("yesterday heven, today sulen, recently bralen, early odrin")
 
 SYLLABLES = tuple(consonant + vowel for consonant in "bdklmnprtv" for vowel in "aio")
 CODE_LETTERS = "ABCDEFGHJKLMNPRSTUVWXYZ"
-DRAWS_PER_PAIR = 10
+
+
+class Dice(Random):
+    """Random decisions about words."""
+
+    def chance(self, probability: float) -> bool:
+        return self.random() < probability
+
+    def pick(self, options: Iterable[str], probability: float = 1.0) -> str:
+        """One of ``options``, or with 1 - ``probability`` the empty string."""
+        return self.choice(tuple(options)) if self.chance(probability) else ""
+
+    def name(self) -> str:
+        return "".join(self.choices(SYLLABLES, k=self.choice((2, 3)))).capitalize()
+
+    def code(self) -> str:
+        return f"{self.choice(CODE_LETTERS)}{self.randrange(100):02}"
 
 
 def words(*parts: str) -> str:
-    return " ".join(part for part in parts if part)
-
-
-def chance(rng: Random, probability: float) -> bool:
-    return rng.random() < probability
-
-
-def pick(rng: Random, options: Iterable[str], probability: float = 1.0) -> str:
-    """One of ``options``, or with 1 - ``probability`` the empty string."""
-    return rng.choice(tuple(options)) if chance(rng, probability) else ""
-
-
-def draw_name(rng: Random) -> str:
-    return "".join(rng.choices(SYLLABLES, k=rng.choice((2, 3)))).capitalize()
-
-
-def draw_code(rng: Random) -> str:
-    return f"{rng.choice(CODE_LETTERS)}{rng.randrange(100):02}"
+    return " ".join(filter(None, parts))
 
 
 def parallel_files(
-    draw: Callable[[Random], tuple[str, str]], sizes: dict[str, int], seed: int
+    draw: Callable[[Dice], tuple[str, str]], sizes: dict[str, int], seed: int
 ) -> dict[str, list[str]]:
     """The lines of ``SPLIT.src`` and ``SPLIT.tgt``; no source comes twice.
 
     Args:
         draw: a pair of source and target.
         sizes: pairs by split.
-
-    Raises:
-        ValueError: ``draw`` does not yield so many different sources.
     """
-    rng, count, pairs = Random(seed), sum(sizes.values()), {}
-    for _ in range(DRAWS_PER_PAIR * count):
+    rng, pairs = Dice(seed), {}
+    while len(pairs) < sum(sizes.values()):
         source, target = draw(rng)
         pairs[source] = target
-        if len(pairs) == count:
-            break
-    else:
-        raise ValueError(f"there are too few distinct sources for {count} pairs")
     files, rest = {}, iter(pairs.items())
     for split, size in sizes.items():
         sources, targets = zip(*(next(rest) for _ in range(size)), strict=True)
@@ -123,7 +115,11 @@ def parallel_files(
 
 
 def write_files(directory: Path, files: dict[str, list[str]]) -> None:
-    """Write every file in full before the first gets its name."""
+    """Write every file in full before the first gets its name.
+
+    Raises:
+        FileExistsError: one of them is there already.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     for name in files:
         if (directory / name).exists():
@@ -131,25 +127,24 @@ def write_files(directory: Path, files: dict[str, list[str]]) -> None:
     with tempfile.TemporaryDirectory(dir=directory, prefix=".partial-") as partial:
         for name, lines in files.items():
             text = "".join(f"{line}\n" for line in lines)
-            (Path(partial) / name).write_text(text, encoding="utf-8", newline="\n")
+            Path(partial, name).write_text(text, encoding="utf-8", newline="\n")
         for name in files:
-            os.replace(Path(partial) / name, directory / name)
+            os.replace(Path(partial, name), directory / name)
 
 
-def generator_main(
+def main(
     generate: Callable[[dict[str, int], int], dict[str, list[str]]],
-    description: str,
-    sizes: dict[str, int],
-    arguments: list[str] | None,
+    description: str | None,
+    arguments: list[str] | None = None,
+    **sizes: int,
 ) -> None:
     """The command line of a generator.
 
     Args:
         generate: the lines of every file by its name, given lines by split and a seed. It
             meets the splits in the order of ``sizes``.
-        description: what ``--help`` begins with.
-        sizes: the defaults.
         arguments: those of the command line by default.
+        sizes: the default number of lines of each split.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -160,10 +155,10 @@ def generator_main(
     parser.add_argument("--seed", type=int, default=1, help="(default: 1)")
     options = parser.parse_args(arguments)
     sizes = {split: getattr(options, split) for split in sizes}
+    for split, size in sizes.items():
+        if not 1 <= size <= 1_000_000:
+            sys.exit(f"error: --{split} must be from 1 to 1,000,000, not {size}")
     try:
-        for split, size in sizes.items():
-            if not 1 <= size <= 1_000_000:
-                raise ValueError(f"--{split} must be from 1 to 1,000,000, not {size}")
         write_files(options.output_dir, generate(sizes, options.seed))
-    except (ValueError, OSError) as error:
-        sys.exit(f"{parser.prog}: {error}")
+    except OSError as error:
+        sys.exit(f"error: {error}")

@@ -135,24 +135,20 @@ def beginning(source: Path, file: str, form: str, count: int) -> list[str]:
 
 def write(folder: Path, files: Iterable[tuple[str, str]], source: Path | None) -> None:
     for file, content in files:
-        split, side, *form = content.split(".")
+        split, side, form = (*content.split("."), "lines")[:3]
         path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        form_name = form[0] if form else "lines"
-        if form_name == "stories":
+        if form == "stories":
             write_stories(folder, path, split, source)
             continue
-        if form_name == "dialogues":
+        if form == "dialogues":
             path.write_text(json.dumps(dialogues(source, file, split)), encoding="utf-8")
             continue
-        top = Path(file).parts[0]
-        lacks_folder = (
-            "/" in file and form_name.isupper() and source and not (source / top).exists()
-        )
-        if source and not lacks_folder:
-            lines = beginning(source, file, form_name, LINES[split])
+        whole_folder = source and form.isupper() and "/" in file
+        if source and not (whole_folder and not (source / Path(file).parts[0]).exists()):
+            lines = beginning(source, file, form, LINES[split])
         else:
-            lines = generated(split, side, form_name)
+            lines = generated(split, side, form)
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
@@ -167,11 +163,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("output", type=Path, help="a new folder")
-    parser.add_argument(
-        "--files", type=file_and_content, nargs="+", required=True, metavar="FILE=CONTENT"
-    )
-    parser.add_argument("--source", type=Path, metavar="DIR", help="a local copy of the release")
+    add = parser.add_argument
+    add("output", type=Path, help="a new folder")
+    add("--files", type=file_and_content, nargs="+", required=True, metavar="FILE=CONTENT")
+    add("--source", type=Path, metavar="DIR", help="a local copy of the release")
     options = parser.parse_args(arguments)
     try:
         if options.output.exists():

@@ -112,15 +112,15 @@ def main(given: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("tokenise", help="standard input to standard output")
-    command.add_argument("--language", required=True, metavar="L")
+    add = commands.add_parser("tokenise", help="standard input to standard output").add_argument
+    add("--language", required=True, metavar="L")
     for option in ("--normalise", "--aggressive", "--lower"):
-        command.add_argument(option, action="store_true")
-    command = commands.add_parser("clean", help="drop pairs of odd lengths")
+        add(option, action="store_true")
+    add = commands.add_parser("clean", help="drop pairs of odd lengths").add_argument
     for name in ("source", "target", "new_source", "new_target"):
-        command.add_argument(name)
-    command.add_argument("--longest", type=int, required=True, metavar="N")
-    command.add_argument("--unique", action="store_true")
+        add(name)
+    add("--longest", type=int, required=True, metavar="N")
+    add("--unique", action="store_true")
     arguments = parser.parse_args(given)
     try:
         (tokenise if arguments.command == "tokenise" else clean)(arguments)

@@ -1,9 +1,7 @@
-#!/usr/bin/env bash
-# CNN/DailyMail, not anonymised, ready for fairseq-train: 30,000 SentencePiece BPE pieces.
+
 set -euo pipefail
-scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=scripts/prepare_common.sh
-source "$scripts/prepare_common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
@@ -28,19 +26,11 @@ END
   shared_options data/cnn_dm
 }
 
-show_help "$@"
-pieces=30000 others=()
-while [ $# -gt 0 ]; do
-  case "$1" in
-    --pieces) pieces=${2:?--pieces needs a number}; shift 2 ;;
-    *) others+=("$1"); shift ;;
-  esac
-done
-
-subfolder=url_lists
-read_options data/cnn_dm "${others[@]}"
+options[--pieces]=pieces
+pieces=30000 subfolder=url_lists languages=(source target)
+read_options data/cnn_dm "$@"
 require_tools fairseq-preprocess python
-python -c "import sentencepiece" 2>/dev/null || die "sentencepiece is not installed (pip install sentencepiece)"
+require_modules sentencepiece
 
 # Cut here, the data are small and the same for every task. What --task summarization cuts with
 # --max-source-tokens is raw text, then, or a shorter source still.
@@ -64,19 +54,13 @@ done
 for list in "${lists[@]}"; do require_in_source "$list"; done
 begin
 
-unpack() { # ARCHIVE
-  obtain "$1" "$stories" "${sums[$1]}"
-  echo "unpacking $1"
-  mkdir -p "$release"
-  tar -xzf "$obtained" -C "$release" --no-same-owner || die "$obtained cannot be unpacked"
-}
-
 write_text() {
-  local publisher folder folders=() split list
+  local publisher archive folder folders=() split list
   for publisher in cnn dailymail; do
+    archive=${publisher}_stories.tgz
     if ! folder=$(in_source "$publisher/stories"); then
-      unpack "${publisher}_stories.tgz"
-      folder=$release/$publisher/stories
+      unpack "$archive" "$stories/$archive" "${sums[$archive]}"
+      folder=$unpacked/$publisher/stories
     fi
     folders+=("$folder")
   done
@@ -90,18 +74,7 @@ write_text() {
   done
 }
 
-write_bpe() {
-  local text=$work/text
-  echo "learning $pieces pieces"
-  # in several pieces, <q> would fall victim to the blocking of repeated trigrams
-  python "$scripts/sentencepiece_bpe.py" train --input "$text/train.source" "$text/train.target" \
-    --model-prefix "$part/bpe" --vocab-size "$pieces" --whole-words '<q>' ||
-    die "cannot learn $pieces pieces from $text; a sample may be too small"
-  # fairseq's dictionary has its own <unk>, <s> and </s>; the numbers are counts, which nothing needs
-  tail -n +4 "$part/bpe.vocab" | cut -f 1 | sed 's/$/ 1/' >"$part/dict.txt"
-}
-
-encode() { python "$scripts/sentencepiece_bpe.py" encode --model "$work/bpe/bpe.model"; }
+write_bpe() { write_summary_bpe '<q>'; } # in several pieces, blocked trigrams would end it
 
 write_pieces() {
   local split text=$work/text
@@ -112,22 +85,6 @@ write_pieces() {
   done
 }
 
-write_bin() {
-  local split side prefix=$work/pieces
-  preprocess --source-lang source --target-lang target \
-    --joined-dictionary --srcdict "$work/bpe/dict.txt" \
-    --trainpref "$prefix/train" --validpref "$prefix/valid" --testpref "$prefix/test"
-  for split in train valid test; do
-    for side in source target; do
-      check_binarised "$part/$split.source-target.$side" "$work/text/$split.$side"
-    done
-  done
-}
+write_bin() { binarise "$work/pieces" --joined-dictionary --srcdict "$work/bpe/dict.txt"; }
 
-stage text write_text
-rm -rf "$release" "$work/download"
-stage bpe write_bpe
-stage pieces write_pieces
-stage bin write_bin
-finish
-echo "ready: $output/bin ($(types "$output/bin/dict.source.txt"))"
+stages text bpe pieces bin

@@ -2,9 +2,20 @@
 # Sourced by the prepare_*.sh: their options, downloads, resumption and checks.
 #
 # Such a script defines usage, sets subfolder (the folder of --source that may hold its files
-# too) and calls read_options, then begin, then stage for each folder of its output, then
-# finish. Whatever is complete appears by rename, first in $work and in the end as $output, so
-# a repeated run continues where the last one stopped.
+# too) and calls read_options, then begin, then stages with the folders of its output. Whatever is
+# complete appears by rename, first in $work and in the end as $output, so a repeated run continues
+# where the last one stopped.
+
+scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# the variables of options, to which a script may add its own with their defaults: of those with a
+# value, and of those without, which are empty or "yes"
+declare -A options=([--source]=source_dir [--mirror]=mirror [--output]=output)
+declare -A flags=([--sample]=sample)
+source_dir="" mirror="" output="" sample="" download_rest=""
+languages=()              # source and target; none for a corpus of one language
+splits=(train valid test) # what binarise looks for, in files of these names or of other ones
+declare -A names=()
+note=""                   # what is to be known of the data when they are ready
 
 die() { echo "error: $*" >&2; exit 1; }
 
@@ -20,26 +31,27 @@ A run that was interrupted continues when it is repeated, with what is in DIR.pr
 END
 }
 
-# show_help ARGUMENTS...: the usage, whatever is prepared already, if they ask for it
-show_help() {
+# parse_options ARGUMENTS...: sets the variables of options and flags
+parse_options() {
   case " $* " in *" --help "* | *" -h "*) usage; exit 0 ;; esac
+  while [ $# -gt 0 ]; do
+    if [ -n "${flags[${1:--}]:-}" ]; then
+      declare -g "${flags[$1]}=yes"
+      shift
+    elif [ -n "${options[${1:--}]:-}" ]; then
+      declare -g "${options[$1]}=${2:?$1 needs a value}"
+      shift 2
+    else
+      usage >&2
+      echo "error: unknown option $1" >&2
+      exit 2
+    fi
+  done
 }
 
-# read_options DEFAULT_OUTPUT ARGUMENTS...: sets source_dir, mirror and sample (empty if not
-# given), output and work; ends if the output is there
-read_options() {
-  source_dir="" mirror="" output=$1 sample=""
-  shift
-  show_help "$@"
-  while [ $# -gt 0 ]; do
-    case "$1" in
-      --source) source_dir=${2:?--source needs a folder}; shift 2 ;;
-      --mirror) mirror=${2:?--mirror needs an address}; shift 2 ;;
-      --output) output=${2:?--output needs a folder}; shift 2 ;;
-      --sample) sample=yes; shift ;;
-      *) usage >&2; echo "error: unknown option $1" >&2; exit 2 ;;
-    esac
-  done
+# choose_output DEFAULT: sets output and work; ends if the output is there
+choose_output() {
+  output=${output:-$1}
   mirror=${mirror%/} output=${output%/} work=${output%/}.preparing
   [ -z "$source_dir" ] || [ -d "$source_dir" ] || die "--source $source_dir is no folder"
   [ -z "$source_dir" ] || [ -z "$mirror" ] || die "give --source or --mirror, not both"
@@ -50,6 +62,12 @@ read_options() {
   fi
   [ ! -e "$output" ] || die "$output is there already; choose another folder with --output"
   [ ! -d "$work" ] || require_same_origin "$work"
+}
+
+# read_options DEFAULT_OUTPUT ARGUMENTS...: both
+read_options() {
+  parse_options "${@:2}"
+  choose_output "$1"
 }
 
 # what the data are: nothing to say of the whole release
@@ -70,6 +88,13 @@ require_tools() { # TOOL...
   done
   [ -n "$source_dir" ] || command -v curl >/dev/null ||
     die "curl is not installed; a local copy works with --source DIR"
+}
+
+require_modules() { # MODULE...
+  local module
+  for module in "$@"; do
+    python -c "import $module" 2>/dev/null || die "$module is not installed (pip install $module)"
+  done
 }
 
 # plain FILE: its content, unpacked if it is FILE.gz
@@ -128,10 +153,28 @@ stage() {
   mv -T "$part" "$work/$1"
 }
 
+# stages NAME...: write_NAME for each folder, and the end
+stages() {
+  local name
+  for name in "$@"; do
+    [ "$name" != bin ] || rm -rf "$release" "$work/download"
+    stage "$name" "write_$name"
+  done
+  finish
+}
+
+# finish: the data are ready; types are counted with <s>, <pad>, </s> and <unk>, which fairseq
+# does not write
 finish() {
-  rm -f "$work/lock" "$work/preprocess.log"
+  local dictionary told=$note
+  rm -rf "$work"/{lock,preprocess.log,download}
   trap - EXIT
   mv -T "$work" "$output"
+  for dictionary in "$output"/bin/dict*.txt; do
+    [ ! -f "$dictionary" ] ||
+      told+="${told:+, }$(($(wc -l <"$dictionary") + 4)) types in $(basename "$dictionary")"
+  done
+  echo "ready: $output/bin${told:+ ($told)}"
 }
 
 # obtain NAME ADDRESS [SUM]: sets obtained to the path of a file of the release, which --source or
@@ -145,7 +188,7 @@ obtain_from() {
   local address=$2 folder=$work/download
   [ -z "$mirror" ] || address=$mirror/$1
   [ -n "$3" ] || folder=$release
-  if [ -n "$source_dir" ] && { [ -z "${download_rest:-}" ] || in_source "$1" >/dev/null; }; then
+  if [ -n "$source_dir" ] && { [ -z "$download_rest" ] || in_source "$1" >/dev/null; }; then
     obtained=$(in_source "$1") || die "no $1 in $source_dir"
     has_sum "$obtained" "$3" || differs "$obtained does not have the release's $(kind_of_sum "$3") $3"
     return
@@ -160,22 +203,26 @@ obtain_from() {
   mv "$obtained.part" "$obtained"
 }
 
+# unpack ARCHIVE URL [SUM]: sets unpacked to a folder with what is in it
+unpack() {
+  unpacked=$release/${1//./_}
+  [ ! -d "$unpacked" ] || return 0
+  obtain_from "$1" "$2" "${3:-}"
+  echo "unpacking $1"
+  mkdir -p "$unpacked"
+  case "$1" in
+    *.zip) python -m zipfile -e "$obtained" "$unpacked" ;;
+    *) tar -xf "$obtained" -C "$unpacked" --no-same-owner ;;
+  esac || die "$obtained cannot be unpacked"
+  [ -n "${3:-}" ] || note_sum "$obtained"
+}
+
 # locate FILE ARCHIVE URL [SUM]: sets located to the path of a file of an archive, which --source
 # may have unpacked
 locate() {
-  local folder=$release/${2//./_}
   if located=$(in_source "$1" "$(basename "$1")"); then return; fi
-  if [ ! -d "$folder" ]; then
-    obtain_from "$2" "$3" "${4:-}"
-    echo "unpacking $2"
-    mkdir -p "$folder"
-    case "$2" in
-      *.zip) python -m zipfile -e "$obtained" "$folder" ;;
-      *) tar -xf "$obtained" -C "$folder" --no-same-owner ;;
-    esac || die "$obtained cannot be unpacked"
-    [ -n "${4:-}" ] || note_sum "$obtained"
-  fi
-  located=$(find "$folder" -name "$(basename "$1")" -print -quit)
+  unpack "${@:2}"
+  located=$(find "$unpacked" -name "$(basename "$1")" -print -quit)
   [ -n "$located" ] || die "$2 has no $(basename "$1")"
 }
 
@@ -261,14 +308,63 @@ print(lines, words)
 END
 }
 
+moses() { python "$scripts/moses_text.py" "$@"; }
+
+# write_joint_bpe: of all texts but raw ones, with $merges merges that both training texts share
+write_joint_bpe() {
+  local file
+  echo "learning $merges joint BPE merges"
+  cat "$work/text/train.${languages[0]}" "$work/text/train.${languages[1]}" |
+    subword-nmt learn-bpe -s "$merges" >"$part/codes"
+  for file in "$work"/text/*; do
+    [[ $file != *.raw.* ]] || continue
+    subword-nmt apply-bpe -c "$part/codes" <"$file" >"$part/$(basename "$file")"
+  done
+}
+
+# learn_pieces FILE... [--whole-words WORD]: $pieces pieces of SentencePiece, into $part
+learn_pieces() {
+  echo "learning $pieces pieces"
+  python "$scripts/sentencepiece_bpe.py" train --model-prefix "$part/bpe" --vocab-size "$pieces" \
+    --input "$@" || die "cannot learn $pieces pieces; there is --pieces N for a small text"
+}
+
+encode() { python "$scripts/sentencepiece_bpe.py" encode --model "$work/bpe/bpe.model"; }
+
+# write_summary_bpe WORD: one BPE of articles and summaries, in which WORD is a piece, with a
+# dictionary; fairseq's own has <unk>, <s> and </s>, and nothing needs the counts
+write_summary_bpe() {
+  learn_pieces "$work"/text/train.{source,target} --whole-words "$1"
+  tail -n +4 "$part/bpe.vocab" | cut -f 1 | sed 's/$/ 1/' >"$part/dict.txt"
+}
+
+# binarise FOLDER [ARGUMENTS...]: its splits by fairseq-preprocess, with ARGUMENTS, into $part; as
+# many sentences as lines come out
+binarise() {
+  local folder=$1 split language prefix arguments=("${@:2}")
+  if [ ${#languages[@]} -eq 0 ]; then
+    arguments+=(--only-source)
+  else
+    arguments+=(--source-lang "${languages[0]}" --target-lang "${languages[1]}")
+  fi
+  for split in "${splits[@]}"; do
+    arguments+=("--${split}pref" "$folder/${names[$split]:-$split}")
+  done
+  preprocess "${arguments[@]}"
+  for split in "${splits[@]}"; do
+    prefix=$folder/${names[$split]:-$split}
+    [ ${#languages[@]} -gt 0 ] || check_binarised "$part/$split" "$prefix"
+    for language in "${languages[@]}"; do
+      check_binarised "$part/$split.${languages[0]}-${languages[1]}.$language" "$prefix.$language"
+    done
+  done
+}
+
 preprocess() { # ARGUMENTS...: fairseq-preprocess into $part
   echo "binarising (progress is in $work/preprocess.log)"
   fairseq-preprocess "$@" --destdir "$part" --workers "$(nproc)" >"$work/preprocess.log" 2>&1 ||
     { tail -n 30 "$work/preprocess.log" >&2; die "fairseq-preprocess failed"; }
 }
-
-# types DICTIONARY: with <s>, <pad>, </s> and <unk>, which fairseq does not write
-types() { echo "$(($(wc -l <"$1") + 4)) types"; }
 
 # check_binarised DATA TEXT: DATA.idx has as many sentences as TEXT lines. Their number follows
 # magic, version and type, the first 18 bytes of fairseq's index.
@@ -278,22 +374,4 @@ check_binarised() {
   lines=$(LC_ALL=C grep -c '' "$2")
   [ "$sentences" -eq "$lines" ] ||
     die "$(basename "$1") has $((sentences)) sentences for the $lines lines of $(basename "$2")"
-}
-
-# prepare_monolingual [ARGUMENTS...]: a corpus of one language, from the script's write_text to
-# the end; ARGUMENTS go to fairseq-preprocess
-prepare_monolingual() {
-  monolingual_options=("$@")
-  stage text write_text
-  rm -rf "$release" "$work/download"
-  stage bin write_monolingual_bin
-  finish
-  echo "ready: $output/bin ($(types "$output/bin/dict.txt"))"
-}
-
-write_monolingual_bin() {
-  local split text=$work/text
-  preprocess --only-source "${monolingual_options[@]}" \
-    --trainpref "$text/train" --validpref "$text/valid" --testpref "$text/test"
-  for split in train valid test; do check_binarised "$part/$split" "$text/$split"; done
 }

@@ -1,5 +1,4 @@
-#!/usr/bin/env bash
-# The One Billion Word benchmark, ready for fairseq-train --task language_modeling.
+
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
@@ -41,20 +40,12 @@ require_in_source "$training" "$archive"
 require_in_source "$heldout" "$archive"
 begin
 
-unpack() {
-  obtain "$archive" "$address" "$sum"
-  echo "unpacking $archive"
-  mkdir "$release"
-  tar -xzf "$obtained" -C "$release" --no-same-owner --strip-components=1 --wildcards \
-    "*/$training/news.en-*" "*/$heldout/news.en.heldout-0000[01]-of-00050" ||
-    die "$obtained cannot be unpacked"
-}
-
 write_text() {
   local training_folder heldout_folder split number shard
   if ! { training_folder=$(in_source "$training") && heldout_folder=$(in_source "$heldout"); }; then
-    unpack
-    training_folder=$release/$training heldout_folder=$release/$heldout
+    unpack "$archive" "$address/$archive" "$sum"
+    training_folder=$(find "$unpacked" -name "$training" -print -quit)
+    heldout_folder=$(find "$unpacked" -name "$heldout" -print -quit)
   fi
   echo "joining the shards"
   for number in {01..99}; do
@@ -75,4 +66,6 @@ write_text() {
   done
 }
 
-prepare_monolingual --thresholdsrc 3
+write_bin() { binarise "$work/text" --thresholdsrc 3; }
+
+stages text bin

@@ -1,9 +1,7 @@
-#!/usr/bin/env bash
-# The nine tasks of GLUE, ready for fairseq-train --task sentence_prediction.
+
 set -euo pipefail
-scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=scripts/prepare_common.sh
-source "$scripts/prepare_common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
@@ -30,25 +28,17 @@ END
   shared_options data/glue
 }
 
-show_help "$@"
 all=CoLA,SST-2,MRPC,STS-B,QQP,MNLI,QNLI,RTE,WNLI
-pieces="" dictionary="" chosen=$all target=data/glue others=()
-while [ $# -gt 0 ]; do
-  case "$1" in
-    --sentencepiece) pieces=${2:?--sentencepiece needs a file}; shift 2 ;;
-    --dictionary) dictionary=${2:?--dictionary needs a file}; shift 2 ;;
-    --tasks) chosen=${2:?--tasks needs names}; shift 2 ;;
-    --download-rest) download_rest=yes; shift ;;
-    --output) target=${2:?--output needs a folder}; others+=("$1" "$2"); shift 2 ;;
-    *) others+=("$1"); shift ;;
-  esac
-done
+options+=([--sentencepiece]=pieces [--dictionary]=dictionary [--tasks]=chosen)
+flags[--download-rest]=download_rest
+chosen=$all pieces="" dictionary=""
+parse_options "$@"
 
 address=https://dl.fbaipublicfiles.com/glue/data
 mrpc_address=https://dl.fbaipublicfiles.com/senteval/senteval_data
 declare -A archives=(
   [CoLA]=CoLA.zip [SST-2]=SST-2.zip [STS-B]=STS-B.zip [QQP]=QQP-clean.zip [MNLI]=MNLI.zip
-  [QNLI]=QNLIv2.zip [RTE]=RTE.zip [WNLI]=WNLI.zip
+  [QNLI]=QNLIv2.zip [RTE]=RTE.zip [WNLI]=WNLI.zip [MRPC]=msr_paraphrase_train.txt
 )
 declare -A sums=( # as in datasets/glue/dataset_infos.json of Hugging Face's datasets
   [CoLA]=f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff
@@ -64,8 +54,8 @@ declare -A sums=( # as in datasets/glue/dataset_infos.json of Hugging Face's dat
 )
 
 tasks=()
-IFS=, read -ra names <<<"$chosen,"
-for task in "${names[@]}"; do
+IFS=, read -ra given <<<"$chosen,"
+for task in "${given[@]}"; do
   case ",$all," in *",$task,"*) ;; *) die "--tasks: '$task' is none of $all" ;; esac
   case " ${tasks[*]} " in *" $task "*) ;; *) tasks+=("$task") ;; esac
 done
@@ -84,18 +74,19 @@ settings() {
   sha256sum <"$dictionary"
 }
 
-for folder in "${target%/}" "${target%/}.preparing"; do
+output=${output:-data/glue} subfolder=glue
+for folder in "${output%/}" "${output%/}.preparing"; do
   [ -f "$folder/tsv/settings" ] || continue
   require_model
   settings | cmp -s - "$folder/tsv/settings" ||
     die "$folder has other tasks or is for another model; remove it or choose another folder with --output"
 done
 
-subfolder=glue
-read_options data/glue "${others[@]}"
+note="a folder for each task"
+choose_output data/glue
 require_model
 require_tools python awk
-python -c "import sentencepiece" 2>/dev/null || die "sentencepiece is not installed (pip install sentencepiece)"
+require_modules sentencepiece
 
 # files TASK: those of its training and dev sets
 files() { case "$1" in MNLI) echo train dev_matched dev_mismatched ;; *) echo train dev ;; esac; }
@@ -109,30 +100,27 @@ in_task() {
   in_source "${names[@]}"
 }
 
-# has_task TASK: whether --source has something of it
-has_task() {
-  in_task "$1" train.tsv >/dev/null || in_source "${archives[$1]:-no archive}" >/dev/null ||
-    { [ "$1" = MRPC ] && in_task MRPC msr_paraphrase_train.txt >/dev/null; }
-}
-
-require_task() { # TASK, in --source
+# find_task TASK: sets found to what there is of it: tsv, msr (of MRPC), or the release's archive
+find_task() {
   local file
-  [ -z "${download_rest:-}" ] || has_task "$1" || return 0
+  found=archive
+  [ -n "$source_dir" ] || return 0
   if in_task "$1" train.tsv >/dev/null; then
+    found=tsv
     for file in $(files "$1"); do
       in_task "$1" "$file.tsv" >/dev/null || die "no $1/$file.tsv in $source_dir"
     done
-  elif [ "$1" != MRPC ]; then
-    require_in_source "$1/train.tsv" "${archives[$1]}"
-  elif ! in_task MRPC msr_paraphrase_train.txt >/dev/null; then
-    die "no MRPC/train.tsv, no msr_paraphrase_train.txt in $source_dir"
-  elif ! in_task MRPC mrpc_dev_ids.tsv dev_ids.tsv >/dev/null; then
-    [ -n "$sample" ] && in_task MRPC msr_paraphrase_test.txt >/dev/null ||
+  elif [ "$1" = MRPC ] && in_task MRPC msr_paraphrase_train.txt >/dev/null; then
+    found=msr
+    in_task MRPC mrpc_dev_ids.tsv dev_ids.tsv >/dev/null ||
+      { [ -n "$sample" ] && in_task MRPC msr_paraphrase_test.txt >/dev/null; } ||
       die "no mrpc_dev_ids.tsv in $source_dir, which says what of MRPC is GLUE's dev set (with --sample msr_paraphrase_test.txt serves in its place)"
+  elif [ -z "$download_rest" ]; then
+    require_in_source "$1/train.tsv" "${archives[$1]}"
   fi
 }
 
-[ -z "$source_dir" ] || for task in "${tasks[@]}"; do require_task "$task"; done
+for task in "${tasks[@]}"; do find_task "$task"; done
 begin
 
 # msr_subset DEV IDS: of MSR's training set on standard input those whose two ids are among IDS
@@ -147,11 +135,10 @@ msr_subset() {
 
 write_mrpc() { # FOLDER
   local train ids=$work/mrpc_dev_ids.partial
-  if [ -z "$source_dir" ] || ! in_task MRPC msr_paraphrase_train.txt >/dev/null; then
+  if [ "$found" = archive ]; then
     obtain msr_paraphrase_train.txt "$mrpc_address" "${sums[mrpc_train]}"
     train=$obtained
     obtain mrpc_dev_ids.tsv "$address" "${sums[mrpc_dev_ids]}"
-    cp "$obtained" "$ids"
   else
     train=$(in_task MRPC msr_paraphrase_train.txt)
     if ! obtained=$(in_task MRPC mrpc_dev_ids.tsv dev_ids.tsv); then
@@ -160,28 +147,25 @@ write_mrpc() { # FOLDER
       plain "$(in_task MRPC msr_paraphrase_test.txt)" >"$1/dev.tsv"
       return
     fi
-    plain "$obtained" >"$ids"
   fi
+  plain "$obtained" >"$ids"
   plain "$train" | msr_subset 0 "$ids" >"$1/train.tsv"
   plain "$train" | msr_subset 1 "$ids" >"$1/dev.tsv"
   rm "$ids"
 }
 
 write_task() { # TASK FOLDER
-  local file path
+  local file
   mkdir "$2"
-  if [ -n "$source_dir" ] && in_task "$1" train.tsv >/dev/null; then
+  find_task "$1"
+  if [ "$found" = tsv ]; then
     for file in $(files "$1"); do plain "$(in_task "$1" "$file.tsv")" >"$2/$file.tsv"; done
   elif [ "$1" = MRPC ]; then
     write_mrpc "$2"
   else
-    obtain "${archives[$1]}" "$address" "${sums[$1]}"
-    echo "unpacking ${archives[$1]}"
-    python -m zipfile -e "$obtained" "$release" || die "$obtained cannot be unpacked"
+    unpack "${archives[$1]}" "$address/${archives[$1]}" "${sums[$1]}"
     for file in $(files "$1"); do
-      path=$release/$1/$file.tsv
-      [ -f "$path" ] || die "there is no $1/$file.tsv in $obtained"
-      mv "$path" "$2/$file.tsv"
+      mv "$unpacked/$1/$file.tsv" "$2/" || die "there is no $1/$file.tsv in $obtained"
     done
     rm -rf "$release"
   fi
@@ -202,6 +186,4 @@ write_bin() {
 
 stage tsv write_tsv
 stage bin write_bin
-rm -rf "$work/download"
 finish
-echo "ready: $output/bin, with a folder for each task"

@@ -1,9 +1,7 @@
-#!/usr/bin/env bash
-# IWSLT14 German-English, ready for fairseq-train: lower-cased, joint BPE of 10,000 merges.
+
 set -euo pipefail
-scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=scripts/prepare_common.sh
-source "$scripts/prepare_common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
@@ -25,17 +23,15 @@ END
   shared_options 'data/iwslt14, or data/iwslt14_low for --low'
 }
 
-low="" others=()
-for argument in "$@"; do
-  if [ "$argument" = --low ]; then low=yes; else others+=("$argument"); fi
-done
-
-subfolder=de-en
-read_options "data/iwslt14${low:+_low}" "${others[@]}"
+flags[--low]=low
+low=""
+parse_options "$@"
+choose_output "data/iwslt14${low:+_low}"
 [ -z "$low" ] || [ -n "$source_dir" ] || die "--source DIR is needed: nobody offers the low-resource set for download"
 require_tools fairseq-preprocess python subword-nmt
-python -c "import sacremoses" 2>/dev/null || die "sacremoses is not installed (pip install sacremoses)"
+require_modules sacremoses
 
+subfolder=de-en languages=(de en) merges=10000
 archive=de-en.tgz
 address=https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
 # git blobs of the archive and of what fairseq's script makes of the training set, as they have
@@ -65,10 +61,6 @@ else
 fi
 begin
 
-tokenise() { # LANGUAGE
-  python "$scripts/moses_text.py" tokenise --language "$1" --lower
-}
-
 # write_test LANGUAGE: the test set, as released and as tokens
 write_test() {
   local name
@@ -81,7 +73,7 @@ write_test() {
     fi
     segments <(plain "$located") >>"$part/test.raw.$1"
   done
-  tokenise "$1" <"$part/test.raw.$1" >"$part/test.$1"
+  moses tokenise --language "$1" --lower <"$part/test.raw.$1" >"$part/test.$1"
   check_text "$part/test.$1" "$test_lines"
 }
 
@@ -97,7 +89,7 @@ write_low_text() {
   check_pairs "$part/train.de" "$part/train.en"
 }
 
-write_text() {
+write_whole_text() {
   local language pairs raw
   for language in de en; do
     locate "train.tags.de-en.$language" "$archive" "$address" "$sum"
@@ -106,11 +98,11 @@ write_text() {
       sed -e 's/<\/\?title>//g' -e 's/<\/\?description>//g' >"$raw"
     check_text "$raw" "$raw_lines"
     echo "tokenising train.$language"
-    tokenise "$language" <"$raw" >"$part/all.$language"
+    moses tokenise --language "$language" --lower <"$raw" >"$part/all.$language"
     rm "$raw"
     write_test "$language"
   done
-  python "$scripts/moses_text.py" clean "$part"/all.{de,en} "$part"/clean.{de,en} --longest 175
+  moses clean "$part"/all.{de,en} "$part"/clean.{de,en} --longest 175
   pairs=$(wc -l <"$part/clean.de")
   [ "$pairs" -eq "$published" ] || echo "note: $pairs pairs; fairseq's script keeps $published"
   for language in de en; do
@@ -120,33 +112,25 @@ write_text() {
   done
 }
 
+write_text() {
+  if [ -n "$low" ]; then write_low_text; else write_whole_text; fi
+  compare text
+}
+
 write_bpe() {
-  local file
-  echo "learning 10,000 joint BPE merges"
-  cat "$work"/text/train.{de,en} | subword-nmt learn-bpe -s 10000 >"$part/codes"
-  for file in "$work"/text/*; do
-    [[ $file != *.raw.* ]] || continue
-    subword-nmt apply-bpe -c "$part/codes" <"$file" >"$part/$(basename "$file")"
-  done
+  write_joint_bpe
+  compare bpe
 }
 
-write_bin() {
-  local split language bpe=$work/bpe
-  preprocess --source-lang de --target-lang en \
-    --trainpref "$bpe/train" --validpref "$bpe/valid" --testpref "$bpe/test"
-  for split in train valid test; do
-    for language in de en; do
-      check_binarised "$part/$split.de-en.$language" "$work/text/$split.$language"
-    done
-  done
-}
+write_bin() { binarise "$work/bpe"; }
 
-# compare FOLDER: say whether the training set in it is fairseq's own
+# compare FOLDER: say whether the training set in $part is fairseq's own
 compare() {
-  local file
+  local language file
   [ -z "$low$sample" ] || return 0
-  for file in "$1"/train.{de,en}; do
-    if has_sum "$work/$file" "${fairseqs[$file]}"; then
+  for language in de en; do
+    file=$1/train.$language
+    if has_sum "$part/train.$language" "${fairseqs[$file]}"; then
       echo "$file is fairseq's own, byte for byte"
     else
       echo "note: $file differs from fairseq's own"
@@ -154,11 +138,4 @@ compare() {
   done
 }
 
-stage text "write_${low:+low_}text"
-compare text
-rm -rf "$release" "$work/download"
-stage bpe write_bpe
-compare bpe
-stage bin write_bin
-finish
-echo "ready: $output/bin ($(types "$output/bin/dict.de.txt") and $(types "$output/bin/dict.en.txt"))"
+stages text bpe bin

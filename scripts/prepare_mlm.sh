@@ -1,9 +1,7 @@
-#!/usr/bin/env bash
-# Plain text, ready for fairseq-train --task masked_lm: 30,000 SentencePiece BPE pieces.
+
 set -euo pipefail
-scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=scripts/prepare_common.sh
-source "$scripts/prepare_common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
@@ -19,47 +17,26 @@ END
   shared_options data/mlm
 }
 
-pieces=30000 others=()
-while [ $# -gt 0 ]; do
-  case "$1" in
-    --pieces) pieces=${2:?--pieces needs a number}; shift 2 ;;
-    *) others+=("$1"); shift ;;
-  esac
-done
-
-subfolder=mlm
-read_options data/mlm "${others[@]}"
+options[--pieces]=pieces
+pieces=30000 subfolder=mlm splits=(train valid)
+read_options data/mlm "$@"
 [ -n "$source_dir" ] || die "--source DIR is needed, with train.txt and valid.txt: the papers' texts are not published in one form"
 require_tools fairseq-preprocess python
-python -c "import sentencepiece" 2>/dev/null || die "sentencepiece is not installed (pip install sentencepiece)"
-
-for split in train valid; do require_in_source "$split.txt"; done
+require_modules sentencepiece
+for split in "${splits[@]}"; do require_in_source "$split.txt"; done
 begin
 
-write_bpe() {
-  echo "learning $pieces pieces"
-  python "$scripts/sentencepiece_bpe.py" train --input "$(in_source train.txt)" \
-    --model-prefix "$part/bpe" --vocab-size "$pieces" ||
-    die "cannot learn $pieces pieces; there is --pieces N for a small text"
-}
+write_bpe() { learn_pieces "$(in_source train.txt)"; }
 
 write_pieces() {
   local split file
-  for split in train valid; do
+  for split in "${splits[@]}"; do
     file=$(in_source "$split.txt")
     note_sum "$file"
-    python "$scripts/sentencepiece_bpe.py" encode --model "$work/bpe/bpe.model" <"$file" >"$part/$split"
+    encode <"$file" >"$part/$split"
   done
 }
 
-write_bin() {
-  local split pieces=$work/pieces
-  preprocess --only-source --trainpref "$pieces/train" --validpref "$pieces/valid"
-  for split in train valid; do check_binarised "$part/$split" "$pieces/$split"; done
-}
+write_bin() { binarise "$work/pieces"; }
 
-stage bpe write_bpe
-stage pieces write_pieces
-stage bin write_bin
-finish
-echo "ready: $output/bin ($(types "$output/bin/dict.txt"))"
+stages bpe pieces bin

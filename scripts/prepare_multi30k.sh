@@ -1,5 +1,4 @@
-#!/usr/bin/env bash
-# Multi30k English-German or -French, ready for fairseq-train: joint BPE of 10,000 merges.
+
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
@@ -21,34 +20,26 @@ END
   shared_options 'data/multi30k, or data/multi30k_en_fr for fr'
 }
 
-show_help "$@"
-target=de others=()
-while [ $# -gt 0 ]; do
-  case "$1" in
-    --target) target=${2:?--target needs de or fr}; shift 2 ;;
-    *) others+=("$1"); shift ;;
-  esac
-done
+options[--target]=target
+target=de
+parse_options "$@"
 case "$target" in
-  de) default=data/multi30k ;;
-  fr) default=data/multi30k_en_fr ;;
+  de) choose_output data/multi30k ;;
+  fr) choose_output data/multi30k_en_fr ;;
   *) die "--target: '$target' is neither de nor fr" ;;
 esac
-
-subfolder=tok
-read_options "$default" "${others[@]}"
-command -v subword-nmt >/dev/null || die "subword-nmt is not installed (activate the environment; pip install subword-nmt)"
-require_tools fairseq-preprocess python
+note="subset test is test_2016_flickr, test1 is test_2017_flickr"
+subfolder=tok languages=(en "$target") merges=10000
+require_tools fairseq-preprocess python subword-nmt
 
 address=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/tok
-splits=(train val test_2016_flickr test_2017_flickr)
 declare -A lines=([train]=29000 [val]=1014 [test_2016_flickr]=1000 [test_2017_flickr]=1000)
 begin
 
 write_text() {
   local split language file
-  for split in "${splits[@]}"; do
-    for language in en "$target"; do
+  for split in train val test_{2016,2017}_flickr; do
+    for language in "${languages[@]}"; do
       if [ -n "$source_dir" ]; then
         file=$(in_source "$split"{,.lc.norm.tok}."$language"{,.gz}) ||
           die "no $split.$language in $source_dir"
@@ -65,14 +56,7 @@ write_text() {
   done
 }
 
-write_bpe() {
-  local file
-  echo "learning 10,000 joint BPE merges"
-  cat "$work"/text/train.{en,"$target"} | subword-nmt learn-bpe -s 10000 >"$part/codes"
-  for file in "$work"/text/*; do
-    subword-nmt apply-bpe -c "$part/codes" <"$file" >"$part/$(basename "$file")"
-  done
-}
+write_bpe() { write_joint_bpe; }
 
 write_bin() {
   preprocess --source-lang en --target-lang "$target" --joined-dictionary \
@@ -80,9 +64,4 @@ write_bin() {
     --testpref "$work/bpe/test_2016_flickr,$work/bpe/test_2017_flickr"
 }
 
-stage text write_text
-rm -rf "$release"
-stage bpe write_bpe
-stage bin write_bin
-finish
-echo "ready: $output/bin (subset test is test_2016_flickr, test1 is test_2017_flickr)"
+stages text bpe bin

@@ -1,9 +1,7 @@
-#!/usr/bin/env bash
-# WMT14 English-French, ready for fairseq-train: joint BPE of 40,000 merges, one dictionary.
+
 set -euo pipefail
-scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=scripts/prepare_common.sh
-source "$scripts/prepare_common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
@@ -24,12 +22,11 @@ END
   shared_options data/wmt14_en_fr
 }
 
-subfolder=wmt14_en_fr
+subfolder=wmt14_en_fr languages=(en fr) merges=40000
 read_options data/wmt14_en_fr "$@"
 require_tools fairseq-preprocess python subword-nmt
-python -c "import sacremoses" 2>/dev/null || die "sacremoses is not installed (pip install sacremoses)"
+require_modules sacremoses
 
-merges=40000
 statmt=https://www.statmt.org
 # archive, where it is, SHA-256 as in TensorFlow Datasets, and its file without the language
 corpora=(
@@ -47,18 +44,15 @@ test_lines=3003
 begin
 
 tokenise() { # LANGUAGE OPTION...
-  python "$scripts/moses_text.py" tokenise --aggressive --language "$@"
+  moses tokenise --aggressive --language "$@"
 }
 
 # text_of NAME LANGUAGE: sets located, of a corpus; the 10^9 corpus is compressed in its archive
 text_of() {
   local archive year sum file
   read -r archive year sum file <<<"$1"
-  if [ "$archive" = training-giga-fren.tar ] && ! in_source "$file.$2" >/dev/null; then
-    file=$file.$2.gz
-  else
-    file=$file.$2
-  fi
+  file=$file.$2
+  [ "$archive" != training-giga-fren.tar ] || in_source "$file" >/dev/null || file+=.gz
   locate "$file" "$archive" "$statmt/$year/$archive" "$sum"
 }
 
@@ -68,8 +62,7 @@ write_text() {
     for corpus in "${corpora[@]}"; do
       text_of "$corpus" "$language"
       echo "tokenising $(basename "$located")"
-      case "$located" in *.gz) gzip -dc "$located" ;; *) cat "$located" ;; esac |
-        tokenise "$language" --normalise >>"$part/all.$language"
+      plain "$located" | tokenise "$language" --normalise >>"$part/all.$language"
     done
     locate "dev/${tests[$language]}" dev.tgz "$dev" "$dev_sum"
     segments "$located" >"$part/test.raw.$language"
@@ -83,35 +76,16 @@ write_text() {
 }
 
 write_bpe() {
-  local split language
-  echo "learning $merges joint BPE merges"
-  cat "$work"/text/train.{en,fr} | subword-nmt learn-bpe -s "$merges" >"$part/codes"
-  for split in train valid test; do
-    for language in en fr; do
-      subword-nmt apply-bpe -c "$part/codes" <"$work/text/$split.$language" >"$part/$split.$language"
-    done
-    [ "$split" != test ] || continue
+  local split
+  write_joint_bpe
+  for split in train valid; do
     mv "$part/$split.en" "$part/whole.en"
     mv "$part/$split.fr" "$part/whole.fr"
-    python "$scripts/moses_text.py" clean "$part"/whole.{en,fr} "$part/$split".{en,fr} --longest 250
+    moses clean "$part"/whole.{en,fr} "$part/$split".{en,fr} --longest 250
     rm "$part"/whole.{en,fr}
   done
 }
 
-write_bin() {
-  local split language bpe=$work/bpe
-  preprocess --source-lang en --target-lang fr --joined-dictionary \
-    --trainpref "$bpe/train" --validpref "$bpe/valid" --testpref "$bpe/test"
-  for split in train valid test; do
-    for language in en fr; do
-      check_binarised "$part/$split.en-fr.$language" "$bpe/$split.$language"
-    done
-  done
-}
+write_bin() { binarise "$work/bpe" --joined-dictionary; }
 
-stage text write_text
-rm -rf "$release" "$work/download"
-stage bpe write_bpe
-stage bin write_bin
-finish
-echo "ready: $output/bin ($(types "$output/bin/dict.en.txt"))"
+stages text bpe bin

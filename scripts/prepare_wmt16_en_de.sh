@@ -1,5 +1,4 @@
-#!/usr/bin/env bash
-# WMT16 English-German as Google released it, ready for fairseq-train: joint BPE of 32,000 merges.
+
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
@@ -21,14 +20,14 @@ END
   shared_options data/wmt16_en_de
 }
 
-subfolder=wmt16_en_de
+subfolder=wmt16_en_de languages=(en de)
 read_options data/wmt16_en_de "$@"
 require_tools fairseq-preprocess python
 
 archive=wmt16_en_de.tar.gz
 address="https://drive.usercontent.google.com/download?id=0B_bZck-ksdkpM25jRUN2X2UxMm8&export=download&confirm=t"
 sum=874ab6bbfe9c21ec987ed1b9347f95ec # MD5, and the numbers of lines, as in torchtext
-declare -A names=(
+names=(
   [train]=train.tok.clean.bpe.32000 [valid]=newstest2013.tok.bpe.32000
   [test]=newstest2014.tok.bpe.32000 [tok]=newstest2014.tok [raw]=newstest2014
 )
@@ -54,22 +53,6 @@ write_bpe() { write_files train valid test; }
 
 write_text() { write_files tok raw; }
 
-write_bin() {
-  local split language bpe=$work/bpe
-  preprocess --source-lang en --target-lang de --joined-dictionary \
-    --nwordssrc 32768 --nwordstgt 32768 \
-    --trainpref "$bpe/${names[train]}" --validpref "$bpe/${names[valid]}" \
-    --testpref "$bpe/${names[test]}"
-  for split in train valid test; do
-    for language in en de; do
-      check_binarised "$part/$split.en-de.$language" "$bpe/${names[$split]}.$language"
-    done
-  done
-}
+write_bin() { binarise "$work/bpe" --joined-dictionary --nwordssrc 32768 --nwordstgt 32768; }
 
-stage bpe write_bpe
-stage text write_text
-rm -rf "$release" "$work/download"
-stage bin write_bin
-finish
-echo "ready: $output/bin ($(types "$output/bin/dict.en.txt"))"
+stages bpe text bin

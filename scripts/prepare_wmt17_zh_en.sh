@@ -1,9 +1,7 @@
-#!/usr/bin/env bash
-# WMT17 Chinese-English, ready for fairseq-train: a BPE for each language.
+
 set -euo pipefail
-scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=scripts/prepare_common.sh
-source "$scripts/prepare_common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
@@ -25,14 +23,12 @@ END
   shared_options data/wmt17_zh_en
 }
 
-subfolder=wmt17_zh_en
+subfolder=wmt17_zh_en languages=(zh en)
 read_options data/wmt17_zh_en "$@"
 [ -n "$source_dir" ] || die "--source DIR is needed: nobody offers the corpora of CWMT for download"
 download_rest=yes
 require_tools fairseq-preprocess python subword-nmt
-for module in sacremoses jieba; do
-  python -c "import $module" 2>/dev/null || die "$module is not installed (pip install $module)"
-done
+require_modules sacremoses jieba
 
 declare -A merges=([zh]=44000 [en]=33000)
 declare -A urls=(
@@ -65,7 +61,7 @@ corpora=(
 for book in {1..20}; do
   corpora+=("datum2017.zip datum2017/Book${book}_cn.txt datum2017/Book${book}_en.txt")
 done
-declare -A names=([valid]=newsdev2017 [test]=newstest2017)
+declare -A dev=([valid]=newsdev2017 [test]=newstest2017)
 declare -A sides=([zh]=src [en]=ref)
 declare -A lines=([valid]=2002 [test]=2001)
 
@@ -76,7 +72,7 @@ done
 begin
 
 tokenise() { # LANGUAGE OPTION...
-  python "$scripts/moses_text.py" tokenise --aggressive --language "$@"
+  moses tokenise --aggressive --language "$@"
 }
 
 write_text() {
@@ -93,11 +89,11 @@ write_text() {
   cat "${chinese[@]}" | tokenise zh >"$part/all.zh"
   cat "${english[@]}" | tokenise en --normalise >"$part/all.en"
   check_pairs "$part"/all.{zh,en}
-  python "$scripts/moses_text.py" clean "$part"/all.{zh,en} "$part"/train.{zh,en} --longest 250 --unique
+  moses clean "$part"/all.{zh,en} "$part"/train.{zh,en} --longest 250 --unique
   rm "$part"/all.{zh,en}
   for split in valid test; do
     for language in zh en; do
-      locate "dev/${names[$split]}-zhen-${sides[$language]}.$language.sgm" dev.tgz "${urls[dev.tgz]}" "${sums[dev.tgz]}"
+      locate "dev/${dev[$split]}-zhen-${sides[$language]}.$language.sgm" dev.tgz "${urls[dev.tgz]}" "${sums[dev.tgz]}"
       segments "$located" >"$part/$split.raw.$language"
       check_text "$part/$split.raw.$language" "${lines[$split]}"
       tokenise "$language" --normalise <"$part/$split.raw.$language" >"$part/$split.$language"
@@ -116,20 +112,6 @@ write_bpe() {
   done
 }
 
-write_bin() {
-  local split language bpe=$work/bpe
-  preprocess --source-lang zh --target-lang en \
-    --trainpref "$bpe/train" --validpref "$bpe/valid" --testpref "$bpe/test"
-  for split in train valid test; do
-    for language in zh en; do
-      check_binarised "$part/$split.zh-en.$language" "$bpe/$split.$language"
-    done
-  done
-}
+write_bin() { binarise "$work/bpe"; }
 
-stage text write_text
-rm -rf "$release" "$work/download"
-stage bpe write_bpe
-stage bin write_bin
-finish
-echo "ready: $output/bin ($(types "$output/bin/dict.zh.txt") and $(types "$output/bin/dict.en.txt"))"
+stages text bpe bin

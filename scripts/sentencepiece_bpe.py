@@ -49,21 +49,14 @@ def main(arguments: list[str] | None = None) -> None:
         description="Learn a SentencePiece BPE model and split text with it."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("train", help="learn a model from text files")
-    command.add_argument("--input", nargs="+", required=True, metavar="FILE")
-    command.add_argument(
-        "--model-prefix", required=True, metavar="P", help="writes P.model and P.vocab"
-    )
-    command.add_argument("--vocab-size", type=int, required=True, metavar="N")
-    command.add_argument(
-        "--whole-words",
-        nargs="+",
-        default=(),
-        metavar="WORD",
-        help="words that stay one piece, such as a mark between sentences",
-    )
-    command = commands.add_parser("encode", help="split standard input into pieces")
-    command.add_argument("--model", required=True, metavar="P.model")
+    add = commands.add_parser("train", help="learn a model from text files").add_argument
+    add("--input", nargs="+", required=True, metavar="FILE")
+    add("--model-prefix", required=True, metavar="P", help="writes P.model and P.vocab")
+    add("--vocab-size", type=int, required=True, metavar="N")
+    whole = "words that stay one piece, such as a mark between sentences"
+    add("--whole-words", nargs="+", default=(), metavar="WORD", help=whole)
+    add = commands.add_parser("encode", help="split standard input into pieces").add_argument
+    add("--model", required=True, metavar="P.model")
     options = parser.parse_args(arguments)
     try:
         if options.command == "train":

@@ -1,15 +1,14 @@
 """The quickstart's data: a translation task, a language of known entropy, and headlines."""
 
+import hashlib
 import importlib
-import itertools
 import json
 import math
 import os
 import re
 import subprocess
 import sys
-from collections import Counter, defaultdict
-from pathlib import Path
+from collections import defaultdict
 from random import Random
 
 import pytest
@@ -25,6 +24,12 @@ GENERATORS = {"corpus": corpus, "language": language, "articles": articles}
 SIZES = {"test": 200, "valid": 100, "train": 4000}
 NAME = re.compile(r"\b[A-Z][a-z]+\b")
 CODE = re.compile(r"\b[A-Z]\d\d\b")
+# SHA-256 of the files of seed 1, on which the documents' figures were measured
+DIGESTS = {
+    "corpus": "23ee4254956f7ca6bbbb57e681b9f54c1b84ba2305653eb7e535b8252a9244b6",
+    "language": "e00075cf006138cffaee6a2c8393b2a958a2f6e1bcba824ab32c934976b28b9a",
+    "articles": "1c9fabde888f97c96a4529b7827f70b304678b72c2213af7e871797182b7de81",
+}
 
 
 @pytest.fixture(scope="module")
@@ -34,30 +39,13 @@ def files() -> dict[str, dict[str, list[str]]]:
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_seed_fixes_the_data_and_the_training_size_leaves_the_rest_alone(files, name):
-    for file, lines in files[name].items():
-        if file.endswith((".src", ".tgt", ".txt")):
-            assert len(lines) == SIZES[file[:-4]]
-            assert all(line == " ".join(line.split()) for line in lines)
+def test_the_data_are_those_of_the_documents(files, name):
+    """Of a seed; the number of training lines leaves the other files alone."""
+    text = "".join(f"{file}\n" + "\n".join(lines) for file, lines in files[name].items())
+    assert hashlib.sha256(text.encode()).hexdigest() == DIGESTS[name]
     small = GENERATORS[name].generate(SIZES | {"train": 10}, 1)
     held_out = [file for file in small if file.startswith(("test.", "valid."))]
-    assert all(small[file] == files[name][file] for file in held_out)
-    other = GENERATORS[name].generate(SIZES | {"train": 10}, 2)
-    assert all(other[file] != files[name][file] for file in held_out)
-
-
-@pytest.mark.parametrize("name", ["corpus", "articles"])
-def test_what_is_held_out_is_new_in_its_names_and_codes_alone(files, name):
-    lines = files[name]
-    for side in ("src", "tgt"):
-        everything = list(itertools.chain(*(lines[f"{split}.{side}"] for split in SIZES)))
-        assert len(set(everything)) == len(everything)
-        training, test = (" ".join(lines[f"{split}.{side}"]) for split in ("train", "test"))
-        unseen = set(test.split()) - set(training.split())
-        assert all(NAME.fullmatch(word) or CODE.fullmatch(word) for word in unseen)
-        for pattern in (NAME, CODE):
-            known, copied = (set(pattern.findall(text)) for text in (training, test))
-            assert len(copied) > 50 and (name == "articles" or len(copied - known) > 10)
+    assert held_out and all(small[file] == files[name][file] for file in held_out)
 
 
 def translated(source: str) -> str:
@@ -103,14 +91,6 @@ def test_every_target_is_the_translation_of_its_source(files):
     assert {len(line.split()) for line in files["corpus"]["train.src"]} == set(range(4, 17))
 
 
-def test_no_two_words_are_translated_alike():
-    tables = (invented.DETERMINERS, invented.ADJECTIVES, invented.VERBS, invented.POSTPOSITIONS)
-    stems = [stem for stem, _ in invented.NOUNS.values()]
-    for table in (*tables, invented.ADVERBS, invented.TIMES):
-        stems += table.values()
-    assert len(stems) == len(set(stems))
-
-
 def ends(phrase, words: list[str], start: int) -> dict[int, float]:
     """The probability that ``phrase`` is words[start:end], by end, however it is drawn."""
     found: dict[int, float] = defaultdict(float)
@@ -130,16 +110,16 @@ def ends(phrase, words: list[str], start: int) -> dict[int, float]:
     return found
 
 
-def bits(line: str) -> float:
+def bits(line: str, sentence) -> float:
     words = line.split()
-    return -math.log2(ends(language.sentence(), words, 0)[len(words)])
+    return -math.log2(ends(sentence, words, 0)[len(words)])
 
 
 def test_a_sentence_is_as_probable_as_the_draw_that_made_it():
-    rng = Random(3)
-    for _ in range(100):
-        words, drawn = language.draw(rng, language.sentence())
-        assert bits(" ".join(words)) == pytest.approx(drawn)
+    rng, sentence = Random(3), language.sentence()
+    for _ in range(50):
+        words, drawn = language.draw(rng, sentence)
+        assert bits(" ".join(words), sentence) == pytest.approx(drawn)
 
 
 def test_entropy_and_length_of_a_language_that_can_be_listed():
@@ -151,63 +131,37 @@ def test_entropy_and_length_of_a_language_that_can_be_listed():
         for rest, q in {("b",): 0.25, ("c", "d"): 0.375, ("c", "e", "e"): 0.375}.items()
     }
     entropy = -sum(p * math.log2(p) for p in sentences.values())
-    assert language.entropy(phrase) == pytest.approx(entropy)
     length = sum(p * len(words) for words, p in sentences.items())
-    assert language.mean_length(phrase) == pytest.approx(length)
+    assert language.expected(phrase) == pytest.approx((length, entropy))
 
 
 def test_the_best_possible_perplexity_is_that_of_the_text(files):
     report = json.loads("\n".join(files["language"]["entropy.json"]))
-    lines, test = files["language"]["test.txt"], report["test"]
+    lines, test, sentence = files["language"]["test.txt"], report["test"], language.sentence()
     assert test["tokens"] == sum(len(line.split()) + 1 for line in lines)
-    assert test["bits_per_token"] == pytest.approx(sum(map(bits, lines)) / test["tokens"], abs=1e-5)
+    drawn = sum(bits(line, sentence) for line in lines)
+    assert test["bits_per_token"] == pytest.approx(drawn / test["tokens"], abs=1e-5)
     assert test["perplexity"] == pytest.approx(2 ** test["bits_per_token"], abs=1e-4)
     rate = report["language"]["bits_per_token"]
     assert report["train"]["bits_per_token"] == pytest.approx(rate, rel=0.01)
 
 
-def test_verbs_agree_with_their_subjects_at_any_distance(files):
-    endings = {"sun": ("a", "an"), "moon": ("o", "on"), "stone": ("e", "en")}
-    classes = {stem + i: c for stem, c in invented.NOUNS.values() for i in ("", "i")}
-    distances = set()
-    for words in map(str.split, files["language"]["train.txt"]):
-        subject = next(i for i, word in enumerate(words) if word in classes)
-        ending = endings[classes[words[subject]]][words[subject].endswith("i")]
-        assert words[-1].removesuffix(ending) in invented.VERBS.values()
-        distances.add(len(words) - 1 - subject)
-    assert min(distances) == 3 and max(distances) == 15
-
-
-def events(article: str) -> list[str]:
-    """Its sentences, without the line of place and time."""
-    return article.split(" : ", 1)[1].removesuffix(" .").split(" . ")
-
-
-def chosen(article: str) -> int:
-    matters = (*articles.BEFORE[True], *articles.AFTER[True])
-    (number,) = (i for i, text in enumerate(events(article)) if any(m in text for m in matters))
-    return number
-
-
 def test_the_headline_tells_the_one_event_that_matters(files):
-    lines, where = files["articles"], Counter()
+    matters = (*articles.BEFORE[True], *articles.AFTER[True])
+    lines = files["articles"]
     for article, headline in zip(lines["train.src"], lines["train.tgt"], strict=True):
         place, person, verb, *rest = headline.replace(" :", "").split()
-        told = events(article)[chosen(article)].split()
+        events = article.split(" : ", 1)[1].removesuffix(" .").split(" . ")
+        (told,) = (event.split() for event in events if any(text in event for text in matters))
         assert {person, *rest} <= set(told) and article.startswith(f"{place} ")
         assert verb in (articles.PRESENT.get(word) for word in told)
         assert len(set(NAME.findall(article))) == len(NAME.findall(article))
-        where[len(events(article)), chosen(article)] += 1
-    for count in (3, 4):  # its position does not tell
-        share = sum(where[count, i] for i in range(count)) / count
-        assert all(abs(where[count, i] / share - 1) < 0.2 for i in range(count))
-    assert set(articles.PRESENT) == set(invented.VERBS)
 
 
-def run(name: str, *arguments: object, hash_seed: str = "0") -> subprocess.CompletedProcess:
+def run(name: str, *arguments: object) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, ROOT / "scripts" / f"generate_{name}.py", *map(str, arguments)],
-        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        env=os.environ | {"PYTHONHASHSEED": "7"},
         check=False,
         capture_output=True,
         text=True,
@@ -215,40 +169,15 @@ def run(name: str, *arguments: object, hash_seed: str = "0") -> subprocess.Compl
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_the_command_writes_the_same_files_whatever_the_hash_seed(tmp_path, name):
+def test_the_command(tmp_path, name):
     expected = GENERATORS[name].generate({"test": 4, "valid": 5, "train": 30}, 1)
-    for hash_seed in ("1", "2"):
-        output = tmp_path / hash_seed
-        sizes = ("--train", 30, "--valid", 5, "--test", 4)
-        assert run(name, output, *sizes, hash_seed=hash_seed).returncode == 0
-        assert {path.name for path in output.iterdir()} == set(expected)
-        for file, lines in expected.items():
-            assert (output / file).read_text(encoding="utf-8").split("\n") == [*lines, ""]
-    again = run(name, output, *sizes)
+    sizes = ("--train", 30, "--valid", 5, "--test", 4)
+    assert run(name, tmp_path / "out", *sizes).returncode == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == set(expected)
+    for file, lines in expected.items():
+        assert (tmp_path / "out" / file).read_text(encoding="utf-8").split("\n") == [*lines, ""]
+    again = run(name, tmp_path / "out", *sizes)
     assert again.returncode == 1 and "is there already" in again.stderr
-
-
-@pytest.mark.parametrize("size", ["-1", "0", "999999999999"])
-def test_bad_sizes_are_one_line_errors(tmp_path, size):
-    with pytest.raises(SystemExit, match=f"--valid must be from 1 to 1,000,000, not {size}$"):
-        corpus.main([str(tmp_path / "out"), "--valid", size])
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
-    write_text = Path.write_text
-
-    def fail_on_train(path, *arguments, **options):
-        if path.name == "train.tgt":
-            raise OSError("disk full")
-        return write_text(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "write_text", fail_on_train)
-    with pytest.raises(SystemExit, match="disk full"):
-        corpus.main([str(tmp_path), "--train", "9", "--valid", "3", "--test", "3"])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_grammar_that_runs_dry_is_an_error():
-    with pytest.raises(ValueError, match="too few distinct sources"):
-        invented.parallel_files(lambda rng: ("the same", "lo misol"), {"train": 2}, seed=1)
+    refused = run(name, tmp_path / "new", "--valid", "0")
+    assert refused.stderr == "error: --valid must be from 1 to 1,000,000, not 0\n"
+    assert not (tmp_path / "new").exists()

@@ -1,8 +1,10 @@
 """What runs note down, and how they differ."""
 
+import shlex
+
 import pytest
 
-from fairseq_convattn.run_records import difference, write_json
+from fairseq_convattn.run_records import difference, recorded_settings, settings, write_json
 
 
 def test_json_appears_whole(tmp_path):
@@ -24,3 +26,13 @@ def test_json_appears_whole(tmp_path):
 )
 def test_the_first_difference_is_named(after, words):
     assert difference({"--lr": "0.1", "--flag": None}, after) == words
+
+
+def test_settings_are_what_a_command_line_means():
+    line = "fairseq-train data/bin --lr 0.1 --adam-betas '(0.9, 0.98)' --flag --lr=0.2 --ids 1 2"
+    options = {"--lr": "0.2", "--adam-betas": "(0.9, 0.98)", "--flag": None, "--ids": "1 2"}
+    assert settings(shlex.split(line)) == {"command": "fairseq-train data/bin", **options}
+    # older records have lines, and settings of another form beside them
+    old = {"essence": [line], "settings": [{"command": "fairseq-train", "--": "--lr 0.2"}]}
+    assert recorded_settings(old) == recorded_settings({"settings": [settings(shlex.split(line))]})
+    assert recorded_settings({}) == []

@@ -17,12 +17,13 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from ..checkpoints.files import CheckpointError, require_new
-from ..report.outputs import appearing, missing_modules, whole_number
-from .checkpoint import Contents
+from ..outputs import appearing, missing_modules, whole_number
 from .report import analyse, markdown
 
 
@@ -56,13 +57,13 @@ def main() -> None:
         sys.exit(f"error: the figures need {missing}")
     try:
         require_new(arguments.output)
-        results, last = analyse(
+        results, tables = analyse(
             arguments.checkpoints,
             arguments.block,
             progress=lambda path: print(f"reading {path}", file=sys.stderr, flush=True),
         )
         print(markdown(results))
-        files = write_analysis(arguments.output, results, last, arguments.block)
+        files = write_analysis(arguments.output, results, tables, arguments.block)
     except FileExistsError as error:
         sys.exit(f"error: {error}; choose another with --output")
     except (CheckpointError, OSError) as error:
@@ -71,13 +72,13 @@ def main() -> None:
 
 
 def write_analysis(
-    directory: Path, results: Sequence[dict], last: Contents, block: int
+    directory: Path, results: Sequence[dict], tables: Mapping[str, Tensor], block: int
 ) -> list[str]:
     """Write ``analysis.json`` and the figures; the directory appears complete or not at all.
 
     Args:
-        results: what :func:`report.analysis` says of checkpoints, in order.
-        last: what the last of them holds.
+        results: what :func:`checkpoint.analysis` says of checkpoints, in order.
+        tables: the learned positions of the last of them, by stack.
         block: positions in a block.
 
     Returns:
@@ -94,7 +95,7 @@ def write_analysis(
         content = {"block": block, "checkpoints": results}
         text = json.dumps(content, indent=1, allow_nan=False)
         (complete / "analysis.json").write_text(text, encoding="utf-8")
-        for name, figure in figures(results, last, block):
+        for name, figure in figures(results, tables, block):
             figure.savefig(complete / f"{name}.png", dpi=200)
     return sorted(path.name for path in directory.iterdir())
 

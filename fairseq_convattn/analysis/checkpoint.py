@@ -1,7 +1,7 @@
 """What a checkpoint says about positions, read from its weights without building the model."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
@@ -10,8 +10,9 @@ from ..architectures.config import ENCODER_DECODER
 from ..checkpoints.files import CheckpointError, read_checkpoint
 from ..checkpoints.legacy import HARMLESS_GLOBALS
 from ..ops.attention import alibi_slopes
-from .curves import TERM_PARAMETERS, Curves, kernel_curves, shared_by_layers, term_curves
+from .curves import TERM_PARAMETERS, curves_by_layers, kernel_curves, shared_by_layers, term_curves
 from .stored import POSITIONS, StoredStack, stored_stacks, updates
+from .toeplitz import diagonal_means, r2_by_positions, white_noise_r2
 
 # Sinusoids have no last position; as many as fairseq's translation models allow.
 _SINUSOIDAL_POSITIONS = 1024
@@ -33,7 +34,7 @@ class Positions(NamedTuple):
     """Absolute position embeddings.
 
     Attributes:
-        table: ``[positions, width]``, without what padding has.
+        table: ``[positions, width]``, float64, without what padding has.
         kind: ``learned`` or ``sinusoidal``.
         padding_rows: rows of the stored table that came before.
     """
@@ -43,70 +44,44 @@ class Positions(NamedTuple):
     padding_rows: int
 
 
-class Attention(NamedTuple):
-    """The projections of self-attention, the same in all of ``layers``.
-
-    Attributes:
-        query, key: ``[heads, head_dim, embed_dim]``; biases are left out, as in the paper.
-    """
-
-    layers: tuple[int, ...]
-    query: Tensor
-    key: Tensor
-
-
-class Stack(NamedTuple):
-    """An encoder or a decoder; all tensors are float64.
-
-    Attributes:
-        projected: the positions as the layers see them, ``[positions, embed_dim]``; None
-            where there is no ``attention`` to see them.
-        terms: the curves of relative terms, by name.
-        kernels: those of lightweight convolutions, normalised over their taps, by what is
-            convolved: ``input``, or attention's ``queries``, ``keys`` or ``values``.
-        notes: what was assumed, and what was left out and why.
-    """
-
-    name: str
-    positions: Positions | None
-    projected: Tensor | None
-    attention: list[Attention]
-    terms: dict[str, list[Curves]]
-    kernels: dict[str, list[Curves]]
-    notes: list[str]
-
-
-class Contents(NamedTuple):
-    """A checkpoint; ``updates`` is None where it does not say how long it was trained."""
-
-    path: str
-    updates: int | None
-    stacks: list[Stack]
-
-
-def read_contents(path: str | Path) -> Contents:
-    """Read what there is to analyse.
+def analysis(path: str | Path, block: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """All that is known of a checkpoint; an R^2 is None where it is not defined.
 
     Args:
         path: a checkpoint of fairseq's or of this plugin, of 2019 too.
+        block: positions in a block.
+
+    Returns:
+        Plain data, which JSON takes: the ``checkpoint``, its ``updates`` (None where it does not
+        say) and its ``stacks`` by name. Each has ``notes`` (what was assumed, and what was left
+        out and why), ``positions``, R^2 of the heads (``attention``), curves of relative ``terms``
+        by name, and ``kernels`` of lightweight convolutions, normalised over their taps, by what
+        is convolved: ``input``, or attention's ``queries``, ``keys`` or ``values``.
+        And the learned tables of positions, ``[positions, width]``, by stack.
 
     Raises:
         CheckpointError: the file cannot be read, holds numbers that are not finite, or
             nothing to analyse.
     """
     state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
+    stacks, tables = {}, {}
     try:
-        stacks = [_stack(stored) for stored in stored_stacks(state)]
+        for stored in stored_stacks(state):
+            positions = _learned(stored) or _sinusoidal(stored)
+            found = _stack(stored, positions, block)
+            if found["positions"] or found["terms"] or found["kernels"]:
+                stacks[stored.name] = found
+            if positions and positions.kind == "learned":
+                tables[stored.name] = positions.table
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    stacks = [stack for stack in stacks if stack.positions or stack.terms or stack.kernels]
     if not stacks:
         raise CheckpointError(
             f"{path}: there is nothing to analyse: no position embeddings ({POSITIONS}, or "
             f"sinusoidal), no relative terms ({', '.join(TERM_PARAMETERS)}), no lightweight "
             "convolutions"
         )
-    return Contents(str(path), updates(state), stacks)
+    return {"checkpoint": str(path), "updates": updates(state), "stacks": stacks}, tables
 
 
 def layer_names(layers: tuple[int, ...] | list[int]) -> str:
@@ -123,19 +98,31 @@ def stack_title(name: str) -> str:
     return "encoder" if "encoder" in name else name.partition(".")[0] or "model"
 
 
-def _stack(stored: StoredStack) -> Stack:
-    positions = _learned(stored) or _sinusoidal(stored)
-    attention = _attention(stored) if positions else []
-    projected = _projected(stored, positions.table, attention) if attention else None
-    return Stack(
-        stored.name,
-        positions,
-        projected,
-        attention if projected is not None else [],
-        _terms(stored),
-        _kernels(stored),
-        stored.notes,
-    )
+def _stack(stored: StoredStack, positions: Positions | None, block: int) -> dict[str, Any]:
+    return {
+        "positions": _of_positions(positions, block) if positions else None,
+        "attention": _attention(stored, positions.table, block) if positions else [],
+        "terms": _terms(stored),
+        "kernels": _kernels(stored),
+        "notes": stored.notes,
+    }
+
+
+def _of_positions(positions: Positions, block: int) -> dict[str, Any]:
+    table = positions.table
+    product = table @ table.T
+    return {
+        "kind": positions.kind,
+        "number": table.size(0),
+        "width": table.size(1),
+        "padding_rows": positions.padding_rows,
+        "r2": r2_by_positions(product, block),
+        "white_noise_r2": {
+            "overall": white_noise_r2(*table.shape),
+            "block": white_noise_r2(min(block, table.size(0)), table.size(1)),
+        },
+        "diagonal_means": diagonal_means(product).tolist(),
+    }
 
 
 def _learned(stored: StoredStack) -> Positions | None:
@@ -164,8 +151,9 @@ def _sinusoidal(stored: StoredStack) -> Positions | None:
     return Positions(table[_PADDING + 1 :].double(), "sinusoidal", 0)
 
 
-def _attention(stored: StoredStack) -> list[Attention]:
-    """The layers whose scores have a product of linear maps of their input in them."""
+def _attention(stored: StoredStack, table: Tensor, block: int) -> list[dict[str, Any]]:
+    """R^2 of ``E W_Q W_K^T E^T`` of every head, of the layers whose scores have a product of linear
+    maps of their input in them; biases are left out, as in the paper."""
     heads = _heads(stored)
     found, other = {}, []
     for layer, weights in stored.layers.items():
@@ -179,10 +167,17 @@ def _attention(stored: StoredStack) -> list[Attention]:
             f"{layer_names(other)}: no R^2 per head, as there are no queries and keys of a known "
             "number of heads that are linear maps and multiplied"
         )
-    return [
-        Attention(layers, *(projection.unflatten(0, (heads, -1)) for projection in pair))
-        for layers, pair in shared_by_layers(found)
-    ]
+    width = next((query.size(1) for query, _ in found.values()), None)
+    projected = _projected(stored, table, width) if width else None
+    if projected is None:
+        return []
+    result = []
+    for layers, pair in shared_by_layers(found):
+        queries, keys = ((projected @ x.T).unflatten(1, (heads, -1)).unbind(1) for x in pair)
+        products = (query @ key.T for query, key in zip(queries, keys, strict=True))
+        by_head = [r2_by_positions(product, block) for product in products]
+        result.append({"layers": list(layers), "heads": by_head})
+    return result
 
 
 def _heads(stored: StoredStack) -> int | None:
@@ -214,9 +209,10 @@ def _term_names(stored: StoredStack) -> list[str]:
     return [name.strip() for name in str(terms).split(",")]
 
 
-def _projected(stored: StoredStack, table: Tensor, attention: list[Attention]) -> Tensor | None:
-    """The positions in the width of the layers, which may be more than the table's."""
-    shape = (attention[0].query.size(-1), table.size(1))
+def _projected(stored: StoredStack, table: Tensor, width: int) -> Tensor | None:
+    """The positions as the layers see them, ``[positions, width]``, which may be more than the
+    table's."""
+    shape = (width, table.size(1))
     if shape[0] == shape[1]:
         return table
     maps = [
@@ -235,7 +231,7 @@ def _projected(stored: StoredStack, table: Tensor, attention: list[Attention]) -
     return table @ weight.T
 
 
-def _terms(stored: StoredStack) -> dict[str, list[Curves]]:
+def _terms(stored: StoredStack) -> dict[str, list[dict]]:
     curves = {}
     for term, names in TERM_PARAMETERS.items():
         found = {}
@@ -245,24 +241,19 @@ def _terms(stored: StoredStack) -> dict[str, list[Curves]]:
                 doubles = dict(zip(names, stored.double(*parameters), strict=True))
                 found[layer] = term_curves(term, doubles, stored.causal)
         if found:
-            curves[term] = [Curves(layers, *curve) for layers, curve in shared_by_layers(found)]
-    if "alibi" not in curves and any(_has_alibi(stored, layer) for layer in stored.layers):
-        stored.notes.append("no curves of alibi, as its number of heads is not known")
+            curves[term] = curves_by_layers(found)
     return curves
 
 
-def _has_alibi(stored: StoredStack, layer: int) -> bool:
-    return "alibi" in _term_names(stored) and stored.mixers().get(layer) == "composite"
-
-
 def _parameter(stored: StoredStack, layer: int, name: str) -> Tensor | None:
-    if name == "alibi" and _has_alibi(stored, layer):  # which has no parameters
-        heads = _heads(stored)
-        return alibi_slopes(heads) if heads else None
-    return stored.layers[layer].get(f"self_attn.terms.{name}")
+    if name != "alibi":
+        return stored.layers[layer].get(f"self_attn.terms.{name}")
+    heads = _heads(stored)  # it has no parameters
+    composite = stored.mixers().get(layer) == "composite"
+    return alibi_slopes(heads) if heads and composite and "alibi" in _term_names(stored) else None
 
 
-def _kernels(stored: StoredStack) -> dict[str, list[Curves]]:
+def _kernels(stored: StoredStack) -> dict[str, list[dict]]:
     norm = stored.options.get("weight_norm") or ENCODER_DECODER.base["weight_norm"]
     if stored.options.get("weight_softmax") is False:  # fairseq's lightconv
         norm = "none"
@@ -275,8 +266,15 @@ def _kernels(stored: StoredStack) -> dict[str, list[Curves]]:
                     (logits,) = stored.double(weights[name])
                     found[layer] = kernel_curves(logits, str(norm), stored.causal)
         if found:
-            curves[convolved] = [Curves(layers, *taps) for layers, taps in shared_by_layers(found)]
-    dynamic = [x for x, weights in stored.layers.items() if any(map(_is_dynamic, weights))]
+            curves[convolved] = curves_by_layers(found)
+            for kernels in curves[convolved]:
+                heads = kernels["heads"]
+                kernels["mean"] = [sum(taps) / len(heads) for taps in zip(*heads, strict=True)]
+    dynamic = [
+        layer
+        for layer, weights in stored.layers.items()
+        if any(name.endswith(_DYNAMIC) for name in weights)
+    ]
     if dynamic:
         stored.notes.append(
             f"{layer_names(dynamic)}: no kernels of dynamic convolutions, which depend on the input"
@@ -287,7 +285,3 @@ def _kernels(stored: StoredStack) -> dict[str, list[Curves]]:
 def _is_lightweight(stored: StoredStack, name: str) -> bool:
     """``conv.weight`` is a common name, and not fairseq's lightconv alone has it."""
     return name != "conv.weight" or stored.option("conv_type") == "lightweight"
-
-
-def _is_dynamic(name: str) -> bool:
-    return name.endswith(_DYNAMIC)

@@ -1,7 +1,7 @@
 """What a layer adds to, or makes of, every relative position, as curves over the distance."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,19 +22,6 @@ TERM_PARAMETERS = {
 }
 # These depend on content: of their vectors there is a length to show.
 VECTOR_TERMS = ("query", "key")
-
-
-class Curves(NamedTuple):
-    """A value per head and distance, the same in all of ``layers``.
-
-    Attributes:
-        distances: ``[points]``, ``j - i`` of key j and query i, rising.
-        values: ``[heads, points]``; one head where all share it.
-    """
-
-    layers: tuple[int, ...]
-    distances: Tensor
-    values: Tensor
 
 
 def term_curves(term: str, parameters: Mapping[str, Tensor], causal: bool) -> tuple[Tensor, Tensor]:
@@ -90,6 +77,16 @@ def shared_by_layers(
         else:
             groups.append(([layer], tensors))
     return [(tuple(layers), tensors) for layers, tensors in groups]
+
+
+def curves_by_layers(found: Mapping[int, tuple[Tensor, Tensor]]) -> list[dict[str, Any]]:
+    """A value per head and distance, as data: ``layers`` in which it is the same, ``distances``
+    ``j - i`` of key j and query i, rising, and ``heads``, the values at these of each head, or of
+    one where all share it."""
+    return [
+        {"layers": list(layers), "distances": distances.tolist(), "heads": values.tolist()}
+        for layers, (distances, values) in shared_by_layers(found)
+    ]
 
 
 def _taps(count: int, causal: bool) -> Tensor:

@@ -10,7 +10,7 @@ def findings(stack: dict) -> Iterator[str]:
     """Sentences about a stack.
 
     Args:
-        stack: what :func:`report.analysis` says of it.
+        stack: what :func:`checkpoint.analysis` says of it.
     """
     if stack["positions"]:
         yield _of_positions(stack["positions"])

@@ -1,25 +1,23 @@
-"""The analysis of checkpoints as plain data, which JSON takes, and as Markdown."""
+"""The analysis of several checkpoints, and as Markdown."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from torch import Tensor
 
 from ..checkpoints.files import CheckpointError
 from ..report.markdown import Table, table
-from .checkpoint import Contents, Stack, read_contents, stack_title
-from .curves import Curves
+from .checkpoint import analysis, stack_title
 from .findings import findings
-from .toeplitz import diagonal_means, r2_by_positions, white_noise_r2
+from .toeplitz import white_noise_r2
 
 
 def analyse(
     paths: Sequence[str | Path],
     block: int,
     progress: Callable[[str | Path], None] = lambda path: None,
-) -> tuple[list[dict], Contents]:
+) -> tuple[list[dict], dict[str, Tensor]]:
     """Analyse checkpoints, in the order of their updates.
 
     Args:
@@ -28,49 +26,23 @@ def analyse(
         progress: called with each path before it is read.
 
     Returns:
-        What :func:`analysis` says of each, and what the last of them holds.
+        What :func:`analysis` says of each, and the tables of positions of the last of them.
 
     Raises:
         CheckpointError: one cannot be read or has nothing to analyse, or several are not of
             one model or do not say after how many updates they were written.
     """
-    results: list[dict] = []
-    last: Contents | None = None
+    found: list[tuple[dict, dict[str, Tensor]]] = []
     for path in paths:
         progress(path)
-        contents = read_contents(path)
-        if len(paths) > 1 and contents.updates is None:
+        found.append(analysis(path, block))
+        result, first = found[-1][0], found[0][0]
+        if len(paths) > 1 and result["updates"] is None:
             raise CheckpointError(f"{path} does not say after how many updates it was written")
-        results.append(analysis(contents, block))
-        if _shape(results[-1]) != _shape(results[0]):
+        if _shape(result) != _shape(first):
             raise CheckpointError(f"{path} and {paths[0]} are not of the same model")
-        if last is None or contents.updates >= last.updates:
-            last = contents
-    if last is None:
-        raise CheckpointError("there is no checkpoint to analyse")
-    return sorted(results, key=lambda result: result["updates"] or 0), last
-
-
-def analysis(contents: Contents, block: int) -> dict[str, Any]:
-    """All that is known of a checkpoint; an R^2 is None where it is not defined.
-
-    Args:
-        contents: what :func:`read_contents` found.
-        block: positions in a block.
-    """
-    return {
-        "checkpoint": contents.path,
-        "updates": contents.updates,
-        "stacks": {stack.name: _stack(stack, block) for stack in contents.stacks},
-    }
-
-
-def head_products(stack: Stack) -> Iterator[tuple[tuple[int, ...], Iterator[Tensor]]]:
-    """``F^ = E W_Q W_K^T E^T`` of every head, ``[positions, positions]``, by layers."""
-    for layers, query, key in stack.attention:
-        queries = stack.projected @ query.mT  # [heads, positions, head_dim]
-        keys = stack.projected @ key.mT
-        yield layers, (q @ k.T for q, k in zip(queries, keys, strict=True))
+    found.sort(key=lambda one: one[0]["updates"] or 0)
+    return [result for result, _ in found], found[-1][1]
 
 
 def r2_of(by_positions: dict, block: int | None) -> float | None:
@@ -91,52 +63,6 @@ def _shape(result: dict) -> dict[str, tuple]:
         sizes = positions.get("number"), positions.get("width"), len(_heads(stack))
         shape[name] = (*sizes, *stack["terms"], *stack["kernels"])
     return shape
-
-
-def _stack(stack: Stack, block: int) -> dict[str, Any]:
-    return {
-        "notes": stack.notes,
-        "positions": _positions(stack, block) if stack.positions else None,
-        "attention": [
-            {"layers": list(layers), "heads": [r2_by_positions(p, block) for p in products]}
-            for layers, products in head_products(stack)
-        ],
-        "terms": {
-            term: [_curves(curves) for curves in by_layer] for term, by_layer in stack.terms.items()
-        },
-        "kernels": {
-            convolved: [
-                {**_curves(kernels), "mean": kernels.values.mean(dim=0).tolist()}
-                for kernels in by_layer
-            ]
-            for convolved, by_layer in stack.kernels.items()
-        },
-    }
-
-
-def _positions(stack: Stack, block: int) -> dict[str, Any]:
-    table = stack.positions.table
-    product = table @ table.T
-    return {
-        "kind": stack.positions.kind,
-        "number": table.size(0),
-        "width": table.size(1),
-        "padding_rows": stack.positions.padding_rows,
-        "r2": r2_by_positions(product, block),
-        "white_noise_r2": {
-            "overall": white_noise_r2(*table.shape),
-            "block": white_noise_r2(min(block, table.size(0)), table.size(1)),
-        },
-        "diagonal_means": diagonal_means(product).tolist(),
-    }
-
-
-def _curves(curves: Curves) -> dict[str, Any]:
-    return {
-        "layers": list(curves.layers),
-        "distances": curves.distances.tolist(),
-        "heads": curves.values.tolist(),
-    }
 
 
 def markdown(results: Sequence[dict]) -> str:

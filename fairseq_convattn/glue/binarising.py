@@ -3,14 +3,14 @@
 import re
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import make_builder
 
-from .reading import Examples, read_examples
+from .reading import read_examples
 from .tasks import HIGHEST_SCORE, TASKS, GlueError, GlueTask
 
 _FEWEST_COMMON = 0.9
@@ -85,44 +85,43 @@ def _uncased(text: str) -> str:
 
 
 def binarise(
-    names: Iterable[str],
-    tsv: Path,
-    output: Path,
-    pieces: Pieces,
-    differs: Callable[[str], None],
-    report: Callable[[str], None],
+    names: Iterable[str], tsv: Path, output: Path, pieces: Pieces, sample: bool = False
 ) -> None:
-    """Write ``output/TASK`` from ``tsv/TASK`` for some of ``TASKS``.
+    """Write ``output/TASK`` from ``tsv/TASK`` for some of ``TASKS``, and print a line for each.
 
     Args:
-        differs: called with a sentence for a number of examples that no release has.
-        report: called with a line for what is done.
+        sample: whether numbers of examples that no release has are shown, not refused.
 
     Raises:
         GlueError: a file cannot be read; every file is, before anything is written.
     """
     for name in names:  # none is written before all can be read; memory holds one at a time
         for file in TASKS[name].files.values():
-            path = tsv / name / f"{file}.tsv"
-            _check(TASKS[name], file, read_examples(TASKS[name], path), path, differs, report)
+            _check(TASKS[name], file, tsv / name / f"{file}.tsv", sample)
     for name in names:
-        _write(TASKS[name], name, tsv / name, output / name, pieces, report)
+        _write(TASKS[name], name, tsv / name, output / name, pieces)
 
 
-def _check(task: GlueTask, file: str, examples: Examples, path: Path, differs, report) -> None:
+def _check(task: GlueTask, file: str, path: Path, sample: bool) -> None:
+    examples = read_examples(task, path)
     if examples.malformed:
-        report(
+        print(
             f"note: {path} has {examples.malformed:,} rows with too few or too many columns; "
             "they are left out, as GLUE's own reader does"
         )
     found, expected = len(examples.labels), task.examples[file]
-    if found not in expected:
-        numbers = " or ".join(f"{number:,}" for number in expected)
-        differs(f"{path} has {found:,} examples, not {numbers}")
+    if found in expected:
+        return
+    differs = f"{path} has {found:,} examples, not {' or '.join(f'{n:,}' for n in expected)}"
+    if not sample:
+        raise GlueError(f"{differs} (for a part of the release there is --sample)")
+    print(f"note: {differs}")
 
 
-def _write(task: GlueTask, name: str, tsv: Path, output: Path, pieces: Pieces, report) -> None:
-    labels = _label_dictionary(task)
+def _write(task: GlueTask, name: str, tsv: Path, output: Path, pieces: Pieces) -> None:
+    labels = Dictionary()
+    for label in task.classes:  # in this order, whatever their frequencies
+        labels.add_symbol(label)
     folders = [output / f"input{number}" for number in range(len(task.sentences))]
     for folder in (*folders, output / "label"):
         folder.mkdir(parents=True)
@@ -149,15 +148,7 @@ def _write(task: GlueTask, name: str, tsv: Path, output: Path, pieces: Pieces, r
         else:
             text = "".join(f"{float(label) / HIGHEST_SCORE}\n" for label in examples.labels)
             (output / "label" / f"{subset}.label").write_text(text, encoding="ascii")
-    report(f"{name}: {', '.join(sizes)} examples, {100 * unknown / total:.2f} % unknown pieces")
-
-
-def _label_dictionary(task: GlueTask) -> Dictionary:
-    """The classes in the task's order, whatever their frequencies."""
-    dictionary = Dictionary()
-    for label in task.classes:
-        dictionary.add_symbol(label)
-    return dictionary
+    print(f"{name}: {', '.join(sizes)} examples, {100 * unknown / total:.2f} % unknown pieces")
 
 
 def _write_dataset(sentences: Iterable, prefix: Path, types: int) -> None:

@@ -82,7 +82,7 @@ def example_lengths(task: GlueTask, data: Path, subset: str, separators: int) ->
     Raises:
         GlueError: the data are not there.
     """
-    lengths = None
+    parts = []
     for number in range(len(task.sentences)):
         prefix = data / f"input{number}" / subset
         sentences = load_indexed_dataset(str(prefix), None)
@@ -92,6 +92,5 @@ def example_lengths(task: GlueTask, data: Path, subset: str, separators: int) ->
                 "has written"
             )
         # every sentence has a </s> after it; <s> is before the first
-        before = 1 if lengths is None else separators - 1
-        lengths = sentences.sizes + before + (0 if lengths is None else lengths)
-    return lengths.tolist()
+        parts.append(sentences.sizes + (separators - 1 if number else 1))
+    return sum(parts).tolist()

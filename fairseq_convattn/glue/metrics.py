@@ -1,10 +1,10 @@
 """GLUE's metrics, in percent, over a whole data set."""
 
-import importlib.util
 import math
 import warnings
 from collections.abc import Callable, Sequence
 
+from ..outputs import missing_modules
 from .tasks import GlueError, GlueTask
 
 TITLES = {
@@ -22,13 +22,8 @@ def require_libraries() -> None:
     Raises:
         GlueError: one is not.
     """
-    packages = {"sklearn": "scikit-learn", "scipy": "scipy"}
-    missing = [packages[name] for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise GlueError(
-            f"{' and '.join(missing)} not installed: pip install {' '.join(missing)} (or "
-            "fairseq_convattn[glue])"
-        )
+    if missing := missing_modules("sklearn", "scipy"):
+        raise GlueError(f"GLUE's metrics need {missing.replace('sklearn', 'scikit-learn')}")
 
 
 def score(task: GlueTask, labels: Sequence, predictions: Sequence) -> dict[str, float]:

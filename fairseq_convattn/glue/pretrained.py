@@ -74,13 +74,8 @@ def _options(architecture: str, stored: dict[str, Any], path: Path) -> list[str]
     """The model's options that ``--arch`` alone would set to something else."""
     parser = argparse.ArgumentParser()
     ARCH_MODEL_REGISTRY[architecture].add_args(parser)
-    actions = [
-        action
-        for action in parser._actions
-        if action.dest in stored and action.dest not in _FROM_THE_TASK
-    ]
-    left_out = _unread(architecture, stored)
-    actions = [action for action in actions if action.dest not in left_out]
+    left_out = {*_FROM_THE_TASK, *_unread(architecture, stored)}
+    actions = [x for x in parser._actions if x.dest in stored and x.dest not in left_out]
     preset = _parsed(architecture, [])
     chosen: list[str] = []
     for action in actions:

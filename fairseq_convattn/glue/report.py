@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from tabulate import tabulate
+
 from .metrics import TITLES
 
 STATISTICS = {
@@ -27,23 +29,17 @@ def summary(seeds: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None
 
 def table(seeds: Sequence[dict[str, Any]]) -> str:
     """Lines with the scores of every seed and, below, their statistics."""
-    metrics = list(seeds[0]["scores"])
-    rows = [["seed", "epoch", *map(_title, metrics)]]
-    for seed in seeds:
-        numbers = [f"{seed['scores'][metric]:.2f}" for metric in metrics]
-        rows.append([str(seed["seed"]), str(seed["epoch"]), *numbers])
     totals = summary(seeds)
-    for name in STATISTICS:
-        values = [totals[metric][name] for metric in metrics]
-        rows.append([name, "", *("-" if value is None else f"{value:.2f}" for value in values)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join((row[0].ljust(len(first)), *others)))
-    return "\n".join(lines)
-
-
-def _title(metric: str) -> str:
-    name, _, dev_set = metric.partition("_")
-    return f"{TITLES[name]} {dev_set}".strip()
+    titles = [
+        f"{TITLES[name]} {dev_set}".strip()
+        for name, _, dev_set in (metric.partition("_") for metric in totals)
+    ]
+    rows = [[seed["seed"], seed["epoch"], *seed["scores"].values()] for seed in seeds]
+    rows += [[name, "", *(totals[metric][name] for metric in totals)] for name in STATISTICS]
+    cells = [
+        ["-" if x is None else f"{x:.2f}" if isinstance(x, float) else x for x in row]
+        for row in rows
+    ]
+    heads = ["seed", "epoch", *titles]
+    sides = ["left", *["right"] * (len(heads) - 1)]
+    return tabulate(cells, heads, tablefmt="plain", disable_numparse=True, colalign=sides)

@@ -1,7 +1,6 @@
 """``python -m fairseq_convattn.recipes``: from raw text to the figure of a paper."""
 
 import argparse
-import importlib.util
 import shlex
 import signal
 import sys
@@ -16,6 +15,7 @@ from ..architectures.presets import ARCHITECTURE_NAMES
 from ..checkpoints.files import CheckpointError
 from ..checkpoints.recovery import restore_last
 from ..child_processes import CommandFailed, exit_on_signals
+from ..outputs import missing_modules, whole_number
 from ..run_records import sha256, write_json
 from ..training_options import refusal
 from . import catalogue
@@ -82,24 +82,18 @@ def command_line() -> argparse.ArgumentParser:
         help=f"{', '.join(STAGES)} or all (default)",
     )
     add("--mixer", choices=tuple(ARCHITECTURE_NAMES), help="default: the paper's own")
-    add("--seed", type=_positive, metavar="N", help="of training (default: 1)")
+    add("--seed", type=whole_number(1), metavar="N", help="of training (default: 1)")
     add("--checkpoint", type=Path, metavar="FILE", help="evaluate this one and train none")
     add("--source", type=Path, metavar="DIR", help="a local copy of the corpus")
     add("--data", type=Path, metavar="DIR", help="prepared data (default: data/CORPUS)")
     add("--output", type=Path, metavar="DIR", help="of the run (default: runs/RECIPE-MIXER-seedN)")
     most = "the most here that share an update evenly"
-    add("--gpus", type=_positive, metavar="N", help=f"of each machine (default: {most})")
-    add("--nodes", type=_positive, default=1, metavar="N", help="machines (default: 1)")
+    add("--gpus", type=whole_number(1), metavar="N", help=f"of each machine (default: {most})")
+    add("--nodes", type=whole_number(1), default=1, metavar="N", help="machines (default: 1)")
     add("--fsdp", action="store_true", help="shard the model over the GPUs; needs fairscale")
     add("--smoke", action="store_true", help="a few updates of a shrunk model on a few lines")
     add("--dry-run", action="store_true", help="print the commands and run none")
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1 on")
-    return int(text)
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -256,10 +250,8 @@ def _explained(recipe: Recipe, settings: Settings) -> str:
 
 def _require_modules(recipe: Recipe, chosen: Sequence[str]) -> None:
     needed = {name: None for stage in chosen for name in recipe.needs.get(stage, ())}
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        packages = " ".join(name.replace("_", "-") for name in missing)
-        raise RecipeError(f"{' and '.join(missing)} not installed: pip install {packages}")
+    if missing := missing_modules(*needed):
+        raise RecipeError(f"a stage needs {missing}")
 
 
 def _run(
@@ -313,7 +305,7 @@ def _elsewhere(settings: Settings, runner: Runner, chosen: Sequence[str]) -> lis
     runner.check(chosen)
     done, end = updates_done(settings.checkpoints), _end_of_training(settings)
     if done and end.exists():
-        runner.finish_elsewhere(train)
+        runner.finish(train)
         end.unlink()
         return list(chosen)
     lines = _launch_lines(settings, train)

@@ -1,12 +1,12 @@
 """The commands of a stage, as a user would type them."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-Options = Mapping[str, str | None]
-"""Options of a command by name; None has a flag that takes no value."""
+from ..run_records import Settings as Options
+from ..run_records import settings
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,9 @@ class Command:
         redirection += " 2>&1" if self.logs_too else ""
         return shlex.join(self.words()) + redirection
 
-    def essence(self) -> str:
-        """The line without what may differ when another run takes the work up."""
-        return shlex.join([*self.arguments, *arguments(self.options), *self.further])
-
-    def settings(self) -> dict[str, str | None]:
-        """What another run that takes the work up has to have in common, by name."""
-        further = {"--": shlex.join(self.further)} if self.further else {}
-        return {"command": shlex.join(self.arguments), **self.options, **further}
+    def settings(self) -> Options:
+        """What another run that takes the work up has to have in common."""
+        return settings([*self.arguments, *arguments(self.options), *self.further])
 
 
 @dataclass(frozen=True)
@@ -64,8 +59,10 @@ class Stage:
     def lines(self) -> list[str]:
         return [command.line() for command in self.commands]
 
-    def essence(self) -> list[str]:
-        return [command.essence() for command in self.commands]
+
+def options(line: str) -> Options:
+    """Options as they are typed."""
+    return settings(shlex.split(line))
 
 
 def arguments(options: Options) -> list[str]:

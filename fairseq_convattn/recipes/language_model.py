@@ -6,24 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from .command import Command, Options, Stage
+from .command import Command, Options, Stage, options
 from .devices import Batch
 from .errors import RecipeError
 from .recipe import Recipe, Score
 from .settings import Settings, user_dir
 
-_SHRUNK = {
-    "--decoder-embed-dim": "32",
-    "--decoder-ffn-embed-dim": "64",
-    "--decoder-attention-heads": "4",
-    "--decoder-layers": "2",
-    "--tokens-per-sample": "128",
-}
-_SMOKE_EVALUATION = {
-    "--tokens-per-sample": "128",
-    "--max-tokens": "1024",
-    "--num-workers": "0",
-}
+_SHRUNK = options(
+    "--decoder-embed-dim 32 --decoder-ffn-embed-dim 64 --decoder-attention-heads 4 "
+    "--decoder-layers 2 --tokens-per-sample 128"
+)
+_SMOKE_EVALUATION = options("--tokens-per-sample 128 --max-tokens 1024 --num-workers 0")
 _SMOKE_CONTEXT = 64
 
 
@@ -95,12 +88,12 @@ class LanguageModel(Recipe):
         return Score(title, 2 ** float(found[1]), {} if name else self.published, signature)
 
     def _evaluation(self, settings: Settings, name: str) -> Options:
-        options = {**self.evaluation, **self.other_evaluations.get(name, {})}
+        found = {**self.evaluation, **self.other_evaluations.get(name, {})}
         if not settings.smoke:
-            return options
-        if context := options.get("--context-window"):
-            options["--context-window"] = str(min(int(context), _SMOKE_CONTEXT))
-        return {option: _SMOKE_EVALUATION.get(option, value) for option, value in options.items()}
+            return found
+        if context := found.get("--context-window"):
+            found["--context-window"] = str(min(int(context), _SMOKE_CONTEXT))
+        return {option: _SMOKE_EVALUATION.get(option, value) for option, value in found.items()}
 
 
 def _output(settings: Settings, name: str) -> Path:

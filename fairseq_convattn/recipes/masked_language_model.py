@@ -6,20 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from .command import Command, Options, Stage, arguments
+from .command import Command, Options, Stage, arguments, options
 from .devices import Batch
 from .recipe import Recipe, Score, prepare_command
 from .settings import Settings, script
 
 TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
 
-_SHRUNK = {
-    "--encoder-embed-dim": "32",
-    "--encoder-ffn-embed-dim": "64",
-    "--encoder-attention-heads": "4",
-    "--encoder-layers": "2",
-    "--tokens-per-sample": "64",
-}
+_SHRUNK = options(
+    "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 "
+    "--encoder-layers 2 --tokens-per-sample 64"
+)
 _SMOKE_TASKS, _SMOKE_SEEDS, _SMOKE_FINE_TUNING = ("RTE",), (1,), {"--epochs": "1"}
 
 
@@ -47,14 +44,14 @@ class MaskedLanguageModel(Recipe):
 
     def prepare(self, settings: Settings) -> list[Command]:
         data, glue = settings.data, _glue_data(settings)
-        options = {
+        asked = {
             "--sentencepiece": str(data / "bpe" / "bpe.model"),
             "--dictionary": str(data / "bin" / "dict.txt"),
             "--tasks": ",".join(_tasks(settings)),
         }
         if settings.source:
-            options["--download-rest"] = None
-        words = arguments(options)
+            asked["--download-rest"] = None
+        words = arguments(asked)
         return [
             *super().prepare(settings),
             prepare_command(settings, "prepare_glue.sh", words, glue),

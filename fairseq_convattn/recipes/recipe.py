@@ -7,20 +7,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..architectures.presets import ARCHITECTURE_NAMES
-from .command import Command, Options, Stage
+from .command import Command, Options, Stage, options
 from .devices import Batch
 from .settings import Settings, script, user_dir
 
 STAGES = ("prepare", "train", "average", "generate", "score")
 
 # how long a smoke test trains, and what of a recipe's schedule goes with that
-_SMOKE_LENGTH = {"--max-update": "12", "--max-epoch": "3", "--num-workers": "0"}
-_SMOKE_SCHEDULE = {
-    "--warmup-updates": "4",
-    "--lr-period-updates": "8",
-    "--total-num-update": "12",
-    "--save-interval-updates": "4",
-}
+_SMOKE_LENGTH = options("--max-update 12 --max-epoch 3 --num-workers 0")
+_SMOKE_SCHEDULE = options(
+    "--warmup-updates 4 --lr-period-updates 8 --total-num-update 12 --save-interval-updates 4"
+)
 _SMOKE_AVERAGE = 2
 
 
@@ -110,10 +107,10 @@ class Recipe(ABC):
 
     def prepare(self, settings: Settings) -> list[Command]:
         """The commands that make the data; a smoke test begins with a release in miniature."""
-        name, *options = self.prepare_script
+        name, *words = self.prepare_script
         if settings.smoke:
-            options += self.smoke_preparation
-        commands = [prepare_command(settings, name, options, settings.data)]
+            words += self.smoke_preparation
+        commands = [prepare_command(settings, name, words, settings.data)]
         return [self._miniature(settings), *commands] if settings.smoke else commands
 
     @abstractmethod
@@ -150,10 +147,10 @@ class Recipe(ABC):
         )
 
     def _train(self, settings: Settings) -> Command:
-        options = dict(self.training)
+        training = dict(self.training)
         if settings.smoke:
-            options |= {k: v for k, v in _SMOKE_SCHEDULE.items() if k in options}
-            options |= {**_SMOKE_LENGTH, **self.shrunk}
+            training |= {k: v for k, v in _SMOKE_SCHEDULE.items() if k in training}
+            training |= {**_SMOKE_LENGTH, **self.shrunk}
         batch = self.used_batch(settings)
         return Command(
             ["fairseq-train", str(settings.binarised)],
@@ -161,7 +158,7 @@ class Recipe(ABC):
                 "--user-dir": user_dir(),
                 "--task": self.task,
                 "--arch": self.architecture(settings),
-                **options,
+                **training,
                 batch.option: str(batch.size),
                 "--required-batch-size-multiple": "1",
                 # or a training that is resumed would group its sentences otherwise
@@ -179,13 +176,13 @@ class Recipe(ABC):
         if not self.average:
             return Stage("average", note=f"{self.single} is used")
         output = self.model(settings)
-        options = {
+        how = {
             "--inputs": str(settings.checkpoints),
             "--last": str(_SMOKE_AVERAGE if settings.smoke else self.average),
             "--output": str(output),
         }
         words = ["python", script("average_checkpoints.py")]
-        return Stage("average", [Command(words, options, writes=[output])])
+        return Stage("average", [Command(words, how, writes=[output])])
 
     def _convert(self, settings: Settings) -> Stage:
         if not settings.published_format:
@@ -205,8 +202,8 @@ def prepare_command(
 ) -> Command:
     """A prepare script, from ``--source`` or a smoke test's release if there is one."""
     source = release_folder(settings) if settings.smoke else settings.source
-    options = {} if source is None else {"--source": str(source)}
-    options["--output"] = str(output)
+    asked = {} if source is None else {"--source": str(source)}
+    asked["--output"] = str(output)
     if settings.smoke:
-        options["--sample"] = None
-    return Command(["bash", script(name), *arguments], options)
+        asked["--sample"] = None
+    return Command(["bash", script(name), *arguments], asked)

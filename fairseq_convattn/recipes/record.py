@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from ..run_records import sha256, versions
-from ..run_records import write_json as write_json
 from .recipe import Recipe, Score
 from .settings import ROOT, Settings
 

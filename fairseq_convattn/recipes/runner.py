@@ -11,12 +11,12 @@ from typing import Any
 
 from ..child_processes import run as run_command
 from ..folder_lock import locked
-from ..run_records import difference, read_json, write_json
+from ..run_records import difference, read_json, recorded_settings, write_json
 from .command import Stage
 from .errors import RecipeError
 from .record import environment, now
 
-_TO_COMPARE = ("essence", "settings")
+_TO_COMPARE = ("essence", "settings")  # essence: of older records
 
 
 class Runner:
@@ -86,8 +86,9 @@ class Runner:
             launched: the lines of which one starts it, if that is on other machines.
         """
         self._path(stage, "begun").parent.mkdir(exist_ok=True)
-        begun = {**self._identity(stage), "launched": list(launched)}
-        write_json(begun, self._path(stage, "begun"))
+        write_json(
+            {**self._identity(stage), "launched": list(launched)}, self._path(stage, "begun")
+        )
 
     def start_over(self, stage: Stage) -> None:
         """Forget a stage that was begun here with other options and has made nothing; its log
@@ -100,25 +101,29 @@ class Runner:
         if log.exists():
             os.replace(log, log.with_suffix(".before.log"))
 
-    def finish(self, stage: Stage, begun: str, seconds: float, memory: int | None = None) -> None:
-        """Write that a stage is done; ``memory`` is the most that a process had, in bytes."""
-        measured = {"begun": begun, "seconds": seconds, "memory": memory}
-        self._finish(stage, {**measured, "environment": environment()})
+    def finish(
+        self,
+        stage: Stage,
+        begun: str | None = None,
+        seconds: float | None = None,
+        memory: int | None = None,
+    ) -> None:
+        """Write that a stage is done; of one that other machines did no more is known.
 
-    def finish_elsewhere(self, stage: Stage) -> None:
-        """Write that other machines have done a stage: as it was begun, and no more is known."""
-        unknown = dict.fromkeys(("begun", "seconds", "memory", "environment"))
-        launched = self._read(stage, "begun").get("launched", [])
-        self._finish(stage, {**unknown, "commands": launched})
-
-    def _finish(self, stage: Stage, measured: dict[str, Any]) -> None:
+        Args:
+            memory: the most that a process had, in bytes.
+        """
+        launched = self._read(stage, "begun").get("launched")
         content = {
             "stage": stage.name,
-            "commands": stage.lines(),
+            "commands": launched or stage.lines(),
             **self._identity(stage),
+            "begun": begun,
             "finished": now(),
+            "seconds": seconds,
+            "memory": memory,
             "log": f"logs/{stage.name}.log",
-            **measured,
+            "environment": None if launched else environment(),
         }
         self._path(stage, "json").parent.mkdir(exist_ok=True)
         write_json(content, self._path(stage, "json"))
@@ -135,8 +140,9 @@ class Runner:
             for path in command.writes:
                 _remove(path)
             print(f"+ {command.line()}", flush=True)
-            used = run_command(command.words(), log, command.stdout, command.logs_too)
-            memory = max(memory, used)
+            memory = max(
+                memory, run_command(command.words(), log, command.stdout, command.logs_too)
+            )
         self.finish(stage, begun, round(time.monotonic() - start, 1), memory)
 
     def _require_same(self, stage: Stage) -> None:
@@ -162,7 +168,6 @@ class Runner:
         """What a stage that is taken up again has to have in common: its settings and, for their
         paths, where it is run, as seen from its output, so that both may move."""
         return {
-            "essence": stage.essence(),
             "settings": [command.settings() for command in stage.commands],
             "directory": os.path.relpath(os.curdir, self.output),
         }
@@ -195,10 +200,8 @@ def exclusive(output: Path) -> Iterator[None]:
 
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    """What differs between the identities of a stage, the earlier one maybe of an old release."""
-    if "settings" not in before:
-        return None if before["essence"] == after["essence"] else "of an earlier release"
-    pairs = zip_longest(before["settings"], after["settings"], fillvalue={})
+    """What differs between two records of a stage."""
+    pairs = zip_longest(*map(recorded_settings, (before, after)), fillvalue={})
     return next(filter(None, (difference(*pair) for pair in pairs)), None)
 
 

@@ -6,21 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from .command import Command, Options, Stage
+from .command import Command, Options, Stage, options
 from .devices import Batch
 from .recipe import Recipe, Score
 from .settings import Settings, script, user_dir
 
-_SHRUNK = {
-    "--encoder-embed-dim": "32",
-    "--encoder-ffn-embed-dim": "64",
-    "--encoder-attention-heads": "4",
-    "--decoder-attention-heads": "4",
-    "--encoder-layers": "2",
-    "--decoder-layers": "2",
-}
-_SMOKE_DECODING = {"--batch-size": "32", "--max-len-b": "20", "--num-workers": "0"}
-_SMOKE_LEAST = {"--min-len": "1"}
+_SHRUNK = options(
+    "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 "
+    "--decoder-attention-heads 4 --encoder-layers 2 --decoder-layers 2"
+)
+_SMOKE_DECODING = options("--batch-size 32 --max-len-b 20 --num-workers 0")
 
 DETOKENISED = {"score": ("sacremoses",)}
 PREPARED_HERE = {"prepare": ("subword_nmt", "sacremoses"), **DETOKENISED}
@@ -98,7 +93,7 @@ class SequenceToSequence(Recipe):
     def _generate(self, settings: Settings, test: TestSet) -> Command:
         decoding = dict(self.decoding)
         if settings.smoke:
-            decoding |= {k: v for k, v in _SMOKE_LEAST.items() if k in decoding}
+            decoding |= {"--min-len": "1"} if "--min-len" in decoding else {}
             decoding |= _SMOKE_DECODING
         return Command(
             ["fairseq-generate", str(settings.binarised)],
@@ -166,13 +161,14 @@ def detokenised(
     language: str,
     reference: str,
     *options: str,
-    reference_options: Sequence[str] = (),
+    also: str = "",
     published: Mapping[str, float] | None = None,
     name: str = "detokenised",
 ) -> Scoring:
-    """sacreBLEU of text that was detokenised, against a reference that never was tokenised."""
+    """sacreBLEU of text that was detokenised, against a reference that never was tokenised, or
+    is detokenised by the option ``also``."""
     metric = ("bleu", "--detokenize", language, *options)
-    return Scoring(reference, metric, {"BLEU": published or {}}, name, reference_options)
+    return Scoring(reference, metric, {"BLEU": published or {}}, name, (also,) if also else ())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..outputs import appearing, missing_modules, whole_number
 from ..scoring.generated import ScoringError
 from . import ReportError
 from .collected import collect, results_table
-from .outputs import appearing, missing_modules, whole_number
 from .systems import read_sections
 from .tables import markdown
 

@@ -1,15 +1,16 @@
 """Learning curves as SVG: one colour per mixer, for light and dark pages."""
 
 import io
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from .train_log import Point
+from .systems import System
+from .train_log import Point, TrainLog
 
 # On light and on dark paper; on light, those of docs/family.svg.
 COLOURS = {
@@ -22,12 +23,10 @@ COLOURS = {
 }
 _BASELINE = "attention"
 # What is drawn in these has the page's own colours.
-_INK, _CONTEXT, _GRID = "#000000", "#cfcfd4", "#ececef"
-_VARIABLES = {
-    **{light: name for name, (light, _) in COLOURS.items()},
-    **{_INK: "rule", _CONTEXT: "rule", _GRID: "faint"},
-}
-_DASHES = ((), (6, 2.5), (1.5, 2), (9, 2, 1.5, 2), (3, 2))
+_INK, _GRID = "#000000", "#ececef"
+_VARIABLES = {**{light: name for name, (light, _) in COLOURS.items()}, _INK: "soft", _GRID: "faint"}
+# strokes and gaps, in points, of the systems of one colour
+_DASHES = ("-", (0, (6, 2.5)), (0, (1.5, 2)), (0, (9, 2, 1.5, 2)), (0, (3, 2)))
 _STYLE = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "convattn",
@@ -40,36 +39,6 @@ _STYLE = {
 }
 
 
-class Line(NamedTuple):
-    """One system's curve.
-
-    Attributes:
-        colour: a key of ``COLOURS``.
-        dash: its place among the systems of this colour.
-        points: what is drawn boldly, the mean over seeds.
-        seeds: the curve of each, drawn faintly if there are several.
-    """
-
-    colour: str
-    dash: int
-    points: Sequence[Point]
-    seeds: Sequence[Sequence[Point]]
-
-    @property
-    def dashes(self) -> tuple[float, ...]:
-        """Lengths of strokes and gaps, in points; none of a solid line."""
-        return _DASHES[self.dash % len(_DASHES)]
-
-    @property
-    def has_seeds(self) -> bool:
-        return len(self.seeds) > 1
-
-    @property
-    def width(self) -> float:
-        """In points. The baseline is thinner than what is compared with it."""
-        return 1.3 if self.colour == _BASELINE else 2
-
-
 def mean_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
     """The mean at the updates that all curves have."""
     known = [dict(curve) for curve in curves if curve]
@@ -79,48 +48,56 @@ def mean_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
     return [(x, sum(curve[x] for curve in known) / len(known)) for x in common]
 
 
-def chart(
-    lines: Sequence[Line], context: Sequence[Line], label: str, logarithmic: bool = False
-) -> str | None:
-    """An SVG of curves against updates, whose colours are variables of the page; None if there
-    are no points.
-
-    Args:
-        context: more lines, which are drawn in grey behind.
-        label: what the vertical axis has.
-        logarithmic: whether it is; for values above 0.
-    """
-    if not any(line.points for line in lines):
+def learning_curves(systems: Sequence[System]) -> str | None:
+    """An SVG of training loss and validation perplexity against updates, whose colours are
+    variables of the page; None if there is no training log."""
+    if not any(_has_log(system) for system in systems):
         return None
     with rc_context(_STYLE):
-        figure = Figure(figsize=(4.6, 3), layout="constrained")
-        axis = figure.subplots()
-        for line in context:
-            axis.plot(*zip(*line.points, strict=True), color=_CONTEXT, linewidth=0.8)
-        for line in lines:
-            _draw(axis, line)
-        axis.set(xlabel="updates", ylabel=label)
-        axis.set_xlim(left=0)
-        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axis.xaxis.set_major_formatter("{x:,.0f}")
-        if logarithmic:
-            _make_logarithmic(axis)
-        axis.grid(axis="y", color=_GRID, linewidth=0.4)
+        figure = Figure(figsize=(9.2, 3 + 0.2 * (len(systems) // 3)), layout="constrained")
+        loss, perplexity = figure.subplots(1, 2)
+        _draw(loss, systems, lambda log: log.loss)
+        _draw(perplexity, systems, lambda log: log.perplexity)
+        loss.set_ylabel("loss (base 2)")
+        perplexity.set_ylabel("validation perplexity")
+        _make_logarithmic(perplexity)
+        look = {"loc": "outside lower left", "ncols": 3, "frameon": False}
+        figure.legend(*loss.get_legend_handles_labels(), **look)
         return _svg(figure)
 
 
-def _draw(axis: Axes, line: Line) -> None:
-    colour, _ = COLOURS[line.colour]
-    if line.has_seeds:
-        for seed in line.seeds:
-            axis.plot(*zip(*seed, strict=True), color=colour, linewidth=0.7, alpha=0.35)
-    axis.plot(
-        *zip(*line.points, strict=True),
-        color=colour,
-        linewidth=line.width,
-        linestyle=(0, line.dashes) if line.dashes else "-",
-        marker="o" if len(line.points) == 1 else None,
-    )
+def _has_log(system: System) -> bool:
+    return any(run.log.updates is not None for run in system.runs)
+
+
+def _draw(
+    axis: Axes, systems: Sequence[System], points: Callable[[TrainLog], Sequence[Point]]
+) -> None:
+    """The mean over seeds boldly, and each of several faintly; systems of one mixer differ in
+    their dashes."""
+    before: Counter[str] = Counter()
+    for system in systems:
+        name = system.mixer if system.mixer in COLOURS else "other"
+        color, dashes = COLOURS[name][0], _DASHES[before[name] % len(_DASHES)]
+        before[name] += 1
+        seeds = [found for run in system.runs if (found := points(run.log))]
+        for seed in seeds if len(seeds) > 1 else ():
+            axis.plot(*zip(*seed, strict=True), color=color, linewidth=0.7, alpha=0.35)
+        mean = mean_curve(seeds)
+        axis.plot(
+            [updates for updates, _ in mean],
+            [value for _, value in mean],
+            color=color,
+            linestyle=dashes,
+            linewidth=1.3 if name == _BASELINE else 2,
+            marker="o" if len(mean) == 1 else None,
+            label=system.label + ("" if _has_log(system) else " (no training log)"),
+        )
+    axis.set(xlabel="updates")
+    axis.set_xlim(left=0)
+    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+    axis.grid(axis="y", color=_GRID, linewidth=0.4)
 
 
 def _make_logarithmic(axis: Axes) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..outputs import appearing
 from . import ReportError
 from .markdown import Table, cell_code, raw_table, text
-from .outputs import appearing
-from .runs import Run, machine, read_json, read_run
+from .runs import Run, machine, read_json
 from .tables import MISSING, duration, signed
 
 # of results.json, what does not depend on where a run was made
@@ -37,7 +37,7 @@ def collect(folders: Sequence[Path], directory: Path) -> list[Path]:
         FileExistsError: a file is there already.
         OSError: one cannot be read or written.
     """
-    contents = {folder.resolve().name: collected(read_run(folder)) for folder in folders}
+    contents = {folder.resolve().name: collected(Run(folder)) for folder in folders}
     if len(contents) < len(folders):
         raise ReportError("two runs have folders of the same name")
     directory.mkdir(parents=True, exist_ok=True)
@@ -113,59 +113,55 @@ def results_table(paths: Sequence[Path]) -> str:
 def _rows(content: Mapping[str, Any]) -> list[list[str]]:
     """The rows of one run; what is the same in all of them stands in the first."""
     scores = [score for score in content["scores"] if score["published"]] or content["scores"]
-    before = [
-        text(content["title"]),
-        text(_system(content)),
-        *(_thousands(content.get(name)) for name in ("parameters", "updates")),
-        content.get("precision") or MISSING,
-    ]
     seconds, environment = content.get("seconds"), content["environment"]
-    after = [
-        duration([seconds] if seconds else []),
-        text(machine(environment) or MISSING),
-        _commit(environment.get("git")),
-        cell_code(content["command"]),
-    ]
-    again = [""] * len(before), [""] * len(after)
-    return [
-        [*before, *_score(content, score), *after]
-        if score is scores[0]
-        else [*again[0], *_score(content, score), *again[1]]
-        for score in scores
-    ]
+    git = environment.get("git")
+    row = {
+        "corpus": text(content["title"]),
+        "system": text(_system(content)),
+        "parameters": _thousands(content.get("parameters")),
+        "updates": _thousands(content.get("updates")),
+        "precision": content.get("precision") or MISSING,
+        "time": duration([seconds] if seconds else []),
+        "machine": text(machine(environment) or MISSING),
+        "commit": git["commit"][:7] + (", with changes" if git["changed"] else "")
+        if git
+        else MISSING,
+        "command": cell_code(content["command"]),
+    }
+    rows = []
+    for score in scores:
+        row |= _score(content, score)
+        rows.append([row.get(column, "") for column in _COLUMNS])
+        row = {}
+    return rows
 
 
 def _system(content: Mapping[str, Any]) -> str:
     """The mixer, the options that the user gave, and the seed."""
     words = shlex.split(content["command"])
     given = words[words.index("--") + 1 :] if "--" in words else []
-    parts = [content["mixer"], shlex.join(given), content.get("checkpoint")]
     seed = content.get("seed")
-    return ", ".join([*filter(None, parts), *([f"seed {seed}"] if seed is not None else [])])
+    parts = [content["mixer"], shlex.join(given), content.get("checkpoint")]
+    return ", ".join(filter(None, [*parts, seed is not None and f"seed {seed}"]))
 
 
-def _score(content: Mapping[str, Any], score: Mapping[str, Any]) -> list[str]:
-    """Cells of the columns from ``metric`` to ``signature``."""
+def _score(content: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, str]:
+    """What the columns from ``metric`` to ``signature`` have."""
     published, mixer = score["published"], content["mixer"]
     figure = published.get(mixer)
     figures = {mixer: figure} if figure is not None else published
     source = score.get("published_in") or content["paper"]
     known = ", ".join(f"{name} {value:.2f}" for name, value in figures.items())
     interval = score.get("confidence")
-    return [
-        text(score["name"]),
-        f"{score['score']:.2f}" + (" [{:.2f}, {:.2f}]".format(*interval) if interval else ""),
-        text(f"{known}; {source}") if figures else MISSING,
-        MISSING if figure is None else signed(score["score"] - figure),
-        cell_code(score["signature"]),
-    ]
+    return {
+        "metric": text(score["name"]),
+        "score": f"{score['score']:.2f}"
+        + (" [{:.2f}, {:.2f}]".format(*interval) if interval else ""),
+        "published": text(f"{known}; {source}") if known else MISSING,
+        "difference": MISSING if figure is None else signed(score["score"] - figure),
+        "signature": cell_code(score["signature"]),
+    }
 
 
 def _thousands(number: int | None) -> str:
     return MISSING if number is None else f"{number:,}"
-
-
-def _commit(git: Mapping[str, Any] | None) -> str:
-    if not git:
-        return MISSING
-    return git["commit"][:7] + (", with changes" if git["changed"] else "")

@@ -3,48 +3,49 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..run_records import Settings, recorded_settings, settings
 from ..scoring.generated import ScoringError, Texts, read_texts
 from . import ReportError
 from .train_log import TrainLog, read_train_log
 
-Options = Mapping[str, str | None]
-"""Options of a command by name; None has a flag that takes no value."""
-
 _DECODING = re.compile(r"Translated ([\d,]+) sentences .*\(([\d.]+) sentences/s")
 _GENERATED = "generated.*.txt"
-# of fairseq-train's options, those that say where and how much it writes
-_NOT_OF_THE_EXPERIMENT = ("--seed", "--save-dir", "--user-dir", "--log-format", "--log-interval")
+# of a training's settings, those that say where and how much it writes
+_NOT_OF_THE_EXPERIMENT = (
+    *("command", "--seed", "--save-dir", "--user-dir", "--log-format", "--log-interval"),
+)
 
 
-@dataclass(frozen=True)
 class Run:
     """What there is of one run.
 
     Attributes:
         content: that of ``results.json``, empty if there is none yet.
         stages: records of the stages that are done, by name.
-        training: fairseq-train's options as they count, without seed and places.
-        given: those of its options that the user gave and no recipe.
-        log: what training wrote.
-        sentences_per_second: of decoding; None if nothing was decoded.
-        generated: what was, by the name that fairseq has for the test set.
-        scorings: how it was scored, options of scripts/score.py by the same names.
+
+    Raises:
+        ReportError: there is none, or its files are damaged.
+        OSError: one cannot be read.
     """
 
-    folder: Path
-    content: Mapping[str, Any]
-    stages: Mapping[str, Mapping[str, Any]]
-    training: Options
-    given: Sequence[str]
-    log: TrainLog
-    sentences_per_second: float | None
-    generated: Mapping[str, Texts]
-    scorings: Mapping[str, Sequence[Options]]
+    def __init__(self, folder: Path):
+        if not folder.is_dir():
+            raise ReportError(f"{folder} is no folder")
+        results = folder / "results.json"
+        if not results.is_file() and not (folder / "stages").is_dir():
+            inside = f"; runs in it are {folder}/*" if list(folder.glob("*/results.json")) else ""
+            raise ReportError(
+                f"{folder} is no run of a recipe: it has neither results.json nor stages{inside}"
+            )
+        self.folder = folder
+        self.content: Mapping[str, Any] = read_json(results) if results.is_file() else {}
+        found = {path.stem: read_json(path) for path in folder.glob("stages/*.json")}
+        self.stages = dict(sorted(found.items(), key=lambda item: item[1].get("finished") or ""))
 
     @property
     def title(self) -> str:
@@ -71,57 +72,65 @@ class Run:
         """Whether training is over, or was none of this run's."""
         return "train" in self.stages or bool(self.content.get("checkpoint"))
 
-    def reference(self, subset: str) -> Path | None:
-        """The file that a test set was first compared with."""
-        scorings = self.scorings.get(subset)
-        return Path(scorings[0]["--reference"]) if scorings else None
-
-    def tokenised(self, subset: str) -> Options | None:
-        """How BLEU of a test set's tokens was computed; None where it was not."""
-        scorings = self.scorings.get(subset, ())
-        return next((found for found in scorings if found.get("--tokenize") == "none"), None)
-
     @property
     def environment(self) -> Mapping[str, Any]:
         """That of training, or of evaluation; empty if it was on other machines."""
         done = [name for name in ("train", "generate", "score") if name in self.stages]
         return (self.stages[done[0]] if done else self.content).get("environment") or {}
 
+    @cached_property
+    def training(self) -> Settings:
+        """fairseq-train's options as they count, without seed and places, also before it is
+        done."""
+        begun = self.folder / "stages" / "train.begun"
+        record = self.stages.get("train") or (read_json(begun) if begun.is_file() else {})
+        found = next(iter(recorded_settings(record)), {})
+        return {k: v for k, v in found.items() if k not in _NOT_OF_THE_EXPERIMENT}
+
+    @cached_property
+    def given(self) -> Sequence[str]:
+        """The options that the user gave to fairseq-train, after ``--``."""
+        words = shlex.split(self.content.get("command") or "")
+        return list(settings(words[words.index("--") + 1 :])) if "--" in words else []
+
+    @cached_property
+    def log(self) -> TrainLog:
+        return read_train_log(self.folder / "logs" / "train.log")
+
     @property
-    def machine(self) -> str | None:
-        return machine(self.environment)
+    def sentences_per_second(self) -> float | None:
+        """Of decoding, over all test sets; None if nothing was decoded."""
+        log = self.folder / "logs" / "generate.log"
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        counts = [(int(n.replace(",", "")), float(rate)) for n, rate in _DECODING.findall(text)]
+        seconds = sum(count / rate for count, rate in counts if rate)
+        return sum(count for count, _ in counts) / seconds if seconds else None
 
+    @cached_property
+    def generated(self) -> Mapping[str, Texts]:
+        """What was generated, by the name that fairseq has for the test set."""
+        found = {}
+        for path in sorted(self.folder.glob(_GENERATED)):
+            try:
+                found[_subset(path)] = read_texts(path)
+            except ScoringError:  # as good as not there
+                continue
+        return found
 
-def read_run(folder: Path) -> Run:
-    """A run.
+    @cached_property
+    def scorings(self) -> Mapping[str, Sequence[Settings]]:
+        """How it was scored against references, options of scripts/score.py by the same names."""
+        found: dict[str, list[Settings]] = {}
+        for scoring in recorded_settings(self.stages.get("score", {})):
+            hypothesis = Path(scoring.get("--hypothesis") or "")
+            if scoring.get("--reference") and hypothesis.match(_GENERATED):
+                found.setdefault(_subset(hypothesis), []).append(scoring)
+        return found
 
-    Raises:
-        ReportError: there is none, or its files are damaged.
-        OSError: one cannot be read.
-    """
-    if not folder.is_dir():
-        raise ReportError(f"{folder} is no folder")
-    results = folder / "results.json"
-    if not results.is_file() and not (folder / "stages").is_dir():
-        inside = f"; runs in it are {folder}/*" if list(folder.glob("*/results.json")) else ""
-        raise ReportError(
-            f"{folder} is no run of a recipe: it has neither results.json nor stages{inside}"
-        )
-    content = read_json(results) if results.is_file() else {}
-    found = {path.stem: read_json(path) for path in folder.glob("stages/*.json")}
-    stages = dict(sorted(found.items(), key=lambda item: item[1].get("finished") or ""))
-    training = _training(folder, stages)
-    return Run(
-        folder=folder,
-        content=content,
-        stages=stages,
-        training={k: v for k, v in training.items() if k not in _NOT_OF_THE_EXPERIMENT},
-        given=given_options(content.get("command") or ""),
-        log=read_train_log(folder / "logs" / "train.log"),
-        sentences_per_second=_decoding_speed(folder / "logs" / "generate.log"),
-        generated=_generated(folder),
-        scorings=_scorings(stages.get("score", {})),
-    )
+    def tokenised(self, subset: str) -> Settings | None:
+        """How BLEU of a test set's tokens was computed; None where it was not."""
+        scorings = self.scorings.get(subset, ())
+        return next((found for found in scorings if found.get("--tokenize") == "none"), None)
 
 
 def machine(environment: Mapping[str, Any]) -> str | None:
@@ -144,76 +153,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ReportError(f"{path} is damaged: it is no object")
     return content
-
-
-def options(words: Sequence[str]) -> dict[str, str | None]:
-    """The options of a command; of one that is given twice, the last value."""
-    found: dict[str, str | None] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            found[name] = value if equals else None
-        elif name:
-            found[name] = word if found[name] is None else f"{found[name]} {word}"
-    return found
-
-
-def given_options(command: str) -> list[str]:
-    """The names of the options that the user gave to fairseq-train, after ``--``."""
-    words = shlex.split(command)
-    return list(options(words[words.index("--") + 1 :])) if "--" in words else []
-
-
-def _training(folder: Path, stages: Mapping[str, Any]) -> dict[str, str | None]:
-    """fairseq-train's options, before and after it is done."""
-    begun = folder / "stages" / "train.begun"
-    record = stages.get("train") or (read_json(begun) if begun.is_file() else {})
-    return next(_commands(record), {})
-
-
-def _commands(record: Mapping[str, Any]) -> Iterator[dict[str, str | None]]:
-    """The options of a stage's commands but for those that depend on the devices.
-
-    Older records have lines of a shell alone.
-    """
-    if "settings" in record:
-        for settings in record["settings"]:
-            words, further = (shlex.split(settings.get(name, "")) for name in ("command", "--"))
-            named = {k: v for k, v in settings.items() if k.startswith("--") and k != "--"}
-            yield {**options(words), **named, **options(further)}
-    else:
-        yield from (options(shlex.split(line)) for line in record.get("essence", ()))
-
-
-def _decoding_speed(log: Path) -> float | None:
-    """Sentences a second over all test sets."""
-    if not log.is_file():
-        return None
-    found = _DECODING.findall(log.read_text(encoding="utf-8", errors="replace"))
-    counts = [(int(count.replace(",", "")), float(rate)) for count, rate in found]
-    seconds = sum(count / rate for count, rate in counts if rate)
-    return sum(count for count, _ in counts) / seconds if seconds else None
-
-
-def _scorings(score: Mapping[str, Any]) -> dict[str, list[Options]]:
-    """Of the commands that have a reference, by fairseq's name of the test set."""
-    found: dict[str, list[Options]] = {}
-    for scoring in _commands(score):
-        hypothesis = Path(scoring.get("--hypothesis") or "")
-        if scoring.get("--reference") and hypothesis.match(_GENERATED):
-            found.setdefault(_subset(hypothesis), []).append(scoring)
-    return found
-
-
-def _generated(folder: Path) -> dict[str, Texts]:
-    found = {}
-    for path in sorted(folder.glob(_GENERATED)):
-        try:
-            found[_subset(path)] = read_texts(path)
-        except ScoringError:  # as good as not there
-            continue
-    return found
 
 
 def _subset(generated: Path) -> str:

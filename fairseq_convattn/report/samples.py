@@ -1,6 +1,7 @@
 """What systems wrote for the same sentences."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from ..scoring.generated import read_texts
@@ -32,28 +33,27 @@ def samples(section: Section, count: int) -> list[Sample]:
     first = next(filter(None, written.values()), None)
     if first is None:
         return []
-    sources = first.generated[_SUBSET].sources
-    outputs = {
-        label: run.generated[_SUBSET].detokenised
-        if run and run.generated[_SUBSET].sources == sources
-        else None
-        for label, run in written.items()
-    }
-    columns = {"source": sources, "reference": _references(first), **outputs}
-    total = len(first.generated[_SUBSET].detokenised)
+    texts = first.generated[_SUBSET]
+    columns = {"source": texts.sources, "reference": _references(first)}
+    for label, run in written.items():
+        found = run and run.generated[_SUBSET]
+        columns[label] = found.detokenised if found and found.sources == texts.sources else None
+    total = len(texts.detokenised)
     count = min(count, total)
     places = [(2 * i + 1) * total // (2 * count) for i in range(count)]
     return [
-        Sample(place + 1, [(name, texts and texts[place]) for name, texts in columns.items()])
+        Sample(place + 1, [(name, lines and lines[place]) for name, lines in columns.items()])
         for place in places
     ]
 
 
 def _references(run: Run) -> Sequence[str] | None:
     """The original text where it still is, or what fairseq-generate printed of it."""
-    path, texts = run.reference(_SUBSET), run.generated[_SUBSET]
-    if path and path.is_file():
-        references = read_texts(path).detokenised
-        if len(references) == len(texts.detokenised):
-            return references
+    texts = run.generated[_SUBSET]
+    for scoring in run.scorings.get(_SUBSET, ())[:1]:
+        path = Path(scoring["--reference"])
+        if path.is_file():
+            references = read_texts(path).detokenised
+            if len(references) == len(texts.detokenised):
+                return references
     return texts.targets

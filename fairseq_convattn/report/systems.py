@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from . import ReportError
-from .runs import Run, read_run
+from .runs import Run
 from .significance import Comparison, compare
 
 _BASELINE = "attention"
@@ -117,7 +117,7 @@ def read_sections(folders: Sequence[Path]) -> list[Section]:
         if resolved.count(folder.resolve()) > 1:
             raise ReportError(f"{folder} is given twice")
     by_recipe: dict[tuple[str, bool], list[Run]] = {}
-    for run in map(read_run, folders):
+    for run in map(Run, folders):
         by_recipe.setdefault((run.title, run.smoke), []).append(run)
     return [_section(*key, _systems(runs)) for key, runs in by_recipe.items()]
 

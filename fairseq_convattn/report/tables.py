@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
+from typing import NamedTuple
 
 from .markdown import Table, code, table, text
-from .runs import Run
+from .runs import Run, machine
 from .significance import EXPLANATION
 from .systems import Result, Section, System
 
@@ -12,22 +13,52 @@ MISSING = "\u2013"
 NOT_FINISHED = "not finished"
 NOT_RUN = "not run"
 _MINUS = "\u2212"
+_OF_SCORES = (
+    "Spread: the standard deviation (\u00b1) over several seeds, or the 95 % interval of resampled "
+    "texts for one. Difference: from the published figure of the same mixer."
+)
+_OF_COSTS = (
+    "Training speed: median of target tokens a second over the log. Of several seeds: means, and "
+    "the highest memory."
+)
+
+
+class Part(NamedTuple):
+    """A table with what is to be known of it.
+
+    Attributes:
+        notes: texts, each with a signature or the empty string.
+    """
+
+    title: str
+    table: Table
+    explanation: str
+    notes: Sequence[tuple[str, str]] = ()
+
+
+def parts(section: Section) -> list[Part]:
+    """Scores, their differences and costs; without differences where nothing is to compare."""
+    published = [(f"published figures: {section.paper}", "")] if section.paper else []
+    scores = Part("Scores", score_table(section), _OF_SCORES, [*published, *_signatures(section)])
+    costs = Part("Speed and memory", cost_table(section), _OF_COSTS)
+    compared = significance_table(section)
+    if compared is None:
+        return [scores, costs]
+    found = filter(None, section.comparisons.values())
+    notes = [("", signature) for signature in dict.fromkeys(one.signature for one in found)]
+    return [scores, Part("Significance", compared, EXPLANATION, notes), costs]
 
 
 def markdown(sections: Sequence[Section]) -> str:
-    """Scores, their differences and costs of every recipe."""
-    parts = []
+    """All parts of every recipe."""
+    lines = []
     for section in sections:
-        parts += [f"## {text(section.title)}", *warnings(section), table(score_table(section))]
-        notes = [f"- {text(name)}: {code(signature)}" for name, signature in signatures(section)]
-        if section.paper:
-            notes.insert(0, f"- published figures: {text(section.paper)}")
-        parts += ["\n".join(notes)] if notes else []
-        if significance := significance_table(section):
-            parts += [table(significance), EXPLANATION]
-            parts += [f"- {code(signature)}" for signature in significance_signatures(section)]
-        parts.append(table(cost_table(section)))
-    return "\n\n".join(parts)
+        lines += [f"## {text(section.title)}", *warnings(section)]
+        for part in parts(section):
+            lines += [table(part.table), part.explanation]
+            notes = [f"- {text(note)}" + (code(end) if end else "") for note, end in part.notes]
+            lines += ["\n".join(notes)] if notes else []
+    return "\n\n".join(lines)
 
 
 def warnings(section: Section) -> list[str]:
@@ -85,10 +116,10 @@ def _seeds(runs: Sequence[Run]) -> str:
     return MISSING if runs[0].seed is None else f"seed {runs[0].seed}"
 
 
-def signatures(section: Section) -> list[tuple[str, str]]:
+def _signatures(section: Section) -> list[tuple[str, str]]:
     """How scores were computed, by their names."""
     found = [
-        (name, result.signature)
+        (f"{name}: ", result.signature)
         for name in section.score_names
         for system in section.systems
         if (result := system.result(name))
@@ -112,12 +143,6 @@ def significance_table(section: Section) -> Table | None:
     return Table(columns, rows, columns[2:])
 
 
-def significance_signatures(section: Section) -> list[str]:
-    """Of all scores of this table."""
-    found = filter(None, section.comparisons.values())
-    return list(dict.fromkeys(comparison.signature for comparison in found))
-
-
 def cost_table(section: Section) -> Table:
     """What training and decoding took, means over seeds."""
     columns = (
@@ -134,7 +159,7 @@ def cost_table(section: Section) -> Table:
             duration(_values(system, lambda run: run.log.seconds)),
             _memory(system),
             _mean(system, lambda run: run.sentences_per_second, "{:,.1f}"),
-            _distinct(run.machine for run in system.runs),
+            _distinct(machine(run.environment) for run in system.runs),
         ]
         for system in section.systems
     ]

@@ -63,53 +63,46 @@ def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--metric", required=True, choices=("bleu", "chrf", "rouge"))
-    parser.add_argument(
+    add = parser.add_argument
+    add("--metric", required=True, choices=("bleu", "chrf", "rouge"))
+    add(
         "--reference",
         nargs="+",
         metavar="FILE",
         help="what should have been written, one text a line; several files are several "
         "references of every text (default: the T- lines of --hypothesis)",
     )
-    parser.add_argument("--hypothesis", required=True, metavar="FILE", help="the system's texts")
-    parser.add_argument("--baseline", metavar="FILE", help="another system's, to compare with")
-    parser.add_argument(
+    add("--hypothesis", required=True, metavar="FILE", help="the system's texts")
+    add("--baseline", metavar="FILE", help="another system's, to compare with")
+    add(
         "--tokenize",
         choices=list(sacrebleu.BLEU.TOKENIZERS),
         help="BLEU: sacreBLEU's tokeniser; zh or char (character by character) for Chinese; none "
         "for text that is tokenised already, which takes H- lines (default: 13a, or none with "
         "--compound-split)",
     )
-    parser.add_argument(
+    add(
         "--detokenize",
         metavar="LANGUAGE",
         help="BLEU, chrF: make text of H- lines (or of plain files) and of T- lines, which are "
         "Moses' tokens of that language (en, de, fr, ...), by sacremoses",
     )
-    parser.add_argument(
-        "--detokenize-reference",
-        action="store_true",
-        help="the same of --reference, where it is tokenised, too",
-    )
-    parser.add_argument(
-        "--compound-split",
-        action="store_true",
-        help="BLEU: split a-b into a ##AT##-##AT## b on both sides, as the papers do on WMT en-de",
-    )
-    parser.add_argument(
-        "--lowercase", action="store_true", help="BLEU, chrF: ignore case (ROUGE always does)"
-    )
-    parser.add_argument(
-        "--rouge-no-stem", action="store_true", help="compare words, not their Porter stems"
-    )
-    parser.add_argument(
+    for name, what in {
+        "--detokenize-reference": "the same of --reference, where it is tokenised, too",
+        "--compound-split": "BLEU: split a-b into a ##AT##-##AT## b on both sides, as the papers "
+        "do on WMT en-de",
+        "--lowercase": "BLEU, chrF: ignore case (ROUGE always does)",
+        "--rouge-no-stem": "compare words, not their Porter stems",
+    }.items():
+        add(name, action="store_true", help=what)
+    add(
         "--rouge-split",
         metavar="WHERE",
         help="where a sentence begins for ROUGE-Lsum, which papers call ROUGE-L: newline (never, "
         "as a text is a line; ROUGE-Lsum is then ROUGE-L), punctuation (after . ! ? and a space) "
         "or a marker that the texts have between sentences, such as <q> (default: newline)",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    add("--format", choices=("text", "json"), default="text")
     return parser
 
 
@@ -210,18 +203,23 @@ def rouge_report(
         ImportError: rouge-score is not installed.
         ScoringError: ``--rouge-split`` is nothing to split at.
     """
-    settings = rouge_settings(arguments)
+    split = "newline" if arguments.rouge_split is None else arguments.rouge_split
+    try:
+        settings = rouge.RougeSettings(stem=not arguments.rouge_no_stem, split=split)
+    except ValueError as error:
+        raise ScoringError(f"--rouge-split: {error}") from None
     for line in rouge.rouge_warnings([line for lines in refs for line in lines], settings):
         warn(line)
     signature = rouge.signature(len(refs), settings)
-    texts_and_references = [
-        (texts[i], [lines[i] for lines in refs]) for texts in systems for i in range(len(texts))
+    by_system = [
+        [
+            rouge.sentence_scores(text, targets, settings)
+            for text, *targets in tqdm(
+                zip(texts, *refs, strict=True), total=len(texts), disable=None, unit=" texts"
+            )
+        ]
+        for texts in systems
     ]
-    done = [
-        rouge.sentence_scores(text, targets, settings)
-        for text, targets in tqdm(texts_and_references, disable=None, unit=" texts")
-    ]
-    by_system = [done[i : i + len(refs[0])] for i in range(0, len(done), len(refs[0]))]
     scores = [
         {
             name: {
@@ -237,16 +235,6 @@ def rouge_report(
     ]
     p_values = rouge.paired_p_values(*by_system) if len(systems) > 1 else {}
     return Report(f"ROUGE|{signature}", scores, p_values)
-
-
-def rouge_settings(arguments: argparse.Namespace) -> rouge.RougeSettings:
-    try:
-        return rouge.RougeSettings(
-            stem=not arguments.rouge_no_stem,
-            split="newline" if arguments.rouge_split is None else arguments.rouge_split,
-        )
-    except ValueError as error:
-        raise ScoringError(f"--rouge-split: {error}") from None
 
 
 def report(arguments: argparse.Namespace) -> Report:
@@ -292,7 +280,7 @@ def conventions(arguments: argparse.Namespace) -> str:
     return "".join(f"|{field}" for field in fields)
 
 
-def text_format(arguments: argparse.Namespace, result: Report) -> str:
+def as_text(arguments: argparse.Namespace, result: Report) -> str:
     lines = []
     for title, scores in zip(("hypothesis", "baseline"), result.scores, strict=False):
         if arguments.baseline:
@@ -303,14 +291,11 @@ def text_format(arguments: argparse.Namespace, result: Report) -> str:
     return "\n".join((*lines, result.signature))
 
 
-def json_format(arguments: argparse.Namespace, result: Report) -> str:
-    content = {
-        "metric": arguments.metric,
-        "signature": result.signature,
-        "scores": result.scores[0],
-    }
-    if arguments.baseline:
-        content |= {"baseline": result.scores[1], "p_values": result.p_values}
+def as_json(arguments: argparse.Namespace, result: Report) -> str:
+    signature, (scores, *baseline), p_values = result
+    content = {"metric": arguments.metric, "signature": signature, "scores": scores}
+    if baseline:
+        content |= {"baseline": baseline[0], "p_values": p_values}
     return json.dumps(content, indent=2, ensure_ascii=False)
 
 
@@ -324,7 +309,7 @@ def main(given: Sequence[str] | None = None) -> None:
         result = report(arguments)
     except (ImportError, OSError, RuntimeError, ScoringError) as error:
         sys.exit(f"error: {' '.join(str(error).split())}")
-    print((json_format if arguments.format == "json" else text_format)(arguments, result))
+    print((as_json if arguments.format == "json" else as_text)(arguments, result))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from fairseq.data import Dictionary
 
-from fairseq_convattn.analysis.checkpoint import read_contents
+from fairseq_convattn.analysis.checkpoint import analysis
 from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel, ConvAttnModel
 from fairseq_convattn.architectures.config import (
     ENCODER_DECODER,
@@ -68,6 +68,6 @@ def masked_lm(path: Path, **given) -> tuple:
     return model, save(path / "checkpoint.pt", model, options)
 
 
-def only_stack(checkpoint: Path):
-    (stack,) = read_contents(checkpoint).stacks
+def only_stack(checkpoint: Path) -> dict:
+    (stack,) = analysis(checkpoint, 128)[0]["stacks"].values()
     return stack

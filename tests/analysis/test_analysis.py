@@ -10,9 +10,9 @@ import torch
 from checkpoints_to_analyse import masked_lm, only_stack, save, translation
 from fairseq import checkpoint_utils
 
-from fairseq_convattn.analysis.checkpoint import read_contents
+from fairseq_convattn.analysis.checkpoint import analysis
 from fairseq_convattn.analysis.findings import findings
-from fairseq_convattn.analysis.report import analyse, analysis, markdown
+from fairseq_convattn.analysis.report import analyse, markdown
 from fairseq_convattn.analysis.toeplitz import toeplitz_r2
 from fairseq_convattn.checkpoints.files import CheckpointError
 from fairseq_convattn.checkpoints.legacy import convert_checkpoint
@@ -44,7 +44,8 @@ def head_r2(stack: dict) -> list[list[float]]:
 def test_positions_and_heads_of_fairseqs_transformer(fairseqs_transformer):
     path = fairseqs_transformer / "checkpoint_last.pt"
     (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(path)])
-    result = analysis(read_contents(path), 16)
+    result, tables = analysis(path, 16)
+    assert list(tables) == ["encoder"]
     assert result["updates"] == 4
     kinds = {"encoder": ("learned", 40, 2), "decoder": ("sinusoidal", 30, 0)}
     for side, (kind, number, padding_rows) in kinds.items():
@@ -82,7 +83,7 @@ def test_query_and_key_in_one_as_in_old_checkpoints(fairseqs_transformer, tmp_pa
 
 
 def analysis_of(checkpoint: Path, stack: str = "encoder", block: int = 128) -> dict:
-    return analysis(read_contents(checkpoint), block)["stacks"][stack]
+    return analysis(checkpoint, block)[0]["stacks"][stack]
 
 
 def test_options_in_parts_and_in_a_namespace(fairseqs_transformer, tmp_path):
@@ -95,26 +96,16 @@ def test_options_in_parts_and_in_a_namespace(fairseqs_transformer, tmp_path):
     assert head_r2(analysis_of(tmp_path / "b.pt")) == expected
 
 
-def test_half_precision(fairseqs_transformer, tmp_path):
-    path = fairseqs_transformer / "checkpoint_last.pt"
-    state = torch.load(path)
-    half = {name: weight.half() for name, weight in state["model"].items()}
-    stack = analysis_of(save(tmp_path / "half.pt", half, state["cfg"]["model"]))
-    expected = analysis_of(path)
-    assert stack["positions"]["padding_rows"] == 2
-    assert stack["positions"]["r2"]["overall"] == pytest.approx(
-        expected["positions"]["r2"]["overall"], abs=1e-2
-    )
-
-
-def test_a_table_without_rows_of_padding(tmp_path):
-    table = torch.randn(20, 8)
+def test_a_table_without_rows_of_padding_and_in_half_precision(tmp_path):
+    table = torch.randn(20, 8).half()
     state = {"encoder.embed_positions.weight": table}
-    positions = only_stack(save(tmp_path / "a.pt", state, {})).positions
-    assert positions.padding_rows == 0 and torch.equal(positions.table, table.double())
+    result, tables = analysis(save(tmp_path / "a.pt", state, {}), 8)
+    assert result["stacks"]["encoder"]["positions"]["padding_rows"] == 0
+    assert torch.equal(tables["encoder"], table.double())
     table[0] = 0  # BertDictionary has its padding there
-    positions = only_stack(save(tmp_path / "b.pt", state, {})).positions
-    assert positions.padding_rows == 1 and torch.equal(positions.table, table[1:].double())
+    result, tables = analysis(save(tmp_path / "b.pt", state, {}), 8)
+    assert result["stacks"]["encoder"]["positions"]["padding_rows"] == 1
+    assert torch.equal(tables["encoder"], table[1:].double())
 
 
 def test_roberta_as_published(tmp_path):
@@ -191,20 +182,21 @@ def test_curves_are_what_attention_adds(term, share, tmp_path):
         tmp_path, encoder_mixers="composite", decoder_mixers="composite",
         attention_terms=f"content,{term}", attention_span=3, share_tables_across_layers=share,
     )  # fmt: skip
-    stacks = {stack.name: stack for stack in read_contents(path).stacks}
+    stacks = analysis(path, 128)[0]["stacks"]
     for side in ("encoder", "decoder"):
         causal = side == "decoder"
-        found = stacks[side].terms
-        assert list(found) == [term] and not stacks[side].positions
+        found = stacks[side]["terms"]
+        assert list(found) == [term] and not stacks[side]["positions"]
         together = share == "true" or term == "alibi"
-        assert [curves.layers for curves in found[term]] == ([(0, 1)] if together else [(0,), (1,)])
+        assert [x["layers"] for x in found[term]] == ([[0, 1]] if together else [[0], [1]])
         for curves in found[term]:
             farthest = 3 if term == "fixed" else 128
             right = 0 if causal else farthest
-            assert curves.distances.tolist() == list(range(-farthest, right + 1))
-            near = curves.distances.abs() <= 20  # where no weight is lost in rounding
-            distances, values = curves.distances[near], curves.values[:, near]
-            attention = getattr(model, side).layers[curves.layers[0]].self_attn
+            assert curves["distances"] == list(range(-farthest, right + 1))
+            distances, values = torch.tensor(curves["distances"]), torch.tensor(curves["heads"])
+            near = distances.abs() <= 20  # where no weight is lost in rounding
+            distances, values = distances[near], values[:, near]
+            attention = getattr(model, side).layers[curves["layers"][0]].self_attn
             expected = content_independent_scores(attention, distances, causal)
             difference = values - expected
             shown = expected > -30
@@ -215,20 +207,10 @@ def test_curves_are_what_attention_adds(term, share, tmp_path):
 def test_alibi_is_where_composite_attention_is(tmp_path):
     mixers = "attention,composite,tisa"
     _, path = masked_lm(tmp_path, encoder_mixers=mixers, attention_terms="content,alibi")
-    (curves,) = only_stack(path).terms["alibi"]
-    assert curves.layers == (1,)
+    (curves,) = only_stack(path)["terms"]["alibi"]
+    assert curves["layers"] == [1]
     slopes = [2**-2, 2**-4, 2**-6, 2**-8]  # Press et al. 2022: of four heads
-    assert curves.values[:, 128 - 3].tolist() == [-3 * slope for slope in slopes]
-
-
-def test_alibi_of_an_unknown_number_of_heads_is_left_out(tmp_path):
-    _, path = masked_lm(tmp_path, encoder_mixers="composite", attention_terms="content,alibi,fixed")
-    state = torch.load(path)
-    state["cfg"]["model"]["encoder_attention_heads"] = None
-    torch.save(state, path)
-    stack = only_stack(path)
-    assert list(stack.terms) == ["fixed"]
-    assert "no curves of alibi, as its number of heads is not known" in stack.notes
+    assert [head[128 - 3] for head in curves["heads"]] == [-3 * slope for slope in slopes]
 
 
 def test_the_layers_that_are_kept_have_their_own_mixers(tmp_path):
@@ -237,8 +219,8 @@ def test_the_layers_that_are_kept_have_their_own_mixers(tmp_path):
         tmp_path, encoder_mixers="attention,composite,tisa,composite", encoder_layers=4,
         attention_terms="content,alibi", encoder_layers_to_keep="3,0,1",
     )  # fmt: skip
-    (curves,) = only_stack(path).terms["alibi"]
-    assert curves.layers == (1, 2)
+    (curves,) = only_stack(path)["terms"]["alibi"]
+    assert curves["layers"] == [1, 2]
 
 
 def test_lengths_of_query_and_key_vectors(tmp_path):
@@ -246,15 +228,14 @@ def test_lengths_of_query_and_key_vectors(tmp_path):
         tmp_path, encoder_mixers="composite", decoder_mixers="composite", attention_span=2,
         attention_terms="content,query,key",
     )  # fmt: skip
-    for stack in read_contents(path).stacks:
-        taps = [-2, -1, 0] if stack.name == "decoder" else [-2, -1, 0, 1, 2]
-        terms = getattr(model, stack.name).layers[0].self_attn.terms
+    for side, stack in analysis(path, 128)[0]["stacks"].items():
+        taps = [-2, -1, 0] if side == "decoder" else [-2, -1, 0, 1, 2]
+        terms = getattr(model, side).layers[0].self_attn.terms
         for name, table in (("query", terms.query[0]), ("key", terms.key[0].flip(0))):
-            curves = stack.terms[name][0]
-            assert curves.distances.tolist() == taps
-            assert curves.values.shape == (1, len(taps))
+            curves = stack["terms"][name][0]
+            assert curves["distances"] == taps
             expected = [math.hypot(*vector) for vector in table.tolist()]
-            assert curves.values[0].tolist() == pytest.approx(expected)
+            assert curves["heads"] == [pytest.approx(expected)]
 
 
 @pytest.mark.parametrize("norm", ["softmax", "tanh"])
@@ -263,18 +244,19 @@ def test_kernels_are_the_response_to_an_impulse(norm, tmp_path):
         tmp_path, encoder_mixers="lightweight", decoder_mixers="lightweight,dynamic",
         encoder_kernel_sizes=[3, 7], decoder_kernel_sizes=[4, 5], weight_norm=norm,
     )  # fmt: skip
-    stacks = {stack.name: stack for stack in read_contents(path).stacks}
-    assert [k.layers for k in stacks["encoder"].kernels["input"]] == [(0,), (1,)]
-    assert [k.layers for k in stacks["decoder"].kernels["input"]] == [(0,)]
-    assert "layer 1: no kernels of dynamic convolutions" in stacks["decoder"].notes[-1]
+    stacks = analysis(path, 128)[0]["stacks"]
+    assert [x["layers"] for x in stacks["encoder"]["kernels"]["input"]] == [[0], [1]]
+    assert [x["layers"] for x in stacks["decoder"]["kernels"]["input"]] == [[0]]
+    assert "layer 1: no kernels of dynamic convolutions" in stacks["decoder"]["notes"][-1]
     for side, stack in stacks.items():
-        for layers, distances, values in stack.kernels["input"]:
-            kernel = getattr(model, side).layers[layers[0]].self_attn.kernel.detach()
+        for kernels in stack["kernels"]["input"]:
+            distances, values = torch.tensor(kernels["distances"]), torch.tensor(kernels["heads"])
+            kernel = getattr(model, side).layers[kernels["layers"][0]].self_attn.kernel.detach()
             impulse = torch.zeros(21, 1, 4, dtype=torch.double)
             impulse[10] = 1  # j = 10
             response = lightweight_conv(
                 impulse, normalize_taps(kernel, norm), causal=side == "decoder"
-            )
+            ).float()
             torch.testing.assert_close(values, response[10 - distances, 0].T)  # i = j - distance
             assert response.abs().sum() == pytest.approx(values.abs().sum().item())
 
@@ -285,11 +267,11 @@ def test_kernels_of_convolved_projections(tmp_path):
         value_projection="dynamic", attention_span=2,
     )  # fmt: skip
     stack = only_stack(path)
-    assert list(stack.kernels) == ["queries", "keys"]
-    first = stack.kernels["queries"][0]
-    assert first.distances.tolist() == [-2, -1, 0, 1, 2]
-    torch.testing.assert_close(first.values.sum(dim=1), torch.ones(4).double())
-    assert "layers 0-2: no kernels of dynamic convolutions" in stack.notes[0]
+    assert list(stack["kernels"]) == ["queries", "keys"]
+    first = stack["kernels"]["queries"][0]
+    assert first["distances"] == [-2, -1, 0, 1, 2]
+    assert [sum(head) for head in first["heads"]] == pytest.approx([1] * 4)
+    assert "layers 0-2: no kernels of dynamic convolutions" in stack["notes"][0]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +280,7 @@ def test_kernels_of_convolved_projections(tmp_path):
 def test_kernels_of_2019_are_those_of_the_converted_checkpoint(name, shared, tmp_path):
     old, new = shared / "legacy" / name, tmp_path / "new.pt"
     convert_checkpoint(old, new)
-    results = [analysis(read_contents(path), 128) for path in (old, new)]
+    results = [analysis(path, 128)[0] for path in (old, new)]
     assert results[0]["stacks"] == results[1]["stacks"]
     assert results[0]["updates"] == 600
     kernels = results[0]["stacks"]["decoder"]["kernels"]["input"]
@@ -362,15 +344,18 @@ def test_findings_are_sentences_with_numbers():
 )
 def test_what_cannot_be_analysed(state, message, tmp_path):
     with pytest.raises(CheckpointError, match=f"a.pt: .*{message}"):
-        read_contents(save(tmp_path / "a.pt", state, {}))
+        analysis(save(tmp_path / "a.pt", state, {}), 8)
 
 
 def test_several_checkpoints_are_ordered_by_updates(tmp_path):
-    state = {"encoder.embed_positions.weight": torch.randn(5, 4)}
-    paths = [save(tmp_path / f"{n}.pt", state, {}, updates=n) for n in (30, 9, 200, 10)]
+    tables = {n: torch.randn(5, 4) for n in (30, 9, 200, 10)}
+    paths = [
+        save(tmp_path / f"{n}.pt", {"encoder.embed_positions.weight": table}, {}, updates=n)
+        for n, table in tables.items()
+    ]
     results, last = analyse(paths, 128)
     assert [result["updates"] for result in results] == [9, 10, 30, 200]
-    assert last.path == str(paths[2])
+    assert torch.equal(last["encoder"], tables[200].double())
 
 
 def test_several_checkpoints_must_know_their_updates(tmp_path):

@@ -26,15 +26,14 @@ def test_figures_draw_what_was_found(tmp_path):
     figures = pytest.importorskip("fairseq_convattn.analysis.figures").figures
     options = {"encoder_mixers": "composite,lightweight,attention", "attention_span": 2}
     _, path = masked_lm(tmp_path, **options, no_token_positional_embeddings="false")
-    results, last = analyse([path], block=16)
-    (stack,) = last.stacks
-    result = results[0]["stacks"][stack.name]
+    results, tables = analyse([path], block=16)
+    ((name, result),) = results[0]["stacks"].items()
     drawn = {name.removeprefix("encoder-sentence_encoder-"): figure.axes
-             for name, figure in figures(results * 2, last, block=16)}  # fmt: skip
+             for name, figure in figures(results * 2, tables, block=16)}  # fmt: skip
     titles = {name: [axis.get_title() for axis in axes] for name, axes in drawn.items()}
-    assert titles["fixed"] == titles["query"] == ["encoder layer 0"]
+    assert titles["fixed"][0] == titles["query"][0] == "encoder layer 0"
     assert titles["kernels-input"][0] == "encoder layer 1"
-    product = stack.positions.table @ stack.positions.table.T
+    product = tables[name] @ tables[name].T
     images = [torch.tensor(axis.images[0].get_array()) for axis in drawn["positions"][:3]]
     torch.testing.assert_close(images[0], product)
     torch.testing.assert_close(images[1] + images[2], product)
@@ -42,12 +41,11 @@ def test_figures_draw_what_was_found(tmp_path):
     r2 = [[head["overall"] for head in layer["heads"]] for layer in result["attention"]]
     assert drawn["heads"][0].images[0].get_array().tolist() == [pytest.approx(x) for x in r2]
     for term in ("fixed", "query"):
-        curves = stack.terms[term][0]
         lines = {x.get_label(): x for x in drawn[term][0].lines}
-        for head, values in enumerate(curves.values):
+        for head, values in enumerate(result["terms"][term][0]["heads"]):
             assert lines[f"head {head}"].get_xdata().tolist() == [-2, -1, 0, 1, 2]
-            assert lines[f"head {head}"].get_ydata().tolist() == values.tolist()
-    taps = stack.kernels["input"][0].values
+            assert lines[f"head {head}"].get_ydata().tolist() == values
+    taps = torch.tensor(result["kernels"]["input"][0]["heads"], dtype=torch.double)
     image = drawn["kernels-input"][0].images[0]
     assert image.get_array().tolist() == (taps * taps.size(1)).tolist()
     assert image.get_extent() == [-3.5, 3.5, 3.5, -0.5]  # seven taps, four heads
@@ -66,8 +64,8 @@ def test_every_figure(tmp_path):
         "query_key_projection": "lightweight",
     }
     _, path = masked_lm(tmp_path, **everything)
-    results, last = analyse([path], block=16)
-    files = write_analysis(tmp_path / "out", results, last, block=16)
+    results, tables = analyse([path], block=16)
+    files = write_analysis(tmp_path / "out", results, tables, block=16)
     terms = ("fixed", "tisa", "t5", "kerple", "alibi", "query", "key")
     kernels = (f"{kind}-{x}" for kind in ("kernels", "mean-kernels") for x in ("input", "queries"))
     for name in ("positions", "blocks", "heads", *terms, *kernels):
@@ -82,25 +80,25 @@ def test_figures_of_a_single_distance(tmp_path):
         tmp_path, encoder_mixers="composite", attention_terms="content,fixed,query",
         attention_span=0, beyond_span="zero",
     )  # fmt: skip
-    results, last = analyse([path], block=16)
-    for _, figure in figures(results, last, block=16):
+    results, tables = analyse([path], block=16)
+    for _, figure in figures(results, tables, block=16):
         figure.savefig(tmp_path / "figure.png")
 
 
 def test_no_directory_is_replaced_or_half_written(tmp_path, monkeypatch):
     figures = pytest.importorskip("fairseq_convattn.analysis.figures")
     state = {"encoder.embed_positions.weight": torch.randn(5, 4)}
-    results, last = analyse([save(tmp_path / "a.pt", state, {})], block=128)
+    results, tables = analyse([save(tmp_path / "a.pt", state, {})], block=128)
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileExistsError, match="empty is there already"):
-        write_analysis(tmp_path / "empty", results, last, block=128)
+        write_analysis(tmp_path / "empty", results, tables, block=128)
 
     def broken(*arguments):
         raise RuntimeError("no")
 
     monkeypatch.setattr(figures, "positions_figure", broken)
     with pytest.raises(RuntimeError):
-        write_analysis(tmp_path / "out", results, last, block=128)
+        write_analysis(tmp_path / "out", results, tables, block=128)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pt", "empty"]
 
 

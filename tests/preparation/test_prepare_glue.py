@@ -168,21 +168,10 @@ def test_mrpc_is_cut_by_the_list_of_its_dev_set(
     assert (tmp_path / "c" / "tsv" / "MRPC" / "dev.tsv").read_text() == "any\n"
 
 
-def test_another_archive_is_refused(scripts, miniature, pretrained_files, tmp_path):
-    release(tmp_path / "source", miniature[0])
-    only_tsv(scripts)
-    for task, archive in ARCHIVES.items():
-        run = scripts.prepare(
-            *options(pretrained_files, "--tasks", task, "--source", tmp_path / "source"),
-            *("--output", tmp_path / "out"),
-        )
-        assert_refused(run, f"{archive} does not have the release's SHA-256")
-    assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
-
-
 def test_an_output_serves_one_model_and_its_tasks(scripts, miniature, pretrained_files, tmp_path):
     only_tsv(scripts)
-    arguments = ("--source", miniature[0], "--tasks", "RTE,WNLI", "--output", tmp_path / "out")
+    tasks = ("--tasks", "RTE,WNLI,RTE")  # one that is named twice is prepared once
+    arguments = ("--source", miniature[0], *tasks, "--output", tmp_path / "out")
     assert scripts.prepare(*options(pretrained_files, *arguments)).returncode == 0
     run = scripts.prepare(*options(pretrained_files, *arguments))
     assert run.returncode == 0 and "is there already" in run.stdout
@@ -251,36 +240,6 @@ def test_options_of_the_preparation(scripts, pretrained_files, tmp_path):
     assert_refused(run, f"{tmp_path / 'none'}: there is no such file")
     run = scripts.prepare(*options(pretrained_files, "--tasks", "CoLA,SNLI"), *output)
     assert_refused(run, "--tasks: 'SNLI' is none of CoLA,SST-2")
-    for tasks in (",RTE", "RTE,", "RTE,,CoLA", ","):
-        run = scripts.prepare(*options(pretrained_files, "--tasks", tasks), *output)
-        assert_refused(run, "--tasks: '' is none of CoLA,SST-2")
+    run = scripts.prepare(*options(pretrained_files, "--tasks", "RTE,,CoLA"), *output)
+    assert_refused(run, "--tasks: '' is none of CoLA,SST-2")
     assert not list(tmp_path.glob("out*"))
-
-
-def test_a_task_that_is_named_twice_is_prepared_once(
-    scripts, miniature, pretrained_files, tmp_path
-):
-    arguments = ("--tasks", "RTE,WNLI,RTE", "--source", miniature[0], "--sample")
-    run = scripts.prepare(*options(pretrained_files, *arguments, "--output", tmp_path / "out"))
-    assert run.returncode == 0, run.stderr
-    assert {path.name for path in (tmp_path / "out" / "bin").iterdir()} == {"RTE", "WNLI"}
-    assert (tmp_path / "out" / "tsv" / "settings").read_text().splitlines()[:2] == ["RTE", "WNLI"]
-
-
-def test_the_developers_data_are_a_sample_of_glue(scripts, shared, pretrained_files, tmp_path):
-    only_tsv(scripts)
-    arguments = ("--source", shared / "data", "--tasks", "CoLA,MRPC,SST-2", "--sample")
-    run = scripts.prepare(*options(pretrained_files, *arguments, "--output", tmp_path / "out"))
-    assert run.returncode == 0, run.stderr
-    sizes, positive = {}, {}
-    for name in ("CoLA", "MRPC", "SST-2"):
-        for file in ("train", "dev"):
-            found = read_examples(TASKS[name], tmp_path / "out" / "tsv" / name / f"{file}.tsv")
-            sizes[name, file] = len(found.labels)
-            positive[name] = found.labels.count("1")
-    assert sizes == {
-        **{("CoLA", "train"): 8551, ("CoLA", "dev"): 527},
-        **{("MRPC", "train"): 4076, ("MRPC", "dev"): 1725},
-        **{("SST-2", "train"): 6920, ("SST-2", "dev"): 872},
-    }
-    assert positive == {"CoLA": 367, "MRPC": 1147, "SST-2": 444}

@@ -107,9 +107,10 @@ def test_unpacked_files_serve_too_and_none_may_be_missing(scripts, wikitext, tmp
     assert_refused(scripts.prepare(*arguments), "fairseq-preprocess failed")
     shutil.rmtree(tmp_path / "out.preparing")
     (source / "wikitext-103" / "wiki.test.tokens").unlink()
-    assert_refused(scripts.prepare(*arguments), "there is no wiki.test.tokens")
+    assert_refused(scripts.prepare(*arguments), f"no {WIKITEXT} in {source}")
     (source / "wikitext-103" / "wiki.train.tokens").unlink()
-    assert_refused(scripts.prepare(*arguments), f"no wiki.train.tokens, no {WIKITEXT} in {source}")
+    run = scripts.prepare(*arguments)
+    assert_refused(run, "no wiki.train.tokens, ", f", no {WIKITEXT} in {source}")
     assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
 
 
@@ -157,14 +158,6 @@ def test_a_sample_is_shown_to_be_one_and_is_not_continued_as_the_release(
     assert run.returncode == 0 and "is there already" in run.stdout
     (output / "sample").unlink()
     assert_refused(scripts.prepare(*arguments, "--sample"), "out is the whole release; remove it")
-
-
-def test_corrupted_archive(scripts, wikitext, tmp_path):
-    archive = tmp_path / "source" / WIKITEXT
-    archive.write_bytes(archive.read_bytes()[:-100])
-    arguments = ("--source", archive.parent, "--output", tmp_path / "out", "--sample")
-    assert_refused(scripts.prepare("wikitext103", *arguments), f"{archive} cannot be unpacked")
-    assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
 
 
 def test_two_runs_do_not_share_a_folder(scripts, wikitext, tmp_path):

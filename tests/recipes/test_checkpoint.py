@@ -17,7 +17,7 @@ from fairseq_convattn.recipes.__main__ import command_line, main, resolve
 from fairseq_convattn.recipes.checkpoint import evaluated, updates_done
 from fairseq_convattn.recipes.runner import Runner, exclusive
 from fairseq_convattn.report.__main__ import main as report
-from fairseq_convattn.report.runs import read_run
+from fairseq_convattn.report.runs import Run, machine
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +139,7 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, c
     ended(1)
     main(arguments)
     assert "training is at update 7,999 and has not ended; start it" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="was run with other options .without -- --dropout 0.9"):
+    with pytest.raises(SystemExit, match="was run with other options .--dropout 0.3, not 0.9"):
         main([*arguments, "--", "--dropout", "0.9"])
     ended(0)
     main(arguments)
@@ -148,7 +148,7 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, c
     assert {record[x] for x in ("begun", "seconds", "memory", "environment")} == {None}
     starts = [line.split()[3] for line in record["commands"] if line.startswith("set ")]
     assert starts == ["torchrun", "srun"] and (output / "logs").is_dir()
-    assert read_run(output).machine is None
+    assert machine(Run(output).environment) is None
     report([str(output), "--output", str(tmp_path / "report.html")])
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.index("prepare_multi30k.sh") < page.index("torchrun --nnodes 2")
@@ -175,7 +175,7 @@ def test_other_options_are_refused_once_there_is_a_checkpoint(tmp_path):
     runner.begin(stages[1])
     (output / "checkpoints").mkdir()
     (output / "checkpoints" / "checkpoint1.pt").touch()
-    with pytest.raises(SystemExit, match="was run with other options .without -- --dropout 0.9"):
+    with pytest.raises(SystemExit, match="was run with other options .--dropout 0.3, not 0.9"):
         main(other)
 
 

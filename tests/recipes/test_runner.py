@@ -144,7 +144,7 @@ def test_other_options_are_refused(tmp_path, finished):
             run(output, train("0.1", "1"), ["train"])
     with pytest.raises(RecipeError, match=r"other options \(--lr 0.1, not 0.2\); choose another"):
         run(output, train("0.2", "1"), ["train"])
-    with pytest.raises(RecipeError, match=r"other options \(without -- --dropout 0.5\); choose"):
+    with pytest.raises(RecipeError, match=r"other options \(without --dropout 0.5\); choose"):
         run(output, train("0.1", "1", "--dropout", "0.5"), ["train"])
     (tmp_path / "again").touch()
     run(output, train("0.1", "2"), ["train"])
@@ -223,10 +223,10 @@ def test_a_run_of_a_release_that_noted_lines_alone_goes_on(tmp_path):
     run(tmp_path, five_stages(tmp_path), ["prepare"])
     path = tmp_path / "stages" / "prepare.json"
     record = json.loads(path.read_text())
-    del record["settings"]
-    path.write_text(json.dumps(record))
+    (command,) = (settings["command"] for settings in record.pop("settings"))
+    path.write_text(json.dumps(record | {"essence": [command]}))
     run(tmp_path, five_stages(tmp_path))
     assert_each_ran_once(tmp_path)
-    path.write_text(json.dumps(record | {"essence": ["true"]}))
-    with pytest.raises(RecipeError, match="the stage prepare in .* other options .of an earlier"):
+    path.write_text(json.dumps(record | {"essence": [f"{command} --lr 0.1"]}))
+    with pytest.raises(RecipeError, match=r"the stage prepare in .* options \(with --lr 0.1\)"):
         run(tmp_path, five_stages(tmp_path))

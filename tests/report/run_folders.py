@@ -7,8 +7,8 @@ from pathlib import Path
 from lxml.html import document_fromstring
 
 from fairseq_convattn.recipes.command import Command, Stage
-from fairseq_convattn.recipes.record import write_json
 from fairseq_convattn.recipes.runner import Runner
+from fairseq_convattn.run_records import write_json
 
 
 def start(seconds: float) -> str:
@@ -80,7 +80,7 @@ def write_run(
         (folder / "stages").mkdir(exist_ok=True)
         runner.finish(stage, "2026-11-21T00:00:00+00:00", 10.0, 3 << 29)
     if not trained:
-        write_json({"essence": stages[1].essence()}, folder / "stages" / "train.begun")
+        write_json({"settings": [train.settings()]}, folder / "stages" / "train.begun")
     if log is not None:
         (folder / "logs" / "train.log").write_text(log, encoding="utf-8")
     if texts is not None:

@@ -7,8 +7,8 @@ import pytest
 from conftest import ROOT
 from run_folders import HEAD, LOG, START, write_run
 
-from fairseq_convattn.recipes.record import write_json
 from fairseq_convattn.report.__main__ import main
+from fairseq_convattn.run_records import write_json
 
 BFLOAT16 = f"{START}fairseq_cli.train | {{'common': {{'fp16': False, 'bf16': True}}}}\n"
 ENVIRONMENT = {

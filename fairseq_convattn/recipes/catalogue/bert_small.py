@@ -1,5 +1,6 @@
 """BERT-small pre-trained with composite attention, and GLUE."""
 
+from ..command import options
 from ..devices import Batch
 from ..masked_language_model import MaskedLanguageModel
 from . import _baevski_2019
@@ -38,23 +39,13 @@ RECIPE = MaskedLanguageModel(
     smoke_preparation=("--pieces", "200"),
     shape="bert_small",
     mixer="composite",
-    training={
-        "--criterion": "masked_lm",
-        "--sample-break-mode": "complete",
-        "--tokens-per-sample": "128",
-        "--optimizer": "adam",
-        "--adam-betas": "(0.9, 0.999)",
-        "--adam-eps": "1e-06",
-        "--weight-decay": "0.01",
-        "--clip-norm": "1.0",
-        "--lr-scheduler": "polynomial_decay",
-        "--warmup-updates": "10000",
-        "--lr": "0.0001",
-        "--total-num-update": "1000000",
-        "--max-update": "1000000",
-        "--skip-invalid-size-inputs-valid-test": None,
-        **_baevski_2019.RESUMPTION,
-    },
+    training=options(
+        "--criterion masked_lm --sample-break-mode complete --tokens-per-sample 128 "
+        "--optimizer adam --adam-betas '(0.9, 0.999)' --adam-eps 1e-06 --weight-decay 0.01 "
+        "--clip-norm 1.0 --lr-scheduler polynomial_decay --warmup-updates 10000 --lr 0.0001 "
+        "--total-num-update 1000000 --max-update 1000000 "
+        f"--skip-invalid-size-inputs-valid-test {_baevski_2019.RESUMPTION}"
+    ),
     batch=Batch(32, workers=4, update_freq=1, unit="sentences"),
     seeds=tuple(range(1, 11)),
     fine_tuning={"--lr": "0.0003", "--batch-size": "32", "--epochs": "3"},

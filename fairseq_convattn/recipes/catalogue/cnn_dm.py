@@ -1,5 +1,6 @@
 """CNN/DailyMail."""
 
+from ..command import options
 from ..sequence_to_sequence import Scoring, Summarization, TestSet
 from . import _wu_2019
 
@@ -23,17 +24,12 @@ RECIPE = Summarization(
     },
     smoke_preparation=("--pieces", "200"),
     shape="cnn_dm",
-    training={"--max-source-tokens": "400", **_wu_2019.training(updates=30_000, warmup=4_000)},
+    training=_wu_2019.training(30_000, warmup=4_000, before="--max-source-tokens 400"),
     batch=_wu_2019.GPUS,
-    decoding={
-        "--max-source-tokens": "400",
-        "--batch-size": "128",
-        "--beam": "5",
-        "--min-len": "55",
-        "--max-len-b": "140",
-        "--no-repeat-ngram-size": "3",
-        "--remove-bpe": "sentencepiece",
-    },
+    decoding=options(
+        "--max-source-tokens 400 --batch-size 128 --beam 5 --min-len 55 --max-len-b 140 "
+        "--no-repeat-ngram-size 3 --remove-bpe sentencepiece"
+    ),
     tests=(
         TestSet(
             "test",

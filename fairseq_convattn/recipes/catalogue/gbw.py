@@ -1,5 +1,6 @@
 """The One Billion Word benchmark."""
 
+from ..command import options
 from ..language_model import LanguageModel
 from . import _baevski_2019, _wu_2019
 
@@ -26,6 +27,6 @@ RECIPE = LanguageModel(
     shape="lm_gbw",
     training=_baevski_2019.training("eos", period=137_000, shrink="0.6", updates=975_000),
     batch=_baevski_2019.GPUS,
-    evaluation={"--sample-break-mode": "eos", "--max-tokens": "3072", "--softmax-batch": "1024"},
+    evaluation=options("--sample-break-mode eos --max-tokens 3072 --softmax-batch 1024"),
     published={"dynamic": 26.67, "attention": 26.73},
 )

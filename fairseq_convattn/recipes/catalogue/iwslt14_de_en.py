@@ -1,5 +1,6 @@
 """IWSLT14 German-English, lower-cased."""
 
+from ..command import options
 from ..devices import Batch
 from ..sequence_to_sequence import PREPARED_HERE, TestSet, Translation, detokenised, tokenised
 from . import _wu_2019
@@ -23,21 +24,14 @@ RECIPE = Translation(
         },
     },
     shape="iwslt_de_en",
-    training={
-        **_wu_2019.OBJECTIVE,
-        "--clip-norm": "0",
-        "--weight-decay": "0.0001",
-        "--lr-scheduler": "inverse_sqrt",
-        "--warmup-updates": "4000",
-        "--warmup-init-lr": "1e-07",
-        "--lr": "0.0005",
-        "--stop-min-lr": "1e-09",
-        "--max-update": "50000",
-        "--keep-last-epochs": "10",
-    },
+    training=options(
+        f"{_wu_2019.OBJECTIVE} --clip-norm 0 --weight-decay 0.0001 --lr-scheduler inverse_sqrt "
+        "--warmup-updates 4000 --warmup-init-lr 1e-07 --lr 0.0005 --stop-min-lr 1e-09 "
+        "--max-update 50000 --keep-last-epochs 10"
+    ),
     batch=Batch(4000, workers=1, update_freq=1),
     average=10,
-    decoding={"--batch-size": "128", "--beam": "4", "--lenpen": "1", "--remove-bpe": None},
+    decoding=options("--batch-size 128 --beam 4 --lenpen 1 --remove-bpe"),
     tests=(
         TestSet(
             "test",

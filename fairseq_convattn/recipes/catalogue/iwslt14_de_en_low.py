@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ..command import options
 from ..devices import Batch
 from . import iwslt14_de_en
 
@@ -34,10 +35,7 @@ RECIPE = replace(
     shape="tiny",
     training={
         **iwslt14_de_en.RECIPE.training,
-        "--weight-decay": "0",
-        "--lr": "0.003",
-        "--warmup-updates": "1000",
-        "--max-update": "6000",
+        **options("--weight-decay 0 --lr 0.003 --warmup-updates 1000 --max-update 6000"),
     },
     batch=Batch(4096, workers=1, update_freq=1),
     tests=(replace(TEST, scorings=SCORINGS),),

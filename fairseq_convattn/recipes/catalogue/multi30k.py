@@ -1,16 +1,17 @@
 """Multi30k English-German, at the size of one machine."""
 
+from ..command import options
 from ..devices import Batch
 from ..sequence_to_sequence import PREPARED_HERE, TestSet, Translation, detokenised, tokenised
 from . import _wu_2019
 
+TESTS = {"test_2016_flickr": "test", "test_2017_flickr": "test1"}
 PUBLIC = "README-baseline.md and the code of LividWo/Revisit-MMT"
 
 
 def multi30k(target: str, published: dict[str, dict[str, float]], **others) -> Translation:
     """The recipe of the same source and training for a target language."""
-    splits = {"train": "train", "val": "valid", "test_2016_flickr": "test"}
-    splits["test_2017_flickr"] = "test"
+    splits = {"train": "train", "val": "valid", **dict.fromkeys(TESTS, "test")}
     return Translation(
         paper="Wu et al. 2021",
         corpus="multi30k" if target == "de" else f"multi30k_en_{target}",
@@ -20,37 +21,25 @@ def multi30k(target: str, published: dict[str, dict[str, float]], **others) -> T
             for language, side in (("en", "source"), (target, "target"))
         },
         shape="tiny",
-        training={
-            "--share-all-embeddings": None,
-            "--dropout": "0.3",
-            "--attention-dropout": "0.0",
-            **_wu_2019.OBJECTIVE,
-            "--clip-norm": "25",
-            "--lr": "0.005",
-            "--lr-scheduler": "inverse_sqrt",
-            "--warmup-updates": "2000",
-            "--max-update": "8000",
-            "--patience": "10",
-            "--keep-last-epochs": "10",
-        },
+        training=options(
+            f"--share-all-embeddings --dropout 0.3 --attention-dropout 0.0 {_wu_2019.OBJECTIVE} "
+            "--clip-norm 25 --lr 0.005 --lr-scheduler inverse_sqrt --warmup-updates 2000 "
+            "--max-update 8000 --patience 10 --keep-last-epochs 10"
+        ),
         batch=Batch(4096, workers=1, update_freq=2),
         average=10,
-        decoding={"--beam": "5", "--batch-size": "128", "--remove-bpe": None},
+        decoding=options("--beam 5 --batch-size 128 --remove-bpe"),
         tests=tuple(
             TestSet(
                 name,
                 (
                     tokenised(f"{name}.{target}", published=published.get(name)),
                     # the release is lower-cased and tokenised
-                    detokenised(
-                        target,
-                        f"{name}.{target}",
-                        reference_options=("--detokenize-reference",),
-                    ),
+                    detokenised(target, f"{name}.{target}", also="--detokenize-reference"),
                 ),
                 subset,
             )
-            for name, subset in (("test_2016_flickr", "test"), ("test_2017_flickr", "test1"))
+            for name, subset in TESTS.items()
         ),
         needs=PREPARED_HERE,
         **others,

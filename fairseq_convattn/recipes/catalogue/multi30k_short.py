@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ..command import options
 from ..devices import Batch
 from ..sequence_to_sequence import Translation
 from . import _wu_2019
@@ -14,17 +15,12 @@ def multi30k_short(target: str, updates_per_epoch: int, **others) -> Translation
     """The recipe of the same source and training for a target language."""
     return replace(
         multi30k(target, {}, **others),  # the published figures are those of the whole training
-        training={
-            "--share-all-embeddings": None,
-            "--dropout": "0.2",
-            **_wu_2019.OBJECTIVE,
-            "--lr": "0.002",
-            "--lr-scheduler": "polynomial_decay",
-            "--warmup-updates": "400",
-            "--total-num-update": str(_EPOCHS * updates_per_epoch),
-            "--max-epoch": str(_EPOCHS),
-            "--keep-last-epochs": "3",
-        },
+        training=options(
+            f"--share-all-embeddings --dropout 0.2 {_wu_2019.OBJECTIVE} --lr 0.002 "
+            "--lr-scheduler polynomial_decay --warmup-updates 400 "
+            f"--total-num-update {_EPOCHS * updates_per_epoch} --max-epoch {_EPOCHS} "
+            "--keep-last-epochs 3"
+        ),
         batch=Batch(1024, workers=1, update_freq=1),
         average=3,
     )

@@ -1,5 +1,6 @@
 """SAMSum: summaries of messenger dialogues, at the size of one machine."""
 
+from ..command import options
 from ..devices import Batch
 from ..sequence_to_sequence import Scoring, Summarization, TestSet
 from . import _wu_2019
@@ -29,28 +30,17 @@ RECIPE = Summarization(
     },
     smoke_preparation=("--pieces", "250"),
     shape="tiny",
-    training={
-        "--share-all-embeddings": None,
-        "--max-source-tokens": "512",
-        **_wu_2019.OBJECTIVE,
-        "--clip-norm": "1.0",
-        "--lr": "0.003",
-        "--lr-scheduler": "inverse_sqrt",
-        "--warmup-updates": "1000",
-        "--max-update": "6000",
-        "--keep-last-epochs": "5",
-    },
+    training=options(
+        f"--share-all-embeddings --max-source-tokens 512 {_wu_2019.OBJECTIVE} --clip-norm 1.0 "
+        "--lr 0.003 --lr-scheduler inverse_sqrt --warmup-updates 1000 --max-update 6000 "
+        "--keep-last-epochs 5"
+    ),
     batch=Batch(4096, workers=1, update_freq=1),
     average=5,
-    decoding={
-        "--max-source-tokens": "512",
-        "--batch-size": "64",
-        "--beam": "5",
-        "--min-len": "5",
-        "--max-len-b": "100",
-        "--no-repeat-ngram-size": "3",
-        "--remove-bpe": "sentencepiece",
-    },
+    decoding=options(
+        "--max-source-tokens 512 --batch-size 64 --beam 5 --min-len 5 --max-len-b 100 "
+        "--no-repeat-ngram-size 3 --remove-bpe sentencepiece"
+    ),
     tests=(
         TestSet(
             "test",

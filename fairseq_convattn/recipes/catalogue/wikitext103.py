@@ -1,5 +1,6 @@
 """WikiText-103, at word level."""
 
+from ..command import options
 from ..language_model import LanguageModel
 from . import _baevski_2019
 
@@ -22,12 +23,9 @@ RECIPE = LanguageModel(
     mixer="attention",
     training=_baevski_2019.training("none", period=270_000, shrink="0.75", updates=286_000),
     batch=_baevski_2019.GPUS,
-    evaluation={
-        "--sample-break-mode": "complete",
-        "--tokens-per-sample": "3072",
-        "--max-tokens": "3072",
-        "--context-window": "2560",
-        "--softmax-batch": "1024",
-    },
+    evaluation=options(
+        "--sample-break-mode complete --tokens-per-sample 3072 --max-tokens 3072 "
+        "--context-window 2560 --softmax-batch 1024"
+    ),
     published={"attention": 18.7},
 )

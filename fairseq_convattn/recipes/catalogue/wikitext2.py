@@ -1,5 +1,6 @@
 """WikiText-2, at word level and at the size of one machine."""
 
+from ..command import options
 from ..devices import Batch
 from ..language_model import LanguageModel
 
@@ -19,28 +20,15 @@ RECIPE = LanguageModel(
     },
     shape="lm_tiny",
     adaptive=False,
-    training={
-        "--criterion": "cross_entropy",
-        "--share-decoder-input-output-embed": None,
-        "--sample-break-mode": "none",
-        "--tokens-per-sample": "256",
-        "--optimizer": "adam",
-        "--adam-betas": "(0.9, 0.98)",
-        "--weight-decay": "0.01",
-        "--clip-norm": "1.0",
-        "--lr": "0.002",
-        "--lr-scheduler": "polynomial_decay",
-        "--warmup-updates": "200",
-        "--total-num-update": "2000",
-        "--max-update": "2000",
-        "--keep-last-epochs": "1",
-    },
+    training=options(
+        "--criterion cross_entropy --share-decoder-input-output-embed --sample-break-mode none "
+        "--tokens-per-sample 256 --optimizer adam --adam-betas '(0.9, 0.98)' --weight-decay 0.01 "
+        "--clip-norm 1.0 --lr 0.002 --lr-scheduler polynomial_decay --warmup-updates 200 "
+        "--total-num-update 2000 --max-update 2000 --keep-last-epochs 1"
+    ),
     batch=Batch(4096, workers=1, update_freq=2),
-    evaluation={
-        "--sample-break-mode": "none",
-        "--tokens-per-sample": "256",
-        "--max-tokens": "4096",
-        "--context-window": "128",
-    },
+    evaluation=options(
+        "--sample-break-mode none --tokens-per-sample 256 --max-tokens 4096 --context-window 128"
+    ),
     other_evaluations={"without context": {"--context-window": "0"}},
 )

@@ -32,7 +32,7 @@ RECIPE = Translation(
         "dev/newstest2014-fren-ref.fr.sgm": "test.target.sgm",
     },
     shape="wmt_en_fr_big",
-    training={**_wu_2019.SHARED_EMBEDDINGS, **_wu_2019.training(updates=80_000)},
+    training=_wu_2019.training(80_000, before="--share-all-embeddings"),
     batch=replace(_wu_2019.GPUS, size=5120),
     decoding=_wu_2019.decoding(length_penalty="0.9"),
     tests=(

@@ -24,7 +24,7 @@ RECIPE = Translation(
     prepare_script=("prepare_wmt16_en_de.sh",),
     release=RELEASE,
     shape="wmt_en_de_big",
-    training={**_wu_2019.SHARED_EMBEDDINGS, **_wu_2019.training(updates=30_000)},
+    training=_wu_2019.training(30_000, before="--share-all-embeddings"),
     batch=_wu_2019.GPUS,
     decoding=_wu_2019.decoding(length_penalty="0.5"),
     tests=(

@@ -1,4 +1,4 @@
-"""What commands that write pages and pictures share: whole numbers, what they need, new files."""
+"""What commands share: whole numbers, the modules that they need, new files."""
 
 import argparse
 import importlib.util
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..checkpoints.files import require_new
+from .checkpoints.files import require_new
 
 
 def whole_number(least: int) -> Callable[[str], int]:
@@ -25,7 +25,8 @@ def whole_number(least: int) -> Callable[[str], int]:
 def missing_modules(*names: str) -> str | None:
     """Those that are not installed, and how to install them; None if all are."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
-    return f"{' and '.join(missing)}: pip install {' '.join(missing)}" if missing else None
+    packages = " ".join(missing).replace("_", "-")
+    return f"{' and '.join(missing)}: pip install {packages}" if missing else None
 
 
 @contextmanager
