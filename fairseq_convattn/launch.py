@@ -22,7 +22,6 @@ from torch.distributed import PrefixStore, Store, register_rendezvous_handler, r
 logging.getLogger().handlers.clear()  # fairseq-train sets its own format, if there is none
 from fairseq_cli.train import cli_main  # noqa: E402
 
-
 _SCHEME = "living"
 
 
