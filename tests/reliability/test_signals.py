@@ -48,7 +48,7 @@ faults = pytest.mark.parametrize("faults", [5, pytest.param(150, marks=pytest.ma
 def end_at_random(
     work: Callable[[], Any], phase: tuple[Any, str], number: int, chance: random.Random
 ) -> None:
-    """Run ``work`` in a fork, and end it within one of the first calls of ``phase`` or soon after."""
+    """Run ``work`` in a fork; end it within one of the first calls of ``phase`` or soon after."""
     told, tell = os.pipe()
     child = os.fork()
     if not child:
@@ -82,6 +82,14 @@ def _work_quietly(work: Callable[[], Any], phase: tuple[Any, str], calls: int, t
         os._exit(1)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def trained(data, tmp_path_factory):
+    """Its training is this process's first, which costs a second that forks then save."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(data, folder, *TRAINING, "--max-update", "2")
+    return folder / "checkpoint_last.pt"
+
+
 @pytest.mark.parametrize("phase", PHASES)
 @faults
 def test_training_goes_on(data, tmp_path, phase, faults):
@@ -97,17 +105,10 @@ def test_training_goes_on(data, tmp_path, phase, faults):
     ended, whole = (
         torch.load(folder / "checkpoint_last.pt") for folder in (run, tmp_path / "whole")
     )
-    assert ended["optimizer_history"] == whole["optimizer_history"]
+    assert ended["optimizer_history"][-1] == whole["optimizer_history"][-1]
     for name, weight in whole["model"].items():
         assert torch.equal(ended["model"][name], weight), name
     assert not list(run.glob("*.tmp"))
-
-
-@pytest.fixture(scope="module")
-def trained(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    train(data, folder, *TRAINING, "--max-update", "2")
-    return folder / "checkpoint_last.pt"
 
 
 @faults
