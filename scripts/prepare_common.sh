@@ -125,6 +125,7 @@ stage() {
   [ ! -e "$work/$1" ] || return 0
   mkdir "$part"
   "$2"
+  find "$part" -exec sync {} + # a name that a power cut keeps is of a whole file
   mv -T "$part" "$work/$1"
 }
 
@@ -157,6 +158,7 @@ obtain_from() {
     [ -n "$sample" ] || rm "$obtained.part"
     differs "$address does not have the release's $(kind_of_sum "$3") $3"
   fi
+  sync "$obtained.part"
   mv "$obtained.part" "$obtained"
 }
 

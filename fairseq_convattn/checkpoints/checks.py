@@ -83,6 +83,8 @@ def _check_zip(path: str, *version: int) -> None:
                 raise CheckpointError("it is compressed, and torch compresses nothing")
             if sum(record.file_size for record in records) > Path(path).stat().st_size:
                 raise CheckpointError("its parts claim to be larger than the file")
+            if min((record.header_offset for record in records), default=0):
+                raise CheckpointError("it is damaged: something stands before its first part")
             damaged = archive.testzip()
     except CheckpointError:
         raise
