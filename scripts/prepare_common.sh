@@ -237,7 +237,7 @@ check_text() {
     differs "$(basename "$1") ends within its last line; get the release's file again"
 }
 
-# check_lines FILE LINES [TOKENS]: tokens are words and one end of sentence a line
+# check_lines FILE LINES [TOKENS]: it is UTF-8; tokens are words and one end of sentence a line
 check_lines() {
   local name lines words counts
   name=$(basename "$1")
@@ -252,6 +252,7 @@ check_lines() {
 # wc -w goes by the locale, and the words of a release are those between ASCII spaces
 lines_and_words() { # FILE
   python - "$1" <<'END'
+import os
 import sys
 
 lines = words = 0
@@ -259,6 +260,10 @@ with open(sys.argv[1], "rb") as file:
     for line in file:
         lines += 1
         words += len(line.split())
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            sys.exit(f"error: line {lines} of {os.path.basename(sys.argv[1])} is not UTF-8")
 print(lines, words)
 END
 }

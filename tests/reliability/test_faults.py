@@ -16,6 +16,7 @@ from conftest import SHRUNK, train
 from fairseq import checkpoint_utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.trainer import Trainer
+from preparation import Preparation
 
 from fairseq_convattn import child_processes, run_records
 from fairseq_convattn.checkpoints import averaging, recovery
@@ -109,7 +110,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_a_read_only_folder(data, whole, mounted):
+def test_a_read_only_folder(data, whole, mounted, scripts, monolingual, tmp_path):
     before = content(whole)
     folder = mounted("--bind", "-o", "ro", str(whole))
     with pytest.raises(OSError, match="Read-only file system"):
@@ -117,7 +118,11 @@ def test_a_read_only_folder(data, whole, mounted):
     arguments = ["--inputs", str(folder / "checkpoint_last.pt"), "--output", str(folder / "new.pt")]
     with pytest.raises(SystemExit, match="error: .*Read-only file system") as it:
         averaging.main(arguments)
-    assert "\n" not in str(it.value) and content(whole) == before
+    assert "\n" not in str(it.value)
+    preparation = Preparation(scripts, tmp_path, monolingual).begin(folder / "out")
+    (line,) = preparation.communicate()[1].splitlines()
+    assert preparation.returncode == 1 and "Read-only file system" in line
+    assert content(whole) == before
 
 
 def test_a_leftover_that_cannot_be_removed(data, whole, tmp_path, caplog):
@@ -243,3 +248,17 @@ def test_content_is_on_the_disk_before_its_name_and_the_name_afterwards(
     ((source, target),) = [event for event in events if isinstance(event, tuple)]
     assert events == [source, (source, target), str(tmp_path)]
     assert Path(target).exists()
+
+
+def test_prepared_data_are_on_the_disk_before_their_names(scripts, monolingual, tmp_path):
+    preparation, log = Preparation(scripts, tmp_path, monolingual), tmp_path / "log"
+    for command in ("sync", "mv"):
+        program = shutil.which(command)
+        scripts.stand_in(command, f'echo {command} "$*" >>{log}\nexec {program} "$@"')
+    assert preparation.begin(tmp_path / "out").wait() == 0
+    steps = [line.split() for line in log.read_text().splitlines()]
+    assert [step[0] for step in steps] == ["sync", "mv", "sync", "mv", "mv"]
+    for synced, moved in (steps[:2], steps[2:4]):
+        partial, stage = moved[2:]
+        files = (tmp_path / "out" / Path(stage).name).iterdir()
+        assert set(synced[1:]) == {partial, *(f"{partial}/{path.name}" for path in files)}

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from conftest import PLUGIN, SHRUNK, command, generate, interactive, preprocess, train
+from preparation import Preparation
 
 pytestmark = pytest.mark.reliability
 
@@ -108,3 +109,12 @@ def test_empty_and_broken_lines_in_a_prepared_set(data, trained, tmp_path):
     answers = generate(prepared, trained, "--beam", "1", "--max-len-b", "3")
     assert sorted(answers) == [0, 1, 2, 3, 4]
     assert answers[1][1] == answers[3][1]
+
+
+def test_a_corpus_that_is_not_utf8_is_refused_by_its_line(scripts, monolingual, tmp_path):
+    preparation = Preparation(scripts, tmp_path, monolingual)
+    train_text = preparation.source / "train.txt"
+    train_text.write_bytes(b"a\n" + BROKEN[1] + b"\n" + train_text.read_bytes())
+    run = preparation.begin(tmp_path / "out")
+    assert run.communicate()[1] == "error: line 2 of train is not UTF-8\n"
+    assert run.returncode == 1 and not (tmp_path / "out.preparing").exists()

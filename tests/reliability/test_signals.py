@@ -9,8 +9,6 @@ import functools
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +21,7 @@ from fairseq import checkpoint_utils
 from fairseq.tasks.fairseq_task import FairseqTask
 from fairseq.trainer import Trainer
 from fairseq_cli import train as train_command
-from release_scripts import tokens
+from preparation import Preparation
 
 from fairseq_convattn.checkpoints import averaging
 from fairseq_convattn.checkpoints.files import read_checkpoint
@@ -139,36 +137,6 @@ def test_an_average_is_there_or_is_not(trained, tmp_path, faults):
             output.unlink()
     work()
     assert read_checkpoint(output)["model"].keys() == torch.load(trained)["model"].keys()
-
-
-class Preparation:
-    """WikiText-2 in miniature. For fairseq-preprocess stands what copies its files slowly."""
-
-    def __init__(self, scripts, folder: Path, monolingual: Path):
-        self.scripts, self.source = scripts, folder / "source"
-        self.source.mkdir()
-        sizes = {}
-        for split in ("train", "valid", "test"):
-            text = (monolingual.parent / split).read_text(encoding="utf-8")
-            (self.source / f"{split}.txt").write_text(text, encoding="utf-8")
-            sizes[split] = [text.count("\n"), tokens(text)]
-        scripts.for_release("wikitext2", **sizes)
-        scripts.stand_in(
-            "fairseq-preprocess",
-            'while [ "$1" != --destdir ]; do shift; done\n'
-            f'for file in "{monolingual}"/*; do cp "$file" "$2"; sleep 0.01; done',
-        )
-
-    def begin(self, output: Path) -> subprocess.Popen:
-        path = f"{self.scripts.bin}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        script = self.scripts.folder / "prepare_wikitext2.sh"
-        return subprocess.Popen(
-            ["bash", str(script), "--source", str(self.source), "--output", str(output)],
-            env={**os.environ, "PATH": path},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
 
 
 def content(folder: Path) -> dict[str, bytes]:
