@@ -263,7 +263,8 @@ with open(sys.argv[1], "rb") as file:
         try:
             line.decode()
         except UnicodeDecodeError:
-            sys.exit(f"error: line {lines} of {os.path.basename(sys.argv[1])} is not UTF-8")
+            if line.endswith(b"\n"):  # else it is cut, which is said otherwise
+                sys.exit(f"error: line {lines} of {os.path.basename(sys.argv[1])} is not UTF-8")
 print(lines, words)
 END
 }
