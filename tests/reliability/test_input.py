@@ -92,7 +92,7 @@ def test_ten_thousand_lines_as_typed(data, trained, tmp_path, monkeypatch):
     assert run.returncode == 0, run.stderr[-2000:]
     answers = re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", run.stdout, re.MULTILINE)
     answers = {int(number): (float(score), text) for number, score, text in answers}
-    assert_all_answered(answers, run.stdout, lines, known, too_long, expected)
+    assert_all_answered(answers, run.stdout + run.stderr, lines, known, too_long, expected)
 
 
 def test_a_file_that_is_not_utf8_is_named(data, trained, tmp_path):
