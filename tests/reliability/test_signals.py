@@ -56,7 +56,18 @@ def end_at_random(
     os.close(told)
     time.sleep(chance.uniform(0, 0.05))
     os.kill(child, number)
-    os.waitpid(child, 0)
+    while not _ended(child, seconds=20):
+        os.kill(child, signal.SIGINT)
+
+
+def _ended(child: int, seconds: float) -> bool:
+    """Python drops a KeyboardInterrupt that comes within a destructor: a user presses again."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.002)
+    return False
 
 
 def _work_quietly(work: Callable[[], Any], phase: tuple[Any, str], calls: int, tell: int) -> None:
