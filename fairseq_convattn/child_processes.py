@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
+from .durable import put_in_place
+
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _LAST_LINES = 20
 _ROOT = Path(__file__).resolve().parents[1]
@@ -56,7 +58,7 @@ def run(words: Sequence[str], log: Path, output: Path | None = None, logs_too: b
         partial = output.with_name(f"{output.name}.partial")
         with open(partial, "w", encoding="utf-8") as file:
             memory = _run(words, file, file if logs_too else log_file)
-        os.replace(partial, output)
+        put_in_place(partial, output)
         return memory
 
 

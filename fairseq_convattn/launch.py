@@ -4,18 +4,25 @@
 
 takes fairseq-train's options. When a worker is killed, torchrun starts all of them again, and they
 continue from the last checkpoint. fairseq's own detection of torchrun divides by the number of
-GPUs. On several machines use torchrun's static rendezvous (``--node-rank``, ``--master-addr``).
+GPUs. On several machines use torchrun's static rendezvous (``--node-rank``, ``--master-addr``):
+its store outlives the workers, and what those of an earlier start left in it is not read.
 """
 
 import logging
 import os
 import sys
-from collections.abc import Mapping
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 
 import torch
+from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
 logging.getLogger().handlers.clear()  # fairseq-train sets its own format, if there is none
 from fairseq_cli.train import cli_main  # noqa: E402
+
+_SCHEME = "living"
 
 
 def placement(environment: Mapping[str, str], cpu: bool) -> list[str]:
@@ -29,12 +36,34 @@ def placement(environment: Mapping[str, str], cpu: bool) -> list[str]:
     except KeyError as error:
         sys.exit(f"error: there is no {error}: torchrun -m fairseq_convattn.launch starts workers")
     return [
-        *("--distributed-init-method", "env://", "--distributed-no-spawn"),
+        *("--distributed-init-method", f"{_SCHEME}://", "--distributed-no-spawn"),
         *("--distributed-backend", "gloo" if cpu else "nccl"),
         *("--distributed-world-size", size, "--distributed-rank", rank),
         *("--device-id", "0" if cpu else local),
     ]
 
+
+def living_workers(url: str, timeout: timedelta, **_: object) -> Iterator[tuple[Store, int, int]]:
+    """torch's ``env://``, with a part of the store that only workers which live now know.
+
+    Raises:
+        TimeoutError: not all workers came.
+    """
+    address = f"env{url.removeprefix(_SCHEME)}"
+    store, rank, size = next(rendezvous(address, timeout=timeout))
+    store.set(f"worker/{rank}", uuid.uuid4().hex)
+    end = time.monotonic() + timeout.total_seconds()
+    while time.monotonic() < end:
+        group = "/".join(store.get(f"worker/{other}").decode() for other in range(size))
+        store.set(f"{group}/{rank}", "here")
+        if store.check([f"{group}/{other}" for other in range(size)]):
+            yield PrefixStore(group, store), rank, size
+            return
+        time.sleep(0.1)  # another has ended and has not been started again yet
+    raise TimeoutError(f"worker {rank} of {size} waited {timeout} for the others")
+
+
+register_rendezvous_handler(_SCHEME, living_workers)
 
 if __name__ == "__main__":
     sys.argv += placement(os.environ, "--cpu" in sys.argv or not torch.cuda.is_available())

@@ -3,7 +3,6 @@
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
+from .durable import put_in_place
 
 
 def write_json(content: Any, path: Path) -> None:
     """Write ``path``, whole or not at all; one that is there is replaced."""
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    put_in_place(partial, path)
 
 
 def read_json(path: Path) -> Any:

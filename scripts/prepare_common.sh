@@ -150,6 +150,7 @@ stage() {
   [ ! -e "$work/$1" ] || return 0
   mkdir "$part"
   "$2"
+  find "$part" -exec sync {} + # a name that a power cut keeps is of a whole file
   mv -T "$part" "$work/$1"
 }
 
@@ -200,6 +201,7 @@ obtain_from() {
     [ -n "$sample" ] || rm "$obtained.part"
     differs "$address does not have the release's $(kind_of_sum "$3") $3"
   fi
+  sync "$obtained.part"
   mv "$obtained.part" "$obtained"
 }
 
@@ -282,7 +284,7 @@ check_text() {
     differs "$(basename "$1") ends within its last line; get the release's file again"
 }
 
-# check_lines FILE LINES [TOKENS]: tokens are words and one end of sentence a line
+# check_lines FILE LINES [TOKENS]: it is UTF-8; tokens are words and one end of sentence a line
 check_lines() {
   local name lines words counts
   name=$(basename "$1")
@@ -297,6 +299,7 @@ check_lines() {
 # wc -w goes by the locale, and the words of a release are those between ASCII spaces
 lines_and_words() { # FILE
   python - "$1" <<'END'
+import os
 import sys
 
 lines = words = 0
@@ -304,6 +307,11 @@ with open(sys.argv[1], "rb") as file:
     for line in file:
         lines += 1
         words += len(line.split())
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            if line.endswith(b"\n"):  # else it is cut, which is said otherwise
+                sys.exit(f"error: line {lines} of {os.path.basename(sys.argv[1])} is not UTF-8")
 print(lines, words)
 END
 }

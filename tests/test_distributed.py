@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import PLUGIN, ROOT, SHRUNK
 from free_port import free_port
+from torch.distributed import TCPStore
 
-from fairseq_convattn.launch import placement
+from fairseq_convattn.launch import living_workers, placement
 
 SECONDS = 300
 
@@ -26,6 +29,30 @@ def test_a_worker_knows_its_place():
     assert "gloo --distributed-world-size 4 --distributed-rank 3 --device-id 0" in words
     with pytest.raises(SystemExit, match="error: there is no 'RANK': torchrun -m"):
         placement({}, cpu=True)
+
+
+def test_what_ended_workers_left_in_the_store_is_not_read(monkeypatch):
+    """torchrun's static rendezvous keeps one store for all restarts."""
+    agents = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(agents.port))
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+
+    def start(rank: int, timeout: float = 30):
+        address = f"living:?rank={rank}&world_size=2"
+        return next(living_workers(address, timedelta(seconds=timeout)))[0]
+
+    with ThreadPoolExecutor(2) as both:
+        for attempt in ("first", "second"):
+            early = both.submit(start, 0)
+            time.sleep(0.3)  # in which it finds what the other's predecessor left
+            assert not early.done(), attempt
+            second, first = start(1), early.result()
+            assert not first.check(["address"]), attempt
+            first.set("address", attempt)
+            assert second.get("address") == attempt.encode()
+    with pytest.raises(TimeoutError, match="worker 0 of 2 waited 0:00:01 for the others"):
+        start(0, timeout=1)
 
 
 def node(number: int, port: int, data: Path, save_dir: Path) -> subprocess.Popen:

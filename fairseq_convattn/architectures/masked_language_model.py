@@ -34,7 +34,7 @@ class ConvAttnMaskedLanguageModel(ConfiguredModel, PretrainedMaskedLanguageModel
         Raises:
             ValueError: an option cannot work; the message names it.
         """
-        remember_dictionaries(args, task)
+        remember_dictionaries(args, task, needed=("source",))
         set_missing(args, "max_positions", lambda: task.max_positions())
         options = options_to_build(args, cls.schema)
         options.checkpoint_activations |= options.offload_activations

@@ -100,6 +100,11 @@ class ConvAttnEncoder(TransformerEncoderBase):
             return encoder_out
         return {**super().reorder_encoder_out(encoder_out, new_order), "sentences": [reordered]}
 
+    def register_backward_hook(self, hook):
+        """The full kind: torch's older one raises StopIteration at a dictionary of lists, where
+        fairseq looks for the layer in which a loss stopped being a number."""
+        return self.register_full_backward_hook(hook)
+
 
 class ConvAttnDecoder(TransformerDecoderBase):
     """fairseq's transformer decoder; ``mixers`` has one entry per layer, all causal."""

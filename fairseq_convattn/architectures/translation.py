@@ -57,7 +57,11 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
         self.decoder.set_beam_size(beam_size)
 
     def prepare_for_inference_(self, cfg):
-        if not OmegaConf.select(cfg, "interactive.buffer_size"):  # fairseq-interactive drops none
+        """Called by fairseq's commands that decode. fairseq-interactive answers all lines but those
+        that are too long, which it names, instead of ending at the first of them."""
+        if OmegaConf.select(cfg, "interactive.buffer_size"):
+            cfg.dataset.skip_invalid_size_inputs_valid_test = True
+        else:  # fairseq-interactive drops no sentence
             warn_of_dropped_sentences(
                 OmegaConf.select(cfg, "task._name"),
                 OmegaConf.select(cfg, "dataset.required_batch_size_multiple", default=1),

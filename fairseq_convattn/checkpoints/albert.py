@@ -23,7 +23,8 @@ from torch import Tensor
 from ..architectures.config import MASKED_LANGUAGE_MODEL, complete
 from ..architectures.masked_language_model import ConvAttnMaskedLanguageModel
 from ..architectures.presets import ARCHITECTURE_NAMES, MASKED_LM_PRESETS
-from .files import CheckpointError, read_weights, require_new, save_with_digest, sync
+from ..durable import sync
+from .files import CheckpointError, read_weights, require_new, save_with_digest
 from .legacy import plain_configuration
 
 MIXERS = ("attention", "composite", "tisa")
@@ -153,6 +154,8 @@ def convert_albert(folder: Path, output: Path, mixer: str, keep_positions: bool)
         save_with_digest(_checkpoint(state, args, mixer), written / "checkpoint.pt")
         _save_dictionary(dictionary, written / "dict.txt")
         shutil.copyfile(folder / "spiece.model", written / "sentencepiece.bpe.model")
+        for path in (*written.iterdir(), written):
+            sync(path)
         require_new(output)
         os.rename(written, output)
     sync(output.parent)

@@ -1,8 +1,10 @@
 """What is checked of a checkpoint: its archive, its configuration and its weights."""
 
 import ast
+import functools
 import hashlib
 import math
+import os
 import re
 import warnings
 import zipfile
@@ -50,6 +52,10 @@ _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # such as ${oc.env:HOME}
 _MOST_VALUES = 1_000_000
 _MOST_CHARACTERS = 10_000_000
 _MOST_LEVELS = 100
+_MOST_EXPANDED = 2**26
+"""Bytes that tensors may claim beyond the file's: some packages store expanded views."""
+_MOST_NAMES = 100
+"""How many times over the file may be claimed: names of shared layers are of one tensor."""
 
 # fairseq stores these without ever having set or read them.
 UNINITIALISED = re.compile(r"(?:.+\.)?(?:_float_tensor|conv\.conv_bias)")
@@ -62,8 +68,14 @@ def check_archive(path: str | Path) -> None:
     Raises:
         CheckpointError: it is not.
     """
-    if not is_zip(path):
-        return
+    if is_zip(path):
+        now = os.stat(path)
+        _check_zip(str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=1)
+def _check_zip(path: str, *version: int) -> None:
+    """:func:`check_archive` of a file; the one that has just passed is not read again."""
     try:
         with zipfile.ZipFile(path) as archive:
             records = archive.infolist()
@@ -71,6 +83,8 @@ def check_archive(path: str | Path) -> None:
                 raise CheckpointError("it is compressed, and torch compresses nothing")
             if sum(record.file_size for record in records) > Path(path).stat().st_size:
                 raise CheckpointError("its parts claim to be larger than the file")
+            if min((record.header_offset for record in records), default=0):
+                raise CheckpointError("it is damaged: something stands before its first part")
             damaged = archive.testzip()
     except CheckpointError:
         raise
@@ -87,15 +101,18 @@ def is_zip(path: str | Path) -> bool:
 
 
 def check_sizes(state: Any, size: int) -> None:
-    """See that the tensors of a checkpoint need no more memory than its file has bytes.
+    """See that the tensors of a checkpoint need about as much memory as its file has bytes.
 
     Raises:
-        CheckpointError: one claims more, or the checkpoint is too deep or has too many values.
+        CheckpointError: they claim far more, or the checkpoint is too deep or has too many values.
     """
+    together = 0
     for name, value in _values(state):
-        if isinstance(value, Tensor) and value.numel() * value.element_size() > size:
+        if isinstance(value, Tensor):
             claimed = value.numel() * value.element_size()
-            raise CheckpointError(f"{name} claims {claimed:,} bytes in a file of {size:,}")
+            together += claimed
+            if claimed > size + _MOST_EXPANDED or together > _MOST_NAMES * size + _MOST_EXPANDED:
+                raise CheckpointError(f"{name} claims {claimed:,} bytes in a file of {size:,}")
 
 
 def check_configuration(state: Any) -> None:

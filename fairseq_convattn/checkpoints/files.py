@@ -16,6 +16,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from ..durable import put_in_place
 from .checks import (
     DIGEST,
     CheckpointError,
@@ -185,25 +186,12 @@ def write_checkpoint(state: dict, path: str | Path) -> None:
         complete = Path(directory, Path(path).name)
         save_with_digest(state, complete)
         require_new(path)
-        os.replace(complete, path)
-    sync(Path(path).parent)
+        put_in_place(complete, Path(path))
 
 
 def save_with_digest(state: dict, path: Path) -> None:
-    """Write a checkpoint's bytes to the disk."""
-    with open(path, "wb") as file:
-        torch.save({**state, DIGEST: weights_digest(state["model"])}, file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync(folder: Path) -> None:
-    """Have the disk know the names of a folder's files."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Write a checkpoint with the digest of its weights."""
+    torch.save({**state, DIGEST: weights_digest(state["model"])}, path)
 
 
 def _reason(error: Exception) -> str:

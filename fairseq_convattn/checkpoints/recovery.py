@@ -13,6 +13,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
+from ..durable import put_in_place
 from .checks import CheckpointError, check_archive
 from .files import read_outline
 
@@ -30,9 +31,7 @@ def recovered(cfg: DictConfig, remove_leftovers: bool) -> DictConfig:
     """
     folder = Path(cfg.save_dir)
     if remove_leftovers:
-        for leftover in folder.glob("checkpoint*.pt.tmp"):
-            leftover.unlink(missing_ok=True)
-            logger.warning("removed %s, left by a training that was ended while it saved", leftover)
+        _remove_leftovers(folder)
     last = folder / LAST
     if cfg.restore_file != LAST or cfg.checkpoint_suffix or not last.exists() or is_whole(last):
         return cfg
@@ -48,6 +47,16 @@ def recovered(cfg: DictConfig, remove_leftovers: bool) -> DictConfig:
     return cfg
 
 
+def _remove_leftovers(folder: Path) -> None:
+    for leftover in folder.glob("checkpoint*.pt.tmp"):
+        try:
+            leftover.unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("cannot remove %s: %s", leftover, error.strerror)
+        else:
+            logger.warning("removed %s, left by a training that was ended while it saved", leftover)
+
+
 def restore_last(folder: Path) -> None:
     """Copy the newest whole checkpoint to ``checkpoint_last.pt`` if that is missing or damaged."""
     last = folder / LAST
@@ -59,7 +68,7 @@ def restore_last(folder: Path) -> None:
     else:
         copied = last.with_suffix(".pt.tmp")
         shutil.copyfile(newest, copied)
-        os.replace(copied, last)
+        put_in_place(copied, last)
 
 
 def _set_aside(damaged: Path) -> None:

@@ -215,6 +215,12 @@ def compressed(directory: Path) -> Path:
     return path
 
 
+def many_names(directory: Path) -> Path:
+    """One tensor of 1 MB under 200 names, which an average would hold 200 times."""
+    weight = torch.zeros(2**18)
+    return save(directory, checkpoint(model={f"w{number}": weight for number in range(200)}))
+
+
 def laughing(directory: Path) -> Path:
     """A list of two lists that are the same one, thirty times over."""
     laughs: list = ["ha"]
@@ -228,6 +234,7 @@ def laughing(directory: Path) -> Path:
     ("bomb", "reason"),
     [
         (claiming_40_terabytes, r"model\.w claims 40,000,000,000,000 bytes in a file of"),
+        (many_names, r"model\.w\d+ claims 1,048,576 bytes in a file of"),
         (compressed, "it is compressed"),
         (laughing, "too many values"),
     ],
@@ -238,6 +245,14 @@ def test_what_would_expand_without_bound_is_refused(tmp_path, bomb, reason, read
     with pytest.raises(CheckpointError, match=reason) as caught:
         READERS[reader](path)
     assert "\n" not in str(caught.value) and os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("reader", ["read", "fairseq"])
+def test_a_view_that_expands_a_tensor_is_no_bomb(tmp_path, reader):
+    """As others store their numbers of positions."""
+    positions = torch.arange(1000).expand(50, -1)
+    READERS[reader](save(tmp_path, checkpoint(model={"w": torch.ones(2), "positions": positions})))
 
 
 @pytest.mark.reliability

@@ -1,11 +1,15 @@
 """Another dictionary than the training's is seen where its size tells nothing."""
 
 import shutil
+from argparse import Namespace
 
 import pytest
 import torch
 from conftest import SHRUNK, SHRUNK_LM, eval_lm, generate, train
+from fairseq.data import Dictionary
 
+from fairseq_convattn.architectures.language_model import ConvAttnLanguageModel
+from fairseq_convattn.architectures.translation import ConvAttnModel
 from fairseq_convattn.checkpoints.averaging import average_checkpoints
 
 pytestmark = pytest.mark.reliability
@@ -55,3 +59,13 @@ def test_a_language_models_dictionary(monolingual, tmp_path):
     assert eval_lm(monolingual, last, *sample) > 0
     with pytest.raises(ValueError, match="source dictionary is not the one"):
         eval_lm(reordered(monolingual, tmp_path / "other", "dict.txt"), last, *sample)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("model", [ConvAttnModel, ConvAttnLanguageModel])
+def test_a_task_without_a_dictionary_is_refused(model, side):
+    """As fairseq's of speech are."""
+    dictionaries = {"source_dictionary": Dictionary(), "target_dictionary": Dictionary()}
+    task = Namespace(**{**dictionaries, f"{side}_dictionary": None})
+    with pytest.raises(ValueError, match=f"task Namespace has no {side} dictionary"):
+        model.build_model(Namespace(), task)

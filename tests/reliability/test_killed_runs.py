@@ -6,7 +6,9 @@ import random
 import shutil
 import signal
 import time
+import zipfile
 from argparse import Namespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -118,6 +120,16 @@ def test_the_newest_whole_one_is_taken(interrupted, tmp_path):
     assert newest_whole(run).name == "checkpoint_1_4.pt"
     (run / "checkpoint_1_4.pt").write_bytes((run / "checkpoint_1_4.pt").read_bytes()[:-9])
     assert newest_whole(run).name == "checkpoint_1_2.pt"
+
+
+def test_a_whole_checkpoint_is_read_twice(interrupted, data, tmp_path, monkeypatch):
+    """Once for its checksums, once for what it holds."""
+    folder, given = interrupted
+    run = shutil.copytree(folder / "four", tmp_path / "run")
+    check = Mock(side_effect=zipfile.ZipFile.testzip)
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", lambda archive: check(archive))
+    train(data, run, *given, "--max-update", "5")
+    assert check.call_count == 1
 
 
 def test_an_average_is_no_training_to_go_on_with(interrupted, tmp_path):
