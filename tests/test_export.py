@@ -1,5 +1,6 @@
 """Exported programs give the model's numbers, at other sizes than those of the export."""
 
+import copy
 import functools
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from conftest import SHRUNK_LM, train
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from fairseq.data import Dictionary
 
-from fairseq_convattn.architectures import ConvAttnModel
+from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel, ConvAttnModel
 from fairseq_convattn.export import export
 
 SOURCE, TARGET = 11, 23
@@ -43,11 +44,16 @@ OPTIONS = {
 }
 
 
-def built(mixers, **options):
-    torch.manual_seed(5)
+def letters():
     dictionary = Dictionary()
     for letter in "abcdefgh":
         dictionary.add_symbol(letter)
+    return dictionary
+
+
+def built(mixers, **options):
+    torch.manual_seed(5)
+    dictionary = letters()
     sizes = {"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, "encoder_layers": 2}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_layers": 2}
     args = Namespace(**sizes, **heads, encoder_mixers=mixers, decoder_mixers=mixers, **options)
@@ -121,6 +127,21 @@ def test_encoder_and_step_with(options):
     net, dictionary = built(mixers, **OPTIONS[options])
     *callables, _ = programs_of(built(mixers, **OPTIONS[options])[0])
     check_translation(net, dictionary, *callables)
+
+
+@torch.no_grad()
+def test_masked_language_models():
+    shape = {"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, "encoder_layers": 2}
+    dictionary = letters()
+    task = Namespace(source_dictionary=dictionary, max_positions=lambda: 64)
+    args = {**shape, "encoder_attention_heads": 4, "encoder_mixers": "tisa,dynamic"}
+    net = ConvAttnMaskedLanguageModel.build_model(Namespace(**args), task).eval()
+    programs, start = export(copy.deepcopy(net))
+    assert (list(programs), start) == (["model"], [])
+    given = sentences(dictionary, 3, SOURCE)
+    expected = net.get_normalized_probs(net(given), log_probs=True)
+    real = given != dictionary.pad()
+    assert_close(programs["model"].module()(given)[real], expected[real])
 
 
 @torch.no_grad()

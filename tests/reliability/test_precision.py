@@ -2,6 +2,8 @@
 
 import functools
 import gzip
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,18 +27,18 @@ BAND = 0.02  # of float32's loss, relatively
 
 
 @functools.cache
-def losses(folders, data, mixer, given):
+def losses(base, data, mixer, given):
     """Of validation, in base 2, in the order of time."""
-    folder = folders.mktemp("precision")
+    folder = Path(tempfile.mkdtemp(dir=base))
     train(data, folder, "--arch", ARCHITECTURE_NAMES[mixer].format("tiny"), *given)
     found = sorted(folder.glob("checkpoint_*_*.pt"), key=lambda path: path.stat().st_mtime)
     return [torch.load(path)["extra_state"]["val_loss"] for path in found]
 
 
-def assert_within_the_band(folders, data, mixer, given, precision):
+def assert_within_the_band(base, data, mixer, given, precision):
     if FOR_GPUS.intersection(HALF[precision]) and not torch.cuda.is_available():
         pytest.skip(f"{precision} needs a GPU")
-    wide, half = (losses(folders, data, mixer, given + x) for x in ((), HALF[precision]))
+    wide, half = (losses(base, data, mixer, given + x) for x in ((), HALF[precision]))
     worst = max(abs(h / w - 1) for h, w in zip(half, wide, strict=True))
     print(f"{mixer}, {precision}: float32 {wide}, half {half}, at most {worst:.2%} apart")
     assert len(wide) > 1 and wide[-1] < wide[0] and worst < BAND
@@ -48,7 +50,7 @@ def assert_within_the_band(folders, data, mixer, given, precision):
 )
 def test_a_few_updates(data, tmp_path_factory, mixer, precision):
     given = (*SHRUNK, "--max-update", "12", "--save-interval-updates", "6", "--lr", "0.01")
-    assert_within_the_band(tmp_path_factory, data, mixer, given, precision)
+    assert_within_the_band(tmp_path_factory.getbasetemp(), data, mixer, given, precision)
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +76,7 @@ def _sentences(folder, split, count):
 def test_200_updates_on_real_sentences(multi30k, tmp_path_factory, mixer, precision):
     given = (*SHRUNK, "--encoder-embed-dim", "64", "--encoder-ffn-embed-dim", "128")
     given = (*given, "--max-update", "200", "--save-interval-updates", "50", "--max-tokens", "1200")
-    assert_within_the_band(tmp_path_factory, multi30k, mixer, given, precision)
+    assert_within_the_band(tmp_path_factory.getbasetemp(), multi30k, mixer, given, precision)
 
 
 LONG = 4096
