@@ -55,9 +55,9 @@ def test_a_few_updates(data, tmp_path_factory, mixer, precision):
 
 @pytest.fixture(scope="session")
 def multi30k(shared, tmp_path_factory):
-    """4,000 sentences, as words."""
+    """2,000 sentences, as words."""
     folder = shared / "data" / "multi30k" / "tok"
-    pairs = {"train": _sentences(folder, "train", 4000), "valid": _sentences(folder, "val", 300)}
+    pairs = {"train": _sentences(folder, "train", 2000), "valid": _sentences(folder, "val", 100)}
     words = ("--thresholdsrc", "3", "--thresholdtgt", "3")
     return preprocess(pairs, tmp_path_factory.mktemp("multi30k"), *words)
 
@@ -74,8 +74,8 @@ def _sentences(folder, split, count):
 @pytest.mark.parametrize("precision", HALF)
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_200_updates_on_real_sentences(multi30k, tmp_path_factory, mixer, precision):
-    given = (*SHRUNK, "--encoder-embed-dim", "64", "--encoder-ffn-embed-dim", "128")
-    given = (*given, "--max-update", "200", "--save-interval-updates", "50", "--max-tokens", "1200")
+    given = (*SHRUNK, "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64")
+    given = (*given, "--max-update", "200", "--save-interval-updates", "100", "--max-tokens", "500")
     assert_within_the_band(tmp_path_factory.getbasetemp(), multi30k, mixer, given, precision)
 
 
