@@ -1,4 +1,5 @@
-"""Random mixers: the whole sequence, any chunks of it and single tokens give the same."""
+"""Random mixers: the whole sequence, any chunks of it and single tokens give the same, and so
+does a sentence without its padding."""
 
 import pytest
 import torch
@@ -85,6 +86,8 @@ def check(case):
 
     real = torch.ones(time, case["batch"], dtype=torch.bool) if mask is None else ~mask.T
     whole, _ = module(x, key_padding_mask=mask)
+    alone, _ = module(x[real[:, 0], :1])
+    torch.testing.assert_close(whole[real[:, 0], :1], alone, rtol=0, atol=1e-9)
     unmoved = torch.arange(case["batch"])
     for found in (pieces(case["sizes"]), pieces([1] * time), pieces(case["sizes"], unmoved)):
         torch.testing.assert_close(found[real], whole[real], rtol=0, atol=1e-9)
