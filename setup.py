@@ -52,6 +52,7 @@ setup(
             *("subword-nmt", "sacremoses", "jieba"),
             "triton; sys_platform == 'linux'",
             *("sphinx", "myst-parser", "furo"),
+            *("onnx", "onnxscript"),
             *glue,
         ],
         "glue": glue,
@@ -60,5 +61,6 @@ setup(
         "analysis": ["matplotlib"],
         "report": ["matplotlib", "jinja2"],
         "docs": ["sphinx", "myst-parser", "furo"],
+        "onnx": ["onnx", "onnxscript"],
     },
 )

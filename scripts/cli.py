@@ -71,6 +71,11 @@ COMMANDS = {
         "fine-tune a masked language model on GLUE",
         "finetune MRPC checkpoints/checkpoint_best.pt --seeds 1,2,3",
     ),
+    "export": Command(
+        "fairseq_convattn.export",
+        "a model as programs of torch.export and ONNX",
+        "checkpoints/checkpoint_best.pt --output exported",
+    ),
     "convert": Command(
         "fairseq_convattn.checkpoints.legacy",
         "make a LightConv or DynamicConv checkpoint of 2019 loadable",

@@ -33,6 +33,7 @@ if importlib.util.find_spec("fairseq"):  # tests/ops run without it
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN = ROOT / "fairseq_convattn"
 SHARED = ROOT.parent / "shared"
+FOR_GPUS = {"--fp16", "--memory-efficient-fp16", "--amp"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -145,9 +146,11 @@ def train(data: Path, save_dir: Path, *extra: str) -> None:
         str(data),
         *("--user-dir", str(PLUGIN), "--save-dir", str(save_dir), "--optimizer", "adam"),
         *("--lr", "0.003", "--max-tokens", "600", "--required-batch-size-multiple", "1"),
-        *("--num-workers", "0", "--cpu", "--no-progress-bar", "--seed", "1"),
+        *("--num-workers", "0", "--no-progress-bar", "--seed", "1"),
         *extra,
     ]
+    if not FOR_GPUS.intersection(extra):
+        arguments.append("--cpu")
     if "--max-update" not in arguments:
         arguments += ["--max-update", "3"]
     parser = options.get_training_parser()

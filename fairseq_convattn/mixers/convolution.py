@@ -15,7 +15,7 @@ from .config import MixerConfig
 def convolve(
     x: Tensor, taps: Tensor, bias: Tensor | None, state: State | None, name: str, **options
 ) -> Tensor:
-    """A convolution that continues from ``state[name]``, and updates it.
+    """A convolution that continues from ``state[name]``, a tail or a ``Past``, and updates it.
 
     Args:
         x: ``[time, batch, channels]``.
@@ -25,7 +25,7 @@ def convolve(
     convolution = lightweight_conv if taps.dim() == 2 else dynamic_conv
     if state is None:
         return convolution(x, taps, bias, **options)
-    past = state.get(name) or Past.none(x.size(1), x)
+    past = state[name] if name in state else Past.none(x.size(1), x)
     y, state[name] = convolution(x, taps, bias, tail=past, **options)
     return y
 

@@ -46,6 +46,8 @@ def unfit_for_operators() -> str:
     in_torch_func = torch._C._functorch.maybe_current_level() is not None
     if in_forward_mode or in_torch_func or torch.jit.is_tracing():
         return "knows neither torch.jit.trace nor torch.func and forward-mode differentiation"
+    if torch.compiler.is_exporting():
+        return "would be an operator that only this package has: torch.export takes the reference"
     return ""
 
 

@@ -1,5 +1,10 @@
 """The compiled kernels under AddressSanitizer: an access outside of memory that is theirs ends
-the program."""
+the program.
+
+CONVATTN_FUZZ_SECONDS=3600 python -m pytest -m slow -k random tests/ops/test_sanitized_kernels.py
+
+tries random shapes and options for an hour; by default for 20 seconds.
+"""
 
 import itertools
 import os
@@ -76,10 +81,11 @@ def sanitized(tmp_path_factory):
     flags = "-fsanitize=address -fno-omit-frame-pointer -g"
     built = python("setup.py", "-q", "build_ext", "--inplace", CFLAGS=flags)
     assert list((copy / "fairseq_convattn" / "ops" / "native").glob("_kernels*")), built.stderr
-    environment = {"LD_PRELOAD": preloaded, "ASAN_OPTIONS": "detect_leaks=0"}
+    preload = {"LD_PRELOAD": preloaded, "ASAN_OPTIONS": "detect_leaks=0"}
 
-    def run(instructions: str | None, script: str) -> subprocess.CompletedProcess:
-        return python("-c", CHOOSE.format(instructions=instructions) + script, **environment)
+    def run(instructions: str | None, script: str, **more: str) -> subprocess.CompletedProcess:
+        chosen = CHOOSE.format(instructions=instructions)
+        return python("-c", chosen + script, **preload, **more)
 
     return run
 
@@ -90,20 +96,26 @@ def test_notices_an_access_outside(sanitized):
     assert "AddressSanitizer: heap-buffer-overflow" in run.stderr and run.returncode
 
 
+def arguments(name: str, chosen: str) -> list[str]:
+    return ["-q", "-s", "-p", "no:cacheprovider", "-k", chosen, f"tests/ops/{name}.py"]
+
+
 @pytest.mark.parametrize(
     "name, instructions",
     [pytest.param(*case, marks=pytest.mark.ci if case in CI else ())
      for case in itertools.product(COMPARISONS, (None, "portable"))],
 )  # fmt: skip
 def test_nothing_outside_is_read_or_written(sanitized, name, instructions):
-    arguments = [
-        "-q",
-        "-s",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        COMPARISONS[name],
-        f"tests/ops/{name}.py",
-    ]
-    run = sanitized(instructions, TEST.format(arguments=arguments))
+    run = sanitized(instructions, TEST.format(arguments=arguments(name, COMPARISONS[name])))
     assert run.returncode == 0, (run.stdout + run.stderr)[-5000:]
+
+
+@pytest.mark.ci
+def test_random_shapes_and_options(sanitized):
+    """A fuzz: the property-based tests of the compiled kernels, for some seconds in all."""
+    seconds = float(os.environ.get("CONVATTN_FUZZ_SECONDS", 20))
+    given = arguments("test_operation_properties", "native")
+    each = {"CONVATTN_FUZZ_SECONDS": str(seconds / 3)}
+    run = sanitized(None, TEST.format(arguments=given), **each)
+    assert run.returncode == 0, (run.stdout + run.stderr)[-5000:]
+    assert "3 passed" in run.stdout

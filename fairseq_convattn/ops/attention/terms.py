@@ -59,7 +59,7 @@ def relative_bias(terms: Terms, distances: Tensor, *, causal: bool, beyond: str 
         curves.append(terms["t5"][:, buckets])
     if "fixed" in terms:
         curves.append(at_distances(terms["fixed"], distances, causal=causal, beyond=beyond))
-    return sum(curves, start=torch.zeros(1, len(distances), device=distances.device))
+    return sum(curves, start=torch.zeros(1, distances.size(0), device=distances.device))
 
 
 def at_distances(table: Tensor, distances: Tensor, *, causal: bool, beyond: str) -> Tensor:

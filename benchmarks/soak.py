@@ -1,0 +1,132 @@
+"""Whether memory stays flat while a model trains and translates for long.
+
+    python benchmarks/soak.py --minutes 60 --arch dynamic_conv_tiny
+
+runs fairseq-train for so many minutes, then fairseq-interactive, on invented sentences, and prints
+the resident memory of each over time. It ends with status 1 if the second half of a run needs
+more than ``--allowed`` MB above the first half's most, a tenth of the time left out for starting.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE_MB = 4096 / 2**20
+NEW_LINE = "\n"
+PLUGIN = ("--user-dir", str(ROOT / "fairseq_convattn"), "--cpu", "--num-workers", "0")
+TRAINING = (
+    *("--optimizer", "adam", "--lr", "0.001", "--max-tokens", "1000", "--max-epoch", "1000000"),
+    *("--save-interval-updates", "200", "--keep-interval-updates", "1", "--no-epoch-checkpoints"),
+    *("--update-epoch-batch-itr", "True", "--required-batch-size-multiple", "1"),
+    *("--encoder-layers", "2", "--decoder-layers", "2", "--encoder-embed-dim", "64"),
+    *("--encoder-ffn-embed-dim", "128", "--max-source-positions", "1024"),
+)
+
+
+def sentences() -> Iterator[str]:
+    """Of 1 to 60 words, most of them short."""
+    generator = random.Random(1)
+    while True:
+        words = generator.choices(
+            "abcdefghijklmnopqrst", k=int(generator.expovariate(0.1)) % 60 + 1
+        )
+        yield " ".join(words)
+
+
+def program(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
+
+
+def prepare(folder: Path) -> Path:
+    """The data of fairseq-train."""
+    source = sentences()
+    arguments = ["-s", "src", "-t", "tgt", "--destdir", str(folder / "bin"), "--joined-dictionary"]
+    for split, count in (("train", 2000), ("valid", 50)):
+        lines = [next(source) for _ in range(count)]
+        (folder / f"{split}.src").write_text("\n".join(lines) + "\n")
+        (folder / f"{split}.tgt").write_text("\n".join(x[::-1] for x in lines) + "\n")
+        arguments += [f"--{split}pref", str(folder / split)]
+    subprocess.run([program("fairseq-preprocess"), *arguments], check=True, capture_output=True)
+    return folder / "bin"
+
+
+def observe(process: subprocess.Popen, minutes: float) -> list[tuple[float, float]]:
+    """Minutes and resident MB, until the time is over; the process is ended.
+
+    Raises:
+        SystemExit: it ended by itself.
+    """
+    begun, seen = time.monotonic(), []
+    while (elapsed := (time.monotonic() - begun) / 60) < minutes:
+        time.sleep(min(5, minutes * 60 / 50))
+        if process.poll() is not None:
+            sys.exit(f"error: {process.args[0]} ended with status {process.returncode}")
+        resident = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+        seen.append((elapsed, resident * PAGE_MB))
+    process.terminate()
+    process.wait()
+    return seen
+
+
+def feed(process: subprocess.Popen) -> None:
+    """Sentences, until the process is gone."""
+    try:
+        for line in sentences():
+            process.stdin.write(line + "\n")
+    except (BrokenPipeError, ValueError):
+        pass
+
+
+def growth(seen: list[tuple[float, float]]) -> float:
+    """MB by which the most of the second half exceeds that of the first, after a tenth."""
+    seen = seen[len(seen) // 10 :]
+    half = len(seen) // 2
+    return max(mb for _, mb in seen[half:]) - max(mb for _, mb in seen[:half])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=60, help="of each run (default: 60)")
+    parser.add_argument("--arch", default="dynamic_conv_tiny")
+    parser.add_argument("--allowed", type=float, default=20, help="MB (default: 20)")
+    parser.add_argument("--output", type=Path, help="JSON of the measurements")
+    arguments = parser.parse_args()
+    results = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data = prepare(folder)
+        log = open(folder / "log", "w")
+        train = [program("fairseq-train"), str(data), *PLUGIN, "--arch", arguments.arch, *TRAINING]
+        train += ["--save-dir", str(folder / "run"), "--log-interval", "100"]
+        training = subprocess.Popen(train, stdout=log, stderr=log)
+        results["training"] = observe(training, arguments.minutes)
+        translate = [program("fairseq-interactive"), str(data), *PLUGIN, "--beam", "4"]
+        translate += ["--path", str(folder / "run" / "checkpoint_last.pt"), "--buffer-size", "16"]
+        translate += ["--batch-size", "16", "--max-len-b", "60"]
+        translating = subprocess.Popen(
+            translate, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True
+        )
+        threading.Thread(target=feed, args=(translating,), daemon=True).start()
+        results["generation"] = observe(translating, arguments.minutes)
+        log.close()
+        text = (folder / "log").read_text()
+        print(f"{arguments.arch}: {text.count(NEW_LINE + 'H-')} sentences translated")
+    for name, seen in results.items():
+        tenths = [f"{seen[len(seen) * n // 10][1]:.0f}" for n in range(10)] + [f"{seen[-1][1]:.0f}"]
+        print(f"{name}: {' '.join(tenths)} MB, grown by {growth(seen):.1f} MB")
+    if arguments.output:
+        arguments.output.write_text(json.dumps(results))
+    if max(map(growth, results.values())) > arguments.allowed:
+        sys.exit("error: memory grows")
+
+
+if __name__ == "__main__":
+    main()

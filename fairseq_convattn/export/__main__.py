@@ -1,0 +1,62 @@
+"""``python -m fairseq_convattn.export``: a trained model as programs of torch.export and ONNX.
+
+The programs need neither fairseq nor this package. They give the model's numbers, up to
+float32's rounding, at every batch size and length.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy
+import torch
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from ..checkpoints.checks import CheckpointError
+from . import export
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m fairseq_convattn.export", description=__doc__)
+    parser.add_argument("checkpoint")
+    parser.add_argument("--output", required=True, help="folder to write; it must not exist")
+    parser.add_argument("--data", help="folder of the dictionaries (default: that of the training)")
+    parser.add_argument(
+        "--onnx", action="store_true", help="write ONNX too (pip install onnx onnxscript)"
+    )
+    arguments = parser.parse_args()
+    output = Path(arguments.output)
+    overrides = {"data": arguments.data} if arguments.data else {}
+    try:
+        if output.exists():
+            raise FileExistsError(f"{output} is there already; it is not overwritten")
+        (model,), _, _ = load_model_ensemble_and_task([arguments.checkpoint], overrides)
+        programs, start = export(model)
+        with TemporaryDirectory(dir=output.parent, prefix=".writing-") as folder:
+            complete = Path(folder, output.name)
+            complete.mkdir()
+            _write(complete, programs, start, arguments.onnx)
+            os.replace(complete, output)
+    except (CheckpointError, OSError, ValueError, ModuleNotFoundError) as error:
+        sys.exit(f"error: {error}")
+    print(*(path for path in sorted(output.iterdir())), sep="\n")
+
+
+def _write(
+    folder: Path, programs: dict[str, ExportedProgram], start: list[Tensor], onnx: bool
+) -> None:
+    """``NAME.pt2``, ``NAME.onnx``, and ``start.npz`` with the arrays ``arr_0``, ``arr_1``, ..."""
+    for name, program in programs.items():
+        torch.export.save(program, folder / f"{name}.pt2")
+        if onnx:
+            torch.onnx.export(program, dynamo=True, verbose=False).save(folder / f"{name}.onnx")
+    if start:
+        numpy.savez(folder / "start.npz", *(x.numpy() for x in start))
+
+
+if __name__ == "__main__":
+    main()

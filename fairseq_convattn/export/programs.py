@@ -1,0 +1,189 @@
+"""Models as torch.export takes them: without branches on data, decoding state as tensors."""
+
+import torch
+import torch.nn.functional as F
+from fairseq.models import BaseFairseqModel, FairseqDecoder
+from fairseq.modules import SinusoidalPositionalEmbedding
+from fairseq.utils import make_positions
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.overrides import TorchFunctionMode
+
+from ..mixers.base import TokenMixer
+from ..ops import Past
+
+
+class _AsIfPadded(TorchFunctionMode):
+    """Answers with yes whether anything is padded, on which fairseq's stacks branch."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.__bool__:
+            return True
+        return function(*args, **(kwargs or {}))
+
+
+class _Positions(nn.Module):
+    """Embeddings of positions from a table that does not grow, ``[positions, channels]``."""
+
+    def __init__(self, embedding: nn.Module, longest: int):
+        super().__init__()
+        self.padding_idx = embedding.padding_idx
+        if isinstance(embedding, SinusoidalPositionalEmbedding):
+            size = longest + self.padding_idx + 1
+            table = embedding.get_embedding(size, embedding.embedding_dim, self.padding_idx)
+        else:
+            table = embedding.weight.detach()
+        self.register_buffer("table", table)
+
+    def forward(self, tokens: Tensor, incremental_state: dict | None = None) -> Tensor:
+        if incremental_state is None:
+            return F.embedding(make_positions(tokens, self.padding_idx), self.table)
+        return self.table[self.padding_idx + 1 + incremental_state["position"]["first"]][None, None]
+
+
+class Encoder(nn.Module):
+    """Source tokens ``[batch, source]`` -> the encoder's output ``[source, batch, channels]``,
+    its padding ``[batch, source]`` (True there), and of every layer of the decoder the keys
+    and the values that :class:`Step` takes, ``[batch, heads, source, head_dim]``."""
+
+    def __init__(self, model: BaseFairseqModel):
+        super().__init__()
+        self.encoder = model.encoder
+        self.attentions = nn.ModuleList(layer.encoder_attn for layer in model.decoder.layers)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        with _AsIfPadded():
+            output = self.encoder(tokens)
+            x, padding = output["encoder_out"][0], output["encoder_padding_mask"][0]
+            pairs = [layer._keys_and_values(x, padding, None)[:2] for layer in self.attentions]
+        return x, padding, [y for pair in pairs for y in pair]
+
+
+class Whole(nn.Module):
+    """Tokens ``[batch, time]`` -> logarithms of probabilities ``[batch, time, types]``, for
+    language models and masked ones."""
+
+    def __init__(self, model: BaseFairseqModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        with _AsIfPadded():
+            return self.model.get_normalized_probs(self.model(tokens), log_probs=True)
+
+
+class Step(nn.Module):
+    """A token of decoding -> logarithms of the next one's probabilities ``[batch, types]``, and
+    the state after it.
+
+    Its inputs are the token ``[batch, 1]``, its position (the first is 0, end-of-sentence), the
+    state, and behind an encoder what :class:`Encoder` gives. A state's tensors begin with
+    ``batch``, so beam search reorders each of them by ``index_select(0, order)``. ``start`` is
+    the state before the first token, for a batch of one.
+    """
+
+    def __init__(self, decoder: FairseqDecoder):
+        super().__init__()
+        self.decoder = decoder
+        self.start, self._slots = [], []
+        for number, layer in enumerate(decoder.layers):
+            state, tails = _after_padding(layer.self_attn)
+            self._slots += [(number, name, name in tails) for name in state]
+            self.start += [_batch_first(x, name in tails) for name, x in state.items()]
+
+    def forward(
+        self,
+        token: Tensor,
+        position: Tensor,
+        state: list[Tensor],
+        padding: Tensor | None = None,
+        memory: list[Tensor] | None = None,
+    ) -> tuple[Tensor, list[Tensor]]:
+        decoding = {"position": {"first": position}}
+        layers, states = list(self.decoder.layers), [{} for _ in self.decoder.layers]
+        for (number, name, is_tail), x in zip(self._slots, state, strict=True):
+            states[number][name] = _batch_first(x, is_tail)
+        for layer, remembered in zip(layers, states, strict=True):
+            layer.self_attn._set_input_buffer(decoding, remembered)
+        encoder_out = None
+        if memory is not None:
+            for layer, k, v in zip(layers, memory[::2], memory[1::2], strict=True):
+                kept = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding}
+                layer.encoder_attn._set_input_buffer(decoding, {**kept, "beams": 1})
+            encoder_out = {"encoder_out": memory[:1], "encoder_padding_mask": [padding]}
+        with _AsIfPadded():
+            y = self.decoder(token, encoder_out=encoder_out, incremental_state=decoding)
+            scores = self.decoder.get_normalized_probs(y, log_probs=True)[:, -1]
+        after = [layer.self_attn._get_input_buffer(decoding) for layer in layers]
+        return scores, [_batch_first(after[n][name], tail) for n, name, tail in self._slots]
+
+
+def _batch_first(x: Tensor, is_tail: bool) -> Tensor:
+    """To and from ``[n, batch, channels]`` of a convolution's tail."""
+    return x.transpose(0, 1) if is_tail else x
+
+
+def _after_padding(mixer: TokenMixer) -> tuple[dict[str, Tensor], set[str]]:
+    """What a mixer remembers when it has seen enough padding for the sizes of convolutions'
+    tails not to change any more; the names of these tails."""
+    config, decoding = mixer.config, {}
+    enough = 1 + max(config.kernel_size, config.projection_kernel_size, config.attention_span)
+
+    def see_padding(time: int) -> dict:
+        x, mask = torch.zeros(time, 1, mixer.embed_dim), torch.ones(1, time, dtype=torch.bool)
+        mixer(x, x, x, key_padding_mask=mask, incremental_state=decoding)
+        return mixer._get_input_buffer(decoding)
+
+    state = see_padding(enough)
+    tails = {name for name, x in state.items() if isinstance(x, Past)}
+    state = {name: x.inputs() if name in tails else x for name, x in state.items()}
+    mixer._set_input_buffer(decoding, state)
+    return see_padding(1), tails
+
+
+@torch.no_grad()
+def export(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list[Tensor]]:
+    """Export a trained model, which changes.
+
+    Returns:
+        by name ``encoder`` and ``step`` (:class:`Encoder`, :class:`Step`) of an encoder-decoder,
+        ``model`` and ``step`` (:class:`Whole`) of a language model, ``model`` of a masked one;
+        the state before the first token.
+
+    Raises:
+        ValueError: torch.export cannot take the model; the message is one line.
+    """
+    model = model.float().cpu().eval()
+    for stack in list(model.modules()):
+        if getattr(stack, "embed_positions", None) is not None:
+            stack.embed_positions = _Positions(stack.embed_positions, int(stack.max_positions()))
+    batch, time = Dim("batch"), Dim("time")
+    tokens = torch.full((2, 3), 4)
+    if not hasattr(model, "decoder"):
+        return {"model": _exported(Whole(model), (tokens,), ({0: batch, 1: time},))}, []
+    step = Step(model.decoder)
+    state = [x.expand(2, *x.shape[1:]) for x in step.start]
+    if not hasattr(model, "encoder"):
+        programs = {"model": _exported(Whole(model), (tokens,), ({0: batch, 1: time},))}
+        more, dimensions = (), ()
+    else:
+        encoder = Encoder(model)
+        programs = {"encoder": _exported(encoder, (tokens,), ({0: batch, 1: time},))}
+        more = encoder(tokens)[1:]
+        dimensions = {0: batch, 1: time}, [{0: batch, 2: time}] * len(more[1])
+    given = tokens[:, :1], torch.tensor(0), state, *more
+    grown = [x.shape != y.shape for x, y in zip(state, step(*given)[1], strict=True)]
+    growing = [
+        {0: batch, **{i: Dim.AUTO for i in range(1, x.dim()) if grows}}
+        for x, grows in zip(state, grown, strict=True)
+    ]
+    programs["step"] = _exported(step, given, ({0: batch}, {}, growing, *dimensions))
+    return programs, step.start
+
+
+def _exported(module: nn.Module, given: tuple, dimensions: tuple) -> ExportedProgram:
+    try:
+        return torch.export.export(module, given, dynamic_shapes=dimensions, strict=False)
+    except Exception as error:  # what torch.export cannot take fails in any way
+        first_line = str(error).strip().split("\n")[0]
+        raise ValueError(f"torch.export: {type(error).__name__}: {first_line}") from error

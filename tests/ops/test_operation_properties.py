@@ -1,0 +1,173 @@
+"""Random shapes and options: every implementation gives the reference's numbers.
+
+``CONVATTN_FUZZ_SECONDS`` makes every test look for counter-examples for so long.
+"""
+
+import os
+import time
+
+import pytest
+import torch
+from attention_cases import converted, gradients, table_parameters, tensors
+
+from fairseq_convattn.ops import Past, composite_attention, dynamic_conv, lightweight_conv
+from fairseq_convattn.ops.attention import TERMS
+from fairseq_convattn.ops.attention.terms import BEYOND
+from fairseq_convattn.ops.native import is_built
+
+pytest.importorskip("hypothesis")
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+FUZZ_SECONDS = float(os.environ.get("CONVATTN_FUZZ_SECONDS", 0))
+DTYPES = (torch.float32, torch.bfloat16)
+EXAMPLES = [25, pytest.param(1000, marks=pytest.mark.slow)]
+NATIVE = ["native"] * is_built()
+
+dimension, flag = st.integers(1, 4), st.booleans()
+convolutions = st.fixed_dictionaries(
+    {
+        "time": st.integers(1, 80),
+        "batch": st.integers(0, 3),
+        "heads": dimension,
+        "head_dim": st.integers(1, 20),
+        "taps": st.one_of(st.integers(1, 9), st.integers(1, 70)),
+        "shared": flag,
+        "causal": flag,
+        "softmax": flag,
+        "sliced": flag,
+        "dtype": st.sampled_from(DTYPES),
+        "seed": st.integers(0, 999),
+    }
+)
+
+
+def explore(strategy, check, examples):
+    """Try so many examples, always the same; or any, for ``FUZZ_SECONDS``."""
+    begun = time.monotonic()
+    while True:
+        options = {"max_examples": examples, "deadline": None, "database": None}
+        options["suppress_health_check"] = list(HealthCheck)
+        settings(**options, derandomize=not FUZZ_SECONDS)(given(strategy)(check))()
+        if time.monotonic() - begun >= FUZZ_SECONDS:
+            return
+
+
+def assert_close(actual, expected, dtype):
+    """To the precision of the largest value."""
+    tolerance = 2e-5 if dtype == torch.float32 else 4e-2
+    for a, e in zip(actual, expected, strict=True):
+        scale = max(1.0, e.abs().max().item()) if e.numel() else 1.0
+        torch.testing.assert_close(a.double() / scale, e.double() / scale, rtol=0, atol=tolerance)
+
+
+def made(shape, case):
+    """Of the case's dtype; ``sliced``: not contiguous."""
+    x = torch.randn(*shape[:-1], 2 * shape[-1]) if case["sliced"] else torch.randn(shape)
+    return x[..., : shape[-1]].to(case["dtype"]) if case["sliced"] else x.to(case["dtype"])
+
+
+def convolution_inputs(case):
+    torch.manual_seed(case["seed"])
+    where = () if case["shared"] else (case["time"], case["batch"])
+    x = made((case["time"], case["batch"], case["heads"] * case["head_dim"]), case)
+    return x, made((*where, case["heads"], case["taps"]), case)
+
+
+def convolve(x, taps, case, **options):
+    convolution = lightweight_conv if case["shared"] else dynamic_conv
+    return convolution(x, taps, softmax=case["softmax"], **options)
+
+
+@pytest.mark.parametrize("examples", EXAMPLES)
+@pytest.mark.parametrize("impl", ["banded", *NATIVE])
+def test_convolutions(impl, examples):
+    """Outputs and gradients."""
+
+    def check(case):
+        inputs, results = convolution_inputs(case), []
+        for dtype, name in ((case["dtype"], impl), (torch.float64, "reference")):
+            given = [t.to(dtype).detach().requires_grad_() for t in inputs]
+            y = convolve(*given, case, causal=case["causal"], impl=name)
+            results.append(gradients(y, given))
+        assert_close(*results, case["dtype"])
+
+    explore(convolutions, check, examples)
+
+
+@pytest.mark.parametrize("examples", EXAMPLES)
+@pytest.mark.parametrize("impl", ["reference", "banded", *NATIVE])
+@torch.no_grad()
+def test_convolutions_in_pieces(impl, examples):
+    """However a sequence is cut, and whichever state carries it on."""
+
+    def check(case, sizes, has_memory, reordered):
+        x, taps = convolution_inputs(case)
+        whole = convolve(x, taps, case, causal=True, impl=impl)
+        batch, pieces, begin = case["batch"], [], 0
+        tail = Past.none(batch, x) if has_memory else x.new_zeros(0, *x.shape[1:])
+        for size in sizes:
+            here = slice(begin, begin + size)
+            if begin < case["time"]:
+                part = taps if case["shared"] else taps[here]
+                y, tail = convolve(x[here], part, case, causal=True, tail=tail, impl=impl)
+                pieces.append(y)
+            if has_memory and reordered:
+                tail = tail.reorder(torch.arange(batch))
+            begin += size
+        seen = sum(map(len, pieces))
+        assert_close([torch.cat(pieces)], [whole[:seen]], case["dtype"])
+
+    sizes = st.lists(st.integers(1, 20), min_size=1, max_size=30)
+    drawn = st.tuples(convolutions, sizes, flag, flag)
+    explore(drawn, lambda arguments: check(*arguments), examples)
+
+
+attentions = st.fixed_dictionaries(
+    {
+        "batch": st.integers(1, 3),
+        "heads": dimension,
+        "width": st.integers(1, 6),
+        "value_width": st.integers(1, 6),
+        "keys": st.integers(1, 60),
+        "queries": st.integers(1, 60),
+        "span": st.integers(0, 9),
+        "causal": flag,
+        "beyond": st.sampled_from(BEYOND),
+        "padded": flag,
+        "terms": st.lists(st.sampled_from(sorted(TERMS)), min_size=1, unique=True),
+        "sliced": flag,
+        "dtype": st.sampled_from(DTYPES),
+        "seed": st.integers(0, 999),
+    }
+)
+
+
+@pytest.mark.parametrize("examples", EXAMPLES)
+@pytest.mark.parametrize("impl", ["blocked", *NATIVE])
+def test_composite_attention(impl, examples):
+    """Outputs and gradients, of all parameters too."""
+
+    def check(case):
+        torch.manual_seed(case["seed"])
+        batch, heads, keys = case["batch"], case["heads"], case["keys"]
+        queries = min(case["queries"], keys)
+        lengths = ((queries, "width"), (keys, "width"), (keys, "value_width"))
+        qkv = [made((batch, heads, time, case[width]), case) for time, width in lengths]
+        causal, span = case["causal"], case["span"]
+        terms = table_parameters(
+            case["terms"], lambda *s: torch.randn(heads, *s), causal, span, case["width"]
+        )
+        options = {"causal": causal, "beyond": case["beyond"], "span": span}
+        if case["padded"]:
+            options["padding_mask"] = torch.rand(batch, keys) < 0.3
+        results = []
+        for dtype, name in ((case["dtype"], impl), (torch.float64, "reference")):
+            wide = torch.float64 if name == "reference" else torch.float32
+            given = [t.to(dtype).detach().requires_grad_() for t in qkv]
+            parameters = converted(terms, lambda t, to=wide: t.to(to).requires_grad_())
+            y = composite_attention(*given, parameters, impl=name, **options)
+            results.append(gradients(y, [*given, *tensors(parameters)]))
+        assert_close(*results, case["dtype"])
+
+    explore(attentions, check, examples)

@@ -1,0 +1,118 @@
+"""Half precision: losses within a band of float32's, no overflow in long inputs, resuming."""
+
+import functools
+import gzip
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import FOR_GPUS, SHRUNK, preprocess, train
+
+from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
+from fairseq_convattn.mixers import MIXERS, MixerConfig, build_mixer
+from fairseq_convattn.ops.attention import TERMS
+
+pytestmark = pytest.mark.reliability
+
+slow = pytest.mark.slow
+HALF = {
+    "bf16": ("--bf16",),
+    "memory-efficient bf16": ("--memory-efficient-bf16",),
+    "fp16": ("--fp16",),
+    "memory-efficient fp16": ("--memory-efficient-fp16",),
+    "amp": ("--amp",),
+}
+BAND = 0.02  # of float32's loss, relatively
+
+
+@functools.cache
+def losses(base, data, mixer, given):
+    """Of validation, in base 2, in the order of time."""
+    folder = Path(tempfile.mkdtemp(dir=base))
+    train(data, folder, "--arch", ARCHITECTURE_NAMES[mixer].format("tiny"), *given)
+    found = sorted(folder.glob("checkpoint_*_*.pt"), key=lambda path: path.stat().st_mtime)
+    return [torch.load(path)["extra_state"]["val_loss"] for path in found]
+
+
+def assert_within_the_band(base, data, mixer, given, precision):
+    if FOR_GPUS.intersection(HALF[precision]) and not torch.cuda.is_available():
+        pytest.skip(f"{precision} needs a GPU")
+    wide, half = (losses(base, data, mixer, given + x) for x in ((), HALF[precision]))
+    worst = max(abs(h / w - 1) for h, w in zip(half, wide, strict=True))
+    print(f"{mixer}, {precision}: float32 {wide}, half {half}, at most {worst:.2%} apart")
+    assert len(wide) > 1 and wide[-1] < wide[0] and worst < BAND
+
+
+@pytest.mark.parametrize("precision", HALF)
+@pytest.mark.parametrize(
+    "mixer", [m if m == "dynamic" else pytest.param(m, marks=slow) for m in MIXERS]
+)
+def test_a_few_updates(data, tmp_path_factory, mixer, precision):
+    given = (*SHRUNK, "--max-update", "12", "--save-interval-updates", "6", "--lr", "0.01")
+    assert_within_the_band(tmp_path_factory.getbasetemp(), data, mixer, given, precision)
+
+
+@pytest.fixture(scope="session")
+def multi30k(shared, tmp_path_factory):
+    """2,000 sentences, as words."""
+    folder = shared / "data" / "multi30k" / "tok"
+    pairs = {"train": _sentences(folder, "train", 2000), "valid": _sentences(folder, "val", 100)}
+    words = ("--thresholdsrc", "3", "--thresholdtgt", "3")
+    return preprocess(pairs, tmp_path_factory.mktemp("multi30k"), *words)
+
+
+def _sentences(folder, split, count):
+    english, german = (
+        gzip.decompress((folder / f"{split}.{language}.gz").read_bytes()).decode().splitlines()
+        for language in ("en", "de")
+    )
+    return list(zip(english, german, strict=True))[:count]
+
+
+@slow
+@pytest.mark.parametrize("precision", HALF)
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_200_updates_on_real_sentences(multi30k, tmp_path_factory, mixer, precision):
+    given = (*SHRUNK, "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64")
+    given = (*given, "--max-update", "200", "--save-interval-updates", "100", "--max-tokens", "500")
+    assert_within_the_band(tmp_path_factory.getbasetemp(), multi30k, mixer, given, precision)
+
+
+LONG = 4096
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_long_inputs_do_not_overflow(mixer, dtype):
+    """Outputs and gradients, for every term of composite attention."""
+    torch.manual_seed(1)
+    terms = {"attention_terms": tuple(TERMS)} if mixer == "composite" else {}
+    config = MixerConfig(
+        mixer=mixer, embed_dim=8, num_heads=2, causal=True, kernel_size=31, **terms
+    )
+    module = build_mixer(config)
+    x = 4 * torch.randn(LONG, 1, 8)
+    y, _ = module(x, x, x)
+    module, x = module.to(dtype), x.to(dtype).requires_grad_()
+    half, _ = module(x, x, x)
+    half.float().pow(2).mean().backward()
+    gradients = [x.grad, *(p.grad for p in module.parameters())]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    torch.testing.assert_close(half.float(), y, rtol=0.05, atol=0.05 * y.abs().max().item())
+
+
+def test_memory_efficient_bf16_resumes_bit_for_bit(data, tmp_path):
+    """``--bf16`` does not: fairseq stores its weights rounded, and not the float32 copy."""
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--dropout", "0.3")
+    given = (*given, "--update-epoch-batch-itr", "True")
+    for flag, is_exact in (("--memory-efficient-bf16", True), ("--bf16", False)):
+        whole, resumed = tmp_path / flag / "whole", tmp_path / flag / "resumed"
+        train(data, whole, *given, flag, "--max-update", "6")
+        train(data, resumed, *given, flag, "--max-update", "3")
+        if flag == "--bf16":
+            stored = torch.load(resumed / "checkpoint_last.pt")["model"]
+            assert all(torch.equal(x, x.bfloat16().float()) for x in stored.values())
+        train(data, resumed, *given, flag, "--max-update", "6")
+        one, other = (torch.load(x / "checkpoint_last.pt")["model"] for x in (whole, resumed))
+        assert is_exact == all(torch.equal(one[name], other[name]) for name in one)

@@ -1,0 +1,226 @@
+"""Exported programs give the model's numbers, at other sizes than those of the export."""
+
+import copy
+import functools
+import subprocess
+import sys
+from argparse import Namespace
+
+import numpy
+import pytest
+import torch
+from conftest import SHRUNK_LM, train
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from fairseq.data import Dictionary
+
+from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel, ConvAttnModel
+from fairseq_convattn.export import export
+
+SOURCE, TARGET = 11, 23
+slow = pytest.mark.slow
+MIXERS = [
+    "dynamic,attention",
+    pytest.param("composite,lightweight", marks=slow),
+    pytest.param("tisa", marks=slow),
+    pytest.param("dynamic", marks=slow),
+]
+OPTIONS = {
+    "plain": {},
+    "renormalised, windowed, injected": {
+        "renorm_padding": True,
+        "beyond_span": "mask",
+        "attention_span": 3,
+        "attention_terms": "content,fixed,query",
+        "query_key_projection": "separable",
+        "value_projection": "dynamic",
+        "value_conv": "scaled",
+    },
+    "learned positions, pre-norm": {
+        "encoder_learned_pos": True,
+        "decoder_learned_pos": True,
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+    },
+}
+
+
+def letters():
+    dictionary = Dictionary()
+    for letter in "abcdefgh":
+        dictionary.add_symbol(letter)
+    return dictionary
+
+
+def built(mixers, **options):
+    torch.manual_seed(5)
+    dictionary = letters()
+    sizes = {"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, "encoder_layers": 2}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_layers": 2}
+    args = Namespace(**sizes, **heads, encoder_mixers=mixers, decoder_mixers=mixers, **options)
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    return ConvAttnModel.build_model(args, task).eval(), dictionary
+
+
+def sentences(dictionary, batch, time):
+    """The first begins with padding."""
+    tokens = torch.randint(dictionary.nspecial, len(dictionary), (batch, time))
+    tokens[0, : time // 3] = dictionary.pad()
+    return tokens
+
+
+def assert_close(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+    print(f"largest difference {(actual - expected).abs().max().item():.1e}")
+
+
+def check_translation(net, dictionary, encode, step, start):
+    """``encode`` and ``step`` are programs that take and give lists of tensors."""
+    source = sentences(dictionary, 3, SOURCE)
+    previous = torch.randint(dictionary.nspecial, len(dictionary), (3, TARGET))
+    encoder_out = net.encoder(source, None)
+    x, padding, *memory = encode(source)
+    assert torch.equal(padding, encoder_out["encoder_padding_mask"][0])
+    assert_close(x[~padding.T], encoder_out["encoder_out"][0][~padding.T])
+    whole = net.get_normalized_probs(net.decoder(previous, encoder_out), log_probs=True)
+    state = [x.expand(3, *x.shape[1:]).contiguous() for x in start]
+    for t in range(TARGET):
+        scores, *state = step(previous[:, t : t + 1], torch.tensor(t), *state, padding, *memory)
+        assert_close(scores, whole[:, t])
+
+
+def flat(values):
+    return [x for y in values for x in (flat(y) if isinstance(y, (tuple, list)) else [y])]
+
+
+def programs_of(net):
+    """Those of torch.export, called with flat lists."""
+    programs, start = export(net)
+    encoder, step = (programs[name].module() for name in ("encoder", "step"))
+    n = len(start)
+
+    def run_step(token, position, *rest):
+        return flat(step(token, position, list(rest[:n]), rest[n], list(rest[n + 1 :])))
+
+    return (lambda tokens: flat(encoder(tokens))), run_step, start, programs
+
+
+@functools.cache
+def exported(mixers):
+    return programs_of(built(mixers)[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixers", MIXERS)
+def test_encoder_and_step(mixers):
+    net, dictionary = built(mixers)
+    *callables, programs = exported(mixers)
+    check_translation(net, dictionary, *callables)
+    for program in programs.values():  # they run where this package is not
+        assert not [node for node in program.graph.nodes if "convattn" in str(node.target)]
+
+
+@slow
+@torch.no_grad()
+@pytest.mark.parametrize("options", list(OPTIONS)[1:])
+def test_encoder_and_step_with(options):
+    mixers = "composite,lightweight" if "injected" in options else "dynamic,attention"
+    net, dictionary = built(mixers, **OPTIONS[options])
+    *callables, _ = programs_of(built(mixers, **OPTIONS[options])[0])
+    check_translation(net, dictionary, *callables)
+
+
+@torch.no_grad()
+def test_masked_language_models():
+    shape = {"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, "encoder_layers": 2}
+    dictionary = letters()
+    task = Namespace(source_dictionary=dictionary, max_positions=lambda: 64)
+    args = {**shape, "encoder_attention_heads": 4, "encoder_mixers": "tisa,dynamic"}
+    net = ConvAttnMaskedLanguageModel.build_model(Namespace(**args), task).eval()
+    programs, start = export(copy.deepcopy(net))
+    assert (list(programs), start) == (["model"], [])
+    given = sentences(dictionary, 3, SOURCE)
+    expected = net.get_normalized_probs(net(given), log_probs=True)
+    real = given != dictionary.pad()
+    assert_close(programs["model"].module()(given)[real], expected[real])
+
+
+@torch.no_grad()
+def test_states_follow_their_hypotheses():
+    """Reordered by index_select, as :class:`Step` says."""
+    net, dictionary = built("dynamic,attention")
+    encode, step, start, _ = exported("dynamic,attention")
+    source = sentences(dictionary, 1, SOURCE).expand(4, -1).contiguous()
+    previous = torch.randint(dictionary.nspecial, len(dictionary), (4, 9))
+    order = torch.tensor([2, 0, 0, 3])
+    _, padding, *memory = encode(source)
+    state = [x.expand(4, *x.shape[1:]).contiguous() for x in start]
+    for t in range(9):
+        if t == 6:
+            state = [x.index_select(0, order) for x in state]
+        scores, *state = step(previous[:, t : t + 1], torch.tensor(t), *state, padding, *memory)
+    seen = torch.cat([previous[order, :6], previous[:, 6:]], dim=1)
+    whole = net.get_normalized_probs(net.decoder(seen, net.encoder(source, None)), log_probs=True)
+    assert_close(scores, whole[:, -1])
+
+
+COMMAND = (sys.executable, "-m", "fairseq_convattn.export")
+ALONE = """
+import numpy, sys, torch
+sys.modules["fairseq"] = sys.modules["fairseq_convattn"] = None
+model, step = (torch.export.load(f"{sys.argv[1]}/{x}.pt2").module() for x in ("model", "step"))
+start = numpy.load(f"{sys.argv[1]}/start.npz").values()
+tokens = torch.load(sys.argv[2])
+state = [torch.from_numpy(x).expand(len(tokens), *x.shape[1:]).contiguous() for x in start]
+whole = model(tokens)
+for t in range(tokens.size(1)):
+    scores, state = step(tokens[:, t : t + 1], torch.tensor(t), state)
+    assert (scores - whole[:, t]).abs().max() < 1e-5
+torch.save(whole, sys.argv[2])
+"""
+
+
+def test_command_exports_a_language_model(monolingual, tmp_path):
+    """It runs in a process without fairseq and this package."""
+    given = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
+    train(monolingual, tmp_path, *given, "--tokens-per-sample", "30", "--max-update", "1")
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    run = [*COMMAND, str(checkpoint), "--output", str(tmp_path / "exported")]
+    first = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert first.returncode == 0, first.stderr
+    (net,), _, task = load_model_ensemble_and_task([str(checkpoint)])
+    tokens = torch.randint(4, len(task.target_dictionary), (3, 17))
+    torch.save(tokens, tmp_path / "tokens")
+    alone = [sys.executable, "-c", ALONE, str(tmp_path / "exported"), str(tmp_path / "tokens")]
+    subprocess.run(alone, check=True, cwd=tmp_path)
+    with torch.no_grad():
+        expected = net.eval().get_normalized_probs(net(tokens), log_probs=True)
+    assert_close(torch.load(tmp_path / "tokens"), expected)
+
+    again = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert again.stderr.splitlines()[-1].endswith("is there already; it is not overwritten")
+    assert again.returncode == 1
+
+
+@slow
+@torch.no_grad()
+@pytest.mark.parametrize("mixers", ["dynamic,attention", "composite,lightweight", "tisa"])
+def test_onnx(mixers, tmp_path):
+    """Run by ONNX's reference evaluator."""
+    reference = pytest.importorskip("onnx.reference")
+    pytest.importorskip("onnxscript")
+    net, dictionary = built(mixers)
+    programs, start = export(built(mixers)[0])
+    run = {}
+    for name, program in programs.items():
+        torch.onnx.export(program, dynamo=True, verbose=False).save(tmp_path / name)
+        run[name] = reference.ReferenceEvaluator(tmp_path / name)
+
+    def call(name):
+        def evaluate(*tensors):
+            inputs = zip(run[name].input_names, tensors, strict=True)
+            outputs = run[name].run(None, {key: x.numpy() for key, x in inputs})
+            return [torch.from_numpy(numpy.asarray(y)) for y in outputs]
+
+        return evaluate
+
+    check_translation(net, dictionary, call("encoder"), call("step"), start)
