@@ -6,6 +6,7 @@ in :mod:`fairseq_convattn.ops` still work.
 
 import importlib.util
 import logging
+import sys
 import warnings
 
 __version__ = "0.1.0"
@@ -23,6 +24,7 @@ else:
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
     from . import architectures as architectures
+    from . import plain_errors
     from . import summarization as summarization
     from .checkpoints import guard
     from .compatibility import apply
@@ -30,3 +32,4 @@ else:
 
     apply()
     guard.install()
+    plain_errors.install(sys.argv)

@@ -20,9 +20,12 @@ A run that was interrupted continues when it is repeated, with what is in DIR.pr
 END
 }
 
+# print_usage: of the command that was typed, this script or convattn prepare
+print_usage() { usage | sed "s|bash scripts/prepare_[a-z0-9_]*\.sh|${CONVATTN_COMMAND:-&}|"; }
+
 # show_help ARGUMENTS...: the usage, whatever is prepared already, if they ask for it
 show_help() {
-  case " $* " in *" --help "* | *" -h "*) usage; exit 0 ;; esac
+  case " $* " in *" --help "* | *" -h "*) print_usage; exit 0 ;; esac
 }
 
 # read_options DEFAULT_OUTPUT ARGUMENTS...: sets source_dir, mirror and sample (empty if not
@@ -37,7 +40,7 @@ read_options() {
       --mirror) mirror=${2:?--mirror needs an address}; shift 2 ;;
       --output) output=${2:?--output needs a folder}; shift 2 ;;
       --sample) sample=yes; shift ;;
-      *) usage >&2; echo "error: unknown option $1" >&2; exit 2 ;;
+      *) print_usage >&2; echo "error: unknown option $1" >&2; exit 2 ;;
     esac
   done
   mirror=${mirror%/} output=${output%/} work=${output%/}.preparing

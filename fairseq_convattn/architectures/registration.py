@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from ..mixers.options import refuse
 from . import checks
 from .config import Configuration, Schema, configure, given_values
+from .dictionaries import check_types
 from .layer_mixers import refuse_unread
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,15 @@ class ConfiguredModel:
     def add_args(cls, parser):
         """Options without their defaults, so that a preset can tell what was given."""
         gen_parser_from_dataclass(parser, cls.schema.config(), delete_default=True)
+
+    def load_state_dict(self, state_dict, *arguments, **options):
+        """fairseq's.
+
+        Raises:
+            ValueError: the weights are of another number of types.
+        """
+        check_types(self, state_dict)
+        return super().load_state_dict(state_dict, *arguments, **options)
 
 
 def register_family(name: str, model: type[ConfiguredModel], presets: dict[str, dict]) -> None:
@@ -184,7 +194,7 @@ def _check_task(model: str, args: Namespace) -> None:
         refuse(
             "arch",
             f"{args.arch} is for --task {own}; for {task} there are {TASK_MODELS[task]} and what "
-            f"python -m fairseq_convattn --task {task} lists",
+            f"'convattn architectures --task {task}' lists",
         )
 
 
