@@ -7,15 +7,12 @@ continue from the last checkpoint. fairseq's own detection of torchrun divides b
 GPUs. On several machines use torchrun's static rendezvous (``--node-rank``, ``--master-addr``).
 """
 
-import logging
 import os
 import sys
 from collections.abc import Mapping
 
 import torch
-
-logging.getLogger().handlers.clear()  # fairseq-train sets its own format, if there is none
-from fairseq_cli.train import cli_main  # noqa: E402
+from fairseq_cli.train import cli_main
 
 
 def placement(environment: Mapping[str, str], cpu: bool) -> list[str]:

@@ -1,14 +1,15 @@
-"""What fairseq's commands end with when something is missing or mistyped: one line.
+"""What the plugin changes in fairseq's own programs: errors in one line, fewer warnings.
 
 fairseq imports the plugin before it reads its options, and lets exceptions through to Python.
 So the plugin looks at ``--arch`` by itself, and says in one line what some exceptions mean.
-All other exceptions keep their traceback. Only fairseq's own programs are changed.
+All other exceptions keep their traceback.
 """
 
 import difflib
 import logging
 import os
 import sys
+import warnings
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,12 @@ PROGRAMS = {
     f"fairseq-{name}" for name in ("train", "generate", "interactive", "eval-lm", "validate")
 }
 PACKAGE = Path(__file__).resolve().parent
+# Nobody who trains can heed these: hydra's and torch's advice to the authors of fairseq.
+DEPRECATED = (r"hydra(\.|$)", r"fairseq\.tasks\.fairseq_task$")
+USELESS = (
+    r"\s*'config' is validated against ConfigStore schema",
+    "'pin_memory' argument is set as true but no accelerator is found",
+)
 _NO_CHECKPOINT = "Model file not found: "
 
 
@@ -36,6 +43,11 @@ def install(arguments: Sequence[str]) -> None:
     if Path(arguments[0]).name not in PROGRAMS:
         return
     sys.excepthook = report
+    logging.getLogger("hydra").setLevel(logging.INFO)
+    for module in DEPRECATED:
+        warnings.filterwarnings("ignore", module=module)
+    for message in USELESS:
+        warnings.filterwarnings("ignore", message)
     check_architecture(arguments[1:])
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from conftest import PLUGIN, SHRUNK, SHRUNK_LM, command, eval_lm, generate, preprocess, train
 
-from fairseq_convattn import plain_errors
+from fairseq_convattn import programs
 from fairseq_convattn.mixers import MixerConfig, build_mixer
 
 
@@ -22,7 +22,7 @@ def reported(capsys, call, *arguments) -> str:
     with pytest.raises(Exception) as caught:
         call(*arguments)
     capsys.readouterr()
-    plain_errors.report(caught.type, caught.value, caught.tb)
+    programs.report(caught.type, caught.value, caught.tb)
     (line,) = capsys.readouterr().err.splitlines()
     return line
 
@@ -88,20 +88,20 @@ def test_other_exceptions_keep_their_traceback(capsys):
 
     with pytest.raises(RuntimeError) as caught:
         fail()
-    plain_errors.report(caught.type, caught.value, caught.tb)
+    programs.report(caught.type, caught.value, caught.tb)
     assert capsys.readouterr().err.startswith("Traceback")
 
 
 def test_an_architecture_of_fairseqs_is_none_of_our_business():
-    plain_errors.check_architecture(["DATA", "--arch=transformer"])
-    plain_errors.check_architecture(["DATA", "--path", "model.pt"])
+    programs.check_architecture(["DATA", "--arch=transformer"])
+    programs.check_architecture(["DATA", "--path", "model.pt"])
     with pytest.raises(SystemExit, match="did you mean dynamic_conv_lm_tiny"):
-        plain_errors.check_architecture(["-a", "dynamic_conv_lm_tin"])
+        programs.check_architecture(["-a", "dynamic_conv_lm_tin"])
 
 
 def test_other_programs_are_left_alone(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", None)
-    plain_errors.install(["/usr/bin/python", "--arch", "none"])
+    programs.install(["/usr/bin/python", "--arch", "none"])
     assert sys.excepthook is None
     logging.getLogger("fairseq_cli.eval_lm").info("Evaluated 12 tokens in 1.0s")
 
