@@ -98,12 +98,12 @@ def _names(text: str) -> list[str]:
 
 
 def options_page() -> str:
-    """docs/options.md: what ``python -m fairseq_convattn --task TASK`` prints, as Markdown."""
+    """docs/options.md: what ``convattn architectures --task TASK`` prints, as Markdown."""
     sections = [
         "# Options\n\n"
         "The architectures and options that the plugin adds to `fairseq-train`, by task. "
         "`fairseq-train --help` stops before the options of a model;\n"
-        "`python -m fairseq_convattn --task TASK` prints these.\n"
+        "`convattn architectures --task TASK` prints these.\n"
         "Invalid options fail at once, with a one-line message: a list of the wrong length, an "
         "unknown mixer,\nheads that do not divide the width, an even kernel in an encoder.\n\n"
         "This page is made by `python docs/generate.py`."

@@ -113,7 +113,9 @@ def _is_ours(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and Path(trace.tb_frame.f_code.co_filename).is_relative_to(PACKAGE)
+    if trace is None:
+        return False
+    return Path(trace.tb_frame.f_code.co_filename).resolve().is_relative_to(PACKAGE)
 
 
 def _missing(path: Path) -> str:
