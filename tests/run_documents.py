@@ -37,7 +37,6 @@ FENCE = re.compile(
 # Pages whose blocks are not run here, and why.
 ELSEWHERE = {
     "reliability.md": "its commands are tests",
-    "reproduction.md": "downloads corpora and trains for hours",
 }
 
 # What is put after a command, by its name; later options win.
