@@ -167,8 +167,9 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing")
     check = parser.parse_args().check
     stale = []
+    options = options_page()  # takes a while, in which somebody may edit the others
     texts = {document: with_tables(document) for document in documents() if document != OPTIONS}
-    for document, text in {**texts, OPTIONS: options_page()}.items():
+    for document, text in {**texts, OPTIONS: options}.items():
         if document.exists() and document.read_text(encoding="utf-8") == text:
             continue
         stale.append(str(document.relative_to(ROOT)))
