@@ -114,10 +114,6 @@ binarise_pairs() {
   --destdir $out/bin"
 }
 
-# where the processor multiplies bfloat16, training in it takes about half the time
-precision=""
-if grep -q -E 'avx512_bf16|amx_bf16' /proc/cpuinfo 2>/dev/null; then precision=" --bf16"; fi
-
 # train OPTIONS: fairseq-train, with what all tours share
 train() {
   run train "fairseq-train $out/bin --save-dir $out/checkpoints --user-dir fairseq_convattn \\
@@ -125,7 +121,7 @@ train() {
   --optimizer adam --adam-betas '(0.9, 0.98)' --max-tokens 2000 --seed 1 \\
   --required-batch-size-multiple 1 --no-epoch-checkpoints --num-workers 0 \\
   --log-format simple --log-interval 25 \\
-  --distributed-world-size 1$precision" show_validations
+  --distributed-world-size 1" show_validations
 }
 
 # train_on_pairs OPTIONS
