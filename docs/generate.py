@@ -98,12 +98,12 @@ def _names(text: str) -> list[str]:
 
 
 def options_page() -> str:
-    """docs/options.md: what ``python -m fairseq_convattn --task TASK`` prints, as Markdown."""
+    """docs/options.md: what ``convattn architectures --task TASK`` prints, as Markdown."""
     sections = [
         "# Options\n\n"
         "The architectures and options that the plugin adds to `fairseq-train`, by task. "
         "`fairseq-train --help` stops before the options of a model;\n"
-        "`python -m fairseq_convattn --task TASK` prints these.\n"
+        "`convattn architectures --task TASK` prints these.\n"
         "Invalid options fail at once, with a one-line message: a list of the wrong length, an "
         "unknown mixer,\nheads that do not divide the width, an even kernel in an encoder.\n\n"
         "This page is made by `python docs/generate.py`."
@@ -167,8 +167,9 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing")
     check = parser.parse_args().check
     stale = []
+    options = options_page()  # takes a while, in which somebody may edit the others
     texts = {document: with_tables(document) for document in documents() if document != OPTIONS}
-    for document, text in {**texts, OPTIONS: options_page()}.items():
+    for document, text in {**texts, OPTIONS: options}.items():
         if document.exists() and document.read_text(encoding="utf-8") == text:
             continue
         stale.append(str(document.relative_to(ROOT)))

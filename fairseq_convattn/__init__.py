@@ -6,6 +6,7 @@ in :mod:`fairseq_convattn.ops` still work.
 
 import importlib.util
 import logging
+import sys
 import warnings
 
 __version__ = "0.1.0"
@@ -21,8 +22,11 @@ if _fairseq is None or _fairseq.origin is None:  # a folder of that name is no p
 else:
     # it would ask for tensorboardX at every start
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+    _root = logging.getLogger()
+    _is_configured = _root.hasHandlers()
 
     from . import architectures as architectures
+    from . import programs
     from . import summarization as summarization
     from .checkpoints import guard
     from .compatibility import apply
@@ -30,3 +34,7 @@ else:
 
     apply()
     guard.install()
+    programs.install(sys.argv)
+    if not _is_configured:  # one of fairseq's tasks has everybody's debugging messages printed
+        _root.handlers.clear()
+        _root.setLevel(logging.WARNING)

@@ -17,7 +17,7 @@ from .architectures.registration import TASK_MODELS
 def main() -> None:
     names = ", ".join(name.format("X") for name in ARCHITECTURE_NAMES.values())
     command = argparse.ArgumentParser(
-        prog="python -m fairseq_convattn",
+        prog="convattn architectures",
         description="Options that the architectures of fairseq_convattn add to fairseq-train, "
         "which prints only its own with --help.",
     )

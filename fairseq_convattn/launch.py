@@ -8,7 +8,6 @@ GPUs. On several machines use torchrun's static rendezvous (``--node-rank``, ``-
 its store outlives the workers, and what those of an earlier start left in it is not read.
 """
 
-import logging
 import os
 import sys
 import time
@@ -17,10 +16,8 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 import torch
+from fairseq_cli.train import cli_main
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
-
-logging.getLogger().handlers.clear()  # fairseq-train sets its own format, if there is none
-from fairseq_cli.train import cli_main  # noqa: E402
 
 _SCHEME = "living"
 

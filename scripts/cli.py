@@ -88,6 +88,12 @@ COMMANDS = {
     ),
 }
 
+REQUIRED = {  # what preparing a corpus takes
+    "glue": " --sentencepiece bpe.model --dictionary data/mlm/bin/dict.txt",
+    "mlm": " --source text",
+    "wmt17_zh_en": " --source release",
+}
+
 
 def usage() -> str:
     width = max(map(len, COMMANDS))
@@ -113,7 +119,10 @@ def main(arguments: Sequence[str] | None = None, program: str = "") -> None:
     if name not in COMMANDS:
         sys.exit(f"error: convattn has no command '{name}'; {suggestion(name, COMMANDS)}")
     if {"-h", "--help"}.intersection(rest):
-        print(f"example:\n  convattn {name} {COMMANDS[name].example}\n", flush=True)
+        example = COMMANDS[name].example
+        if name == "prepare" and rest[0] in corpora():
+            example = f"{rest[0]}{REQUIRED.get(rest[0], '')} --output data/{rest[0]}"
+        print(f"example:\n  convattn {name} {example}\n", flush=True)
     # fairseq's commands are found beside this one, even in an environment that is not active
     programs = str(Path(sys.executable).parent)
     os.environ["PATH"] = os.pathsep.join((programs, os.environ.get("PATH", os.defpath)))
@@ -155,19 +164,24 @@ def missing(module: str) -> str:
     return f"error: {sys.executable} has no {module}: {way_out}"
 
 
+def corpora() -> dict[str, Path]:
+    """The ``prepare_NAME.sh`` by name."""
+    scripts = {file.stem.removeprefix("prepare_"): file for file in FOLDER.glob("prepare_*.sh")}
+    return {name: scripts[name] for name in sorted(scripts) if name != "common"}
+
+
 def prepare(arguments: Sequence[str]) -> None:
     """Replace this process by ``prepare_NAME.sh``."""
-    scripts = sorted(FOLDER.glob("prepare_*.sh"))
-    corpora = {script.stem.removeprefix("prepare_"): script for script in scripts}
-    del corpora["common"]
+    scripts = corpora()
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help"):
-        lines = [f"  {name:11}  {title(script)}" for name, script in corpora.items()]
+        lines = [f"  {name:11}  {title(script)}" for name, script in scripts.items()]
         print("\n".join(("usage: convattn prepare CORPUS [options]", "", "corpora:", *lines)))
         return
-    if name not in corpora:
-        sys.exit(f"error: no corpus '{name}'; {suggestion(name, corpora)}")
-    os.execvp("bash", ["bash", str(corpora[name]), *rest])
+    if name not in scripts:
+        sys.exit(f"error: no corpus '{name}'; {suggestion(name, scripts)}")
+    os.environ["CONVATTN_COMMAND"] = f"convattn prepare {name}"
+    os.execvp("bash", ["bash", str(scripts[name]), *rest])
 
 
 def title(script: Path) -> str:

@@ -53,7 +53,7 @@ def command_line() -> argparse.ArgumentParser:
 
     add = commands.add_parser(
         "finetune",
-        prog="bash scripts/finetune_glue.sh",
+        prog="convattn glue finetune",
         usage="%(prog)s TASK MODEL [options] [-- fairseq-train's options]",
         description="Fine-tune a masked language model on a task of GLUE with several seeds and "
         "print its scores on the dev set: GLUE's metrics over the whole set, of the "

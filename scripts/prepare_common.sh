@@ -31,9 +31,12 @@ A run that was interrupted continues when it is repeated, with what is in DIR.pr
 END
 }
 
+# print_usage: of the command that was typed, this script or convattn prepare
+print_usage() { usage | sed "s|bash scripts/prepare_[a-z0-9_]*\.sh|${CONVATTN_COMMAND:-&}|"; }
+
 # parse_options ARGUMENTS...: sets the variables of options and flags
 parse_options() {
-  case " $* " in *" --help "* | *" -h "*) usage; exit 0 ;; esac
+  case " $* " in *" --help "* | *" -h "*) print_usage; exit 0 ;; esac
   while [ $# -gt 0 ]; do
     if [ -n "${flags[${1:--}]:-}" ]; then
       declare -g "${flags[$1]}=yes"
@@ -42,7 +45,7 @@ parse_options() {
       declare -g "${options[$1]}=${2:?$1 needs a value}"
       shift 2
     else
-      usage >&2
+      print_usage >&2
       echo "error: unknown option $1" >&2
       exit 2
     fi

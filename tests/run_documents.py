@@ -11,6 +11,7 @@ whole page does not:
     <!-- skip: needs a GPU -->
 
 Commands are run as they stand, but generated corpora are small and trainings last 4 updates.
+The Python blocks of a page are one program.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,9 +36,7 @@ FENCE = re.compile(
 
 # Pages whose blocks are not run here, and why.
 ELSEWHERE = {
-    "python.md": "its own test runs it",
     "reliability.md": "its commands are tests",
-    "reproduction.md": "downloads corpora and trains for hours",
 }
 
 # What is put after a command, by its name; later options win.
@@ -92,6 +91,16 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
+def runnable(page: Path) -> list[Block]:
+    """The blocks of a page as they are run: those of Python as one program, where the first is."""
+    found = blocks(page)
+    python = [block for block in found if block.language == "python" and not block.reason]
+    if len(python) > 1:
+        text = "\n".join(block.text for block in python)
+        found[found.index(python[0])] = replace(python[0], text=text)
+    return [block for block in found if block not in python[1:]]
+
+
 def workspace(folder: Path) -> dict[str, str]:
     """Fill ``folder`` with a copy of the checkout; the environment for commands in it."""
     for name in COPIED:
@@ -107,6 +116,7 @@ def workspace(folder: Path) -> dict[str, str]:
     for name, options in SMALL.items():
         _shim(shims / name, f'exec "{programs / name}" "$@" {options}\n')
     _shim(shims / "python", f'{PYTHON}exec "{sys.executable}" "$@"\n')
+    _shim(shims / "convattn", f'exec "{sys.executable}" "{folder / "scripts/cli.py"}" "$@"\n')
     # without VIRTUAL_ENV, so that nothing installs into the environment that runs this
     return {
         **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
@@ -146,7 +156,7 @@ def main() -> None:
     failed = 0
     with tempfile.TemporaryDirectory() as name:
         environment = workspace(Path(name))
-        for block in (block for page in chosen for block in blocks(page)):
+        for block in (block for page in chosen for block in runnable(page)):
             if block.reason:
                 print(f"{block}: skipped, {block.reason}", flush=True)
                 continue

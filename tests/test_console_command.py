@@ -51,6 +51,22 @@ def test_a_command_is_named_in_its_own_errors(tmp_path):
     assert result.returncode == 2 and "usage: convattn sentencepiece encode " in result.stderr
 
 
+def test_prepare_explains_each_corpus_by_an_example_in_its_own_name():
+    for name, example in (("multi30k", "multi30k --output"), ("glue", "glue --sentencepiece ")):
+        lines = convattn("prepare", name, "--help").stdout.splitlines()
+        assert lines[1].startswith(f"  convattn prepare {example}")
+        assert f"usage: convattn prepare {name} " in "\n".join(lines)
+    result = convattn("prepare", "glue", "--none")
+    assert result.returncode == 2 and "usage: convattn prepare glue " in result.stderr
+
+
+@pytest.mark.parametrize("name", ["architectures", "recipe", "report", "analyse", "score"])
+def test_help_begins_with_an_example_and_names_what_was_typed(name):
+    lines = convattn(name, "--help").stdout.splitlines()
+    assert lines[0] == "example:" and lines[1].startswith(f"  convattn {name} ")
+    assert lines[3].startswith(f"usage: convattn {name} ")
+
+
 def test_prepare_runs_the_script_beside_its_own_python(tmp_path):
     environment = {"PATH": "/usr/bin:/bin"}
     command = (sys.executable, SCRIPTS / "cli.py", "prepare", "wikitext103")

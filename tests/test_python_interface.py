@@ -33,7 +33,7 @@ SOURCES = ["oak pine rowan", "elm fir cedar hazel larch willow ash oak", "ash"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Models of a few updates, with the names that docs/python.md has."""
+    """Models of a few updates, and below ``example`` with the names that docs/python.md has."""
     root = tmp_path_factory.mktemp("python")
     generator = random.Random(1)
     texts = [" ".join(generator.choices(WORDS, k=generator.randint(2, 8))) for _ in range(150)]
@@ -72,7 +72,23 @@ def folder(tmp_path_factory) -> Path:
     model = ("--arch", "composite_attention_bert_tiny", *SHRUNK[:6], *blocks, "complete", *TINY)
     masked = ("--task", "masked_lm", "--criterion", "masked_lm", *model)
     train(root / "data" / "lm", root / "checkpoints" / "mlm", *masked)
+    link_examples(root)
     return root
+
+
+def link_examples(root: Path) -> None:
+    """The models where the pages of the documents make them."""
+    for page, name, data in (
+        ("translation", "translation", "translation"),
+        ("lm", "lm", "lm"),
+        ("summarization", "summaries", "summaries"),
+        ("mlm", "mlm", "lm"),
+    ):
+        example = root / "example" / page
+        example.mkdir(parents=True)
+        (example / "checkpoints").symlink_to(root / "checkpoints" / name)
+        (example / "bin").symlink_to(root / "data" / data)
+        (example / "bpe.model").symlink_to(root / "bpe.model")
 
 
 @pytest.fixture

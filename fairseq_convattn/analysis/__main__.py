@@ -1,12 +1,12 @@
 """How positions enter a model, read from its checkpoint (Wennberg and Henter 2021).
 
-  python -m fairseq_convattn.analysis checkpoints/checkpoint_best.pt
+  convattn analyse checkpoints/checkpoint_best.pt
 prints what was found in sentences, and R^2 of the Toeplitz fit, 1 where a table depends on the
 distance of two positions alone: of E E^T (E: the position embeddings, learned or sinusoidal) and
 of E W_Q W_K^T E^T of every head, overall and by blocks of positions. In --output it writes
 analysis.json with all numbers, and figures: these, the curves of relative terms (fixed, tisa,
 t5, ...) and the kernels of lightweight convolutions, of every layer and head.
-  python -m fairseq_convattn.analysis checkpoints/checkpoint_*_*.pt
+  convattn analyse checkpoints/checkpoint_*_*.pt
 adds R^2 against updates; the other figures are of the checkpoint with the most.
 
 Any checkpoint of fairseq's will do, of any age, and any of this plugin. A table of white noise
@@ -29,7 +29,7 @@ from .report import analyse, markdown
 
 def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m fairseq_convattn.analysis",
+        prog="convattn analyse",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,13 +1,20 @@
 """A model's dictionaries in its configuration, so that others in their place are seen."""
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from fairseq import utils
 from omegaconf import DictConfig, open_dict
+from torch import Tensor, nn
 
 _STORED = "dictionaries"
 SIDES = ("source", "target")
+_TABLE = re.compile(
+    r"(encoder|decoder)\.(?:sentence_encoder\.)?embed_tokens\.(?:embeddings\.\d+\.0\.)?weight"
+)
 
 
 def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) -> None:
@@ -23,13 +30,16 @@ def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) ->
             another.
     """
     whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
-    pair = {side: getattr(task, f"{side}_dictionary", None) for side in SIDES}
-    for side in needed:
-        if pair[side] is None:
+    current = []
+    for side in SIDES:
+        dictionary = getattr(task, f"{side}_dictionary", None)
+        if dictionary is None and side in needed:
             raise ValueError(
                 f"the task {type(task).__name__} has no {side} dictionary, which this model needs"
             )
-    current = [_digest(found) for found in pair.values() if hasattr(found, "symbols")]
+        if hasattr(dictionary, "symbols"):
+            dictionary.origin = _origin(task, side)
+            current.append(_digest(dictionary))
     if not isinstance(whole, DictConfig) or not current:
         return
     stored = whole.get(_STORED)
@@ -43,6 +53,44 @@ def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) ->
                 f"the {side} dictionary is not the one that the model was trained with: it has as "
                 "many types, in another order or others"
             )
+
+
+def check_types(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Compare the numbers of types of a model and of weights that it is to load.
+
+    Raises:
+        ValueError: they differ; the message names the model's dictionary.
+    """
+    own, loaded = _types(model.state_dict()), _types(weights)
+    for side, types in own.items():
+        if loaded.get(side, types) != types:
+            origin = getattr(getattr(model, side).dictionary, "origin", "the data's dictionary")
+            raise ValueError(
+                f"the checkpoint has {loaded[side]:,} types, {origin} has {types:,}; binarise the "
+                "data with the dictionaries of the training (fairseq-preprocess --srcdict, "
+                "--tgtdict)"
+            )
+
+
+def _types(weights: Mapping[str, Tensor]) -> dict[str, int]:
+    """Types in the tables of embeddings, by ``encoder`` and ``decoder``."""
+    counts: dict[str, int] = {}
+    for name, weight in weights.items():
+        if table := _TABLE.fullmatch(name):
+            counts[table[1]] = counts.get(table[1], 0) + len(weight)
+    return counts
+
+
+def _origin(task: Any, side: str) -> str:
+    """The file that a task has read a dictionary from."""
+    options = getattr(task, "cfg", None) or task.args
+    folders = utils.split_paths(getattr(options, "data", None) or "")
+    language = getattr(options, f"{side}_lang", None)
+    for folder in folders[:1]:
+        for name in (f"dict.{language}.txt", "dict.txt", "input0/dict.txt"):
+            if Path(folder, name).is_file():
+                return str(Path(folder, name))
+    return f"the {side} dictionary"
 
 
 def _digest(dictionary: Any) -> str:

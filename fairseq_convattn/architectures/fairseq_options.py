@@ -102,6 +102,7 @@ _CONDITIONAL = {
     "no_token_positional_embeddings": "true where every stack has a layer with a position term, "
     "else false"
 }
+_HELP = {"export": "use PyTorch's layer norm, not apex's; models cannot be exported"}
 _ROBERTA = (
     *("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_layers", "encoder_attention_heads"),
     *("encoder_normalize_before", "encoder_layerdrop", "encoder_layers_to_keep"),
@@ -150,6 +151,8 @@ def our_field(option: dataclasses.Field, base: dict[str, Any], follows: dict[str
     presets may set it, and for a flag that they switch on, with values to switch it off."""
     name, type_, default = option.name, option.type, option.default
     metadata, kind = dict(option.metadata), kind_of(option, base)
+    if name in _HELP:
+        metadata["help"] = _HELP[name]
     if kind is LAYERS:  # fairseq reads it as a string
         type_, default = Optional[str], None
     elif name in base or name in follows:

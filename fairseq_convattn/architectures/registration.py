@@ -1,5 +1,6 @@
 """A model's architectures in fairseq's registries."""
 
+import gc
 import importlib.util
 import logging
 from argparse import Namespace
@@ -20,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from ..mixers.options import refuse
 from . import checks
 from .config import Configuration, Schema, configure, given_values
+from .dictionaries import check_types
 from .layer_mixers import refuse_unread
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,23 @@ class ConfiguredModel:
     def add_args(cls, parser):
         """Options without their defaults, so that a preset can tell what was given."""
         gen_parser_from_dataclass(parser, cls.schema.config(), delete_default=True)
+
+    def train(self, mode: bool = True):
+        """PyTorch's. After an evaluation Python's unreachable cycles are collected, such as data
+        loaders of earlier epochs: with ``--update-epoch-batch-itr`` fairseq makes one in every
+        epoch, whose worker lives as long and keeps a copy of what memory has changed since."""
+        if mode and not self.training:
+            gc.collect()
+        return super().train(mode)
+
+    def load_state_dict(self, state_dict, *arguments, **options):
+        """fairseq's.
+
+        Raises:
+            ValueError: the weights are of another number of types.
+        """
+        check_types(self, state_dict)
+        return super().load_state_dict(state_dict, *arguments, **options)
 
 
 def register_family(name: str, model: type[ConfiguredModel], presets: dict[str, dict]) -> None:
@@ -184,7 +203,7 @@ def _check_task(model: str, args: Namespace) -> None:
         refuse(
             "arch",
             f"{args.arch} is for --task {own}; for {task} there are {TASK_MODELS[task]} and what "
-            f"python -m fairseq_convattn --task {task} lists",
+            f"'convattn architectures --task {task}' lists",
         )
 
 

@@ -139,8 +139,10 @@ def _require_count(
     directory: str | Path, found: list[re.Match[str]], count: int, kind: str
 ) -> None:
     if len(found) < count:
+        option = "--best" if kind == "best" else "--last"
+        way_out = f"; {option} {len(found)} is what there is" if found else ""
         raise CheckpointError(
-            f"{directory} has {len(found)} {kind} checkpoints, fewer than {count}"
+            f"{directory} has {len(found)} {kind} checkpoints, fewer than {count}{way_out}"
         )
 
 

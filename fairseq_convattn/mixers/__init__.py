@@ -21,8 +21,10 @@ def build_mixer(config: MixerConfig) -> nn.Module:
     """Build the mixer that ``config.mixer`` names.
 
     Raises:
-        KeyError: there is no mixer of that name.
+        ValueError: there is no mixer of that name.
     """
+    if config.mixer not in MIXERS:
+        raise ValueError(f"mixer: there is no {config.mixer!r}; there are {', '.join(MIXERS)}")
     return MIXERS[config.mixer](config)
 
 

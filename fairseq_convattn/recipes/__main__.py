@@ -61,7 +61,7 @@ _DIGITS = 8  # of a checkpoint's SHA-256, which tell apart the many that are cal
 def command_line() -> argparse.ArgumentParser:
     titles = "\n".join(f"  {name:20} {catalogue.recipe(name).title}" for name in catalogue.names())
     parser = argparse.ArgumentParser(
-        prog="python -m fairseq_convattn.recipes",
+        prog="convattn recipe",
         usage="%(prog)s RECIPE [STAGE ...] [options] [-- fairseq-train's options]",
         description="Reproduce a published result: prepare the data, train, average checkpoints, "
         "generate and score. What is done is not done again, what was interrupted continues. "
@@ -85,8 +85,10 @@ def command_line() -> argparse.ArgumentParser:
     add("--seed", type=whole_number(1), metavar="N", help="of training (default: 1)")
     add("--checkpoint", type=Path, metavar="FILE", help="evaluate this one and train none")
     add("--source", type=Path, metavar="DIR", help="a local copy of the corpus")
-    add("--data", type=Path, metavar="DIR", help="prepared data (default: data/CORPUS)")
-    add("--output", type=Path, metavar="DIR", help="of the run (default: runs/RECIPE-MIXER-seedN)")
+    default = "data/CORPUS; with --smoke in the run's folder"
+    add("--data", type=Path, metavar="DIR", help=f"prepared data (default: {default})")
+    default = "runs/RECIPE-MIXER-seedN; with --smoke runs/smoke/RECIPE-MIXER-seedN"
+    add("--output", type=Path, metavar="DIR", help=f"of the run (default: {default})")
     most = "the most here that share an update evenly"
     add("--gpus", type=whole_number(1), metavar="N", help=f"of each machine (default: {most})")
     add("--nodes", type=whole_number(1), default=1, metavar="N", help="machines (default: 1)")

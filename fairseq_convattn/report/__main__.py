@@ -1,6 +1,6 @@
 """Compare runs of recipes (python -m fairseq_convattn.recipes).
 
-  python -m fairseq_convattn.report runs/multi30k-*
+  convattn report runs/multi30k-*
 writes report.html and prints its tables as Markdown: scores with signatures beside the published
 figures, differences from attention with p-values (sacreBLEU's paired bootstrap), learning curves,
 speed and memory, outputs of every system for the same sentences, and the commands, versions and
@@ -8,10 +8,10 @@ commit of each run. Runs that differ in their seeds alone are one system, with m
 deviation; several recipes are several sections. Runs may still be going on: missing figures are
 shown as missing. The page is one file that loads nothing and runs no script.
 
-  python -m fairseq_convattn.report runs/multi30k-* --collect docs/data/results
+  convattn report runs/multi30k-* --collect docs/data/results
 writes docs/data/results/RUN.json for every run: its results, without paths of this machine.
 
-  python -m fairseq_convattn.report --table docs/data/results/*.json
+  convattn report --table docs/data/results/*.json
 prints one Markdown table of all of them.
 """
 
@@ -31,7 +31,7 @@ from .tables import markdown
 
 def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m fairseq_convattn.report",
+        prog="convattn report",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -183,7 +183,7 @@ def test_attention_may_drop_everything():
             "masked_lm",
             "composite_attention_tiny",
             "composite_attention_tiny is for --task translation and summarization; for masked_lm "
-            "there are convattn_mlm and what python -m fairseq_convattn --task masked_lm lists",
+            "there are convattn_mlm and what 'convattn architectures --task masked_lm' lists",
         ),
         ("translation", "convattn_lm", "convattn_lm is for --task language_modeling; for transl"),
         ("language_modeling", "tisa_bert_tiny", "tisa_bert_tiny is for --task masked_lm and sen"),

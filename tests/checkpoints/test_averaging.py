@@ -202,7 +202,7 @@ def test_interrupted_writing_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--inputs", "{}", "--last", "3"], "has 2 epoch checkpoints, fewer than 3"),
+        (["--inputs", "{}", "--last", "3"], "2 epoch checkpoints, fewer than 3; --last 2 is what"),
         (["--inputs", "{}", "{}", "--last", "1"], "one directory"),
         (["--inputs", "{}"], "is a directory; add --last N or --best N"),
         (["--inputs", "{}/missing.pt"], "no such file"),

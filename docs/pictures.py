@@ -1,0 +1,159 @@
+#!/usr/bin/env python
+"""Draw the pictures of docs/performance.md from the tables in docs/data. Needs matplotlib.
+
+    python docs/pictures.py
+
+A model has the same colour in every picture: ours those of the report, fairseq's shades of grey.
+"""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from fairseq_convattn.report.charts import COLOURS
+
+DOCS = Path(__file__).resolve().parent
+OURS = {name: {"color": light, "linewidth": 2.2} for name, (light, _) in COLOURS.items()}
+TRANSFORMER = {"color": "#4a4a50", "linewidth": 1.2, "linestyle": "--"}
+LIGHTCONV = {"color": "#a0a0a6", "linewidth": 1.2, "linestyle": "--"}
+FLOOR = {"color": "#c8c8cc", "linewidth": 1, "linestyle": ":"}
+MODELS = {
+    "dynamic": OURS["dynamic"],
+    "lightweight": OURS["lightweight"],
+    "fairseq's transformer": TRANSFORMER,
+    "fairseq's lightconv": LIGHTCONV,
+}
+CONVOLUTIONS = {
+    "native": OURS["dynamic"],
+    "compiled loop": {"color": "#8fb8b0", "linewidth": 1.2},
+    "attention": {**OURS["attention"], "linewidth": 1.2},
+    "fairseq, band": {**LIGHTCONV, "color": "#4a4a50"},
+    "fairseq, unfolded": LIGHTCONV,
+}
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "convattn",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#ececef",
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+}
+
+
+def read(name: str) -> list[dict[str, str]]:
+    with open(DOCS / "data" / name, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def model_of(label: str) -> str:
+    """The key of ``MODELS`` for a model as a table calls it."""
+    if "fairseq" not in label or label in CONVOLUTIONS:
+        return label
+    return f"fairseq's {'lightconv' if 'lightconv' in label else 'transformer'}"
+
+
+def curves(axis: Axes, rows: Sequence[dict[str, str]], by: str, value: str, looks: dict) -> None:
+    """One line per look against the tokens, on a logarithmic axis of the tokens measured."""
+    for name, look in looks.items():
+        points = [(int(r["tokens"]), float(r[value])) for r in rows if model_of(r[by]) == name]
+        if points:
+            label = {"native": "ours, compiled"}.get(name, name)
+            axis.plot(*zip(*sorted(points), strict=True), label=label, **look)
+    ticks = sorted({int(row["tokens"]) for row in rows})
+    if ticks[0] < 27:  # the last two are too close for both to be named
+        del ticks[-2]
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=8)
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xlabel("tokens")
+
+
+def floor(axis: Axes, rows: Sequence[dict[str, str]], name: str) -> None:
+    """A bound, named beside its line."""
+    points = [(int(r["tokens"]), float(r["ms"])) for r in rows if r["implementation"] == name]
+    axis.plot(*zip(*points, strict=True), **FLOOR)
+    place = points[1] if name == "copy" else points[0]
+    axis.annotate(name, place, color="#8a8a90", fontsize=7, va="bottom")
+
+
+def long_inputs() -> Figure:
+    rows = read("long_inputs.csv")
+    figure = Figure(figsize=(9.5, 5.6))
+    axes = figure.subplots(2, 3)
+    for column, task in enumerate(("training", "scoring", "generating")):
+        shown = [row for row in rows if row["task"] == task]
+        for axis, value, title in zip(
+            axes[:, column], ("ms", "MiB"), ("ms a token", "MiB"), strict=True
+        ):
+            curves(axis, shown, "model", value, MODELS)
+            axis.set_ylim(bottom=0)
+            axis.set_title(f"{task}, {title}", loc="left")
+    _legend(figure, axes[0][0])
+    return figure
+
+
+def convolutions() -> Figure:
+    rows = [row for row in read("convolutions.csv") if row["run"] == "all lengths"]
+    figure = Figure(figsize=(9.5, 6))
+    axes = figure.subplots(2, 3)
+    for line, which in zip(axes, ("forward", "training"), strict=True):
+        for axis, taps in zip(line, ("31", "7", "3"), strict=True):
+            chosen = {"pass": which, "taps": taps, "convolution": "dynamic"}
+            shown = [row for row in rows if chosen.items() <= row.items()]
+            curves(axis, shown, "implementation", "ms", CONVOLUTIONS)
+            for name in ("copy", "matrix product"):
+                floor(axis, shown, name)
+            axis.set_yscale("log")
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+            axis.minorticks_off()
+            axis.set_title(f"{which}, {taps} taps, ms", loc="left")
+    _legend(figure, axes[0][0])
+    return figure
+
+
+def whole_models() -> Figure:
+    rows = read("whole_models.csv")
+    figure = Figure(figsize=(9.5, 3.4))
+    axes = figure.subplots(1, 3)
+    tasks = ("language model training", "translator training", "translator decoding")
+    for axis, task in zip(axes, tasks, strict=True):
+        shown = [row for row in rows if row["task"] == task]
+        if task == tasks[-1]:
+            names = [model_of(row["model"]) for row in shown]
+            speeds = [float(row["tokens/s"]) for row in shown]
+            axis.bar(names, speeds, color=[MODELS[name]["color"] for name in names])
+            axis.set_xticks(names, [name.replace(" ", "\n") for name in names])
+        else:
+            curves(axis, shown, "model", "tokens/s", MODELS)
+            axis.set_ylim(bottom=0)
+        axis.set_title(f"{task}, tokens/s", loc="left")
+    _legend(figure, axes[0])
+    return figure
+
+
+def _legend(figure: Figure, axis: Axes) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+
+
+def main() -> None:
+    with rc_context(STYLE):
+        for draw in (long_inputs, convolutions, whole_models):
+            file = DOCS / f"{draw.__name__}.svg"
+            draw().savefig(file, metadata={"Date": None})
+            print(f"written: {file.relative_to(DOCS.parent)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""What the plugin changes in fairseq's own programs: errors in one line, fewer warnings.
+
+fairseq imports the plugin before it reads its options, and lets exceptions through to Python.
+So the plugin looks at ``--arch`` by itself, and says in one line what some exceptions mean.
+All other exceptions keep their traceback.
+"""
+
+import difflib
+import logging
+import os
+import sys
+import warnings
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+PROGRAMS = {
+    f"fairseq-{name}" for name in ("train", "generate", "interactive", "eval-lm", "validate")
+}
+PACKAGE = Path(__file__).resolve().parent
+# Nobody who trains can heed these: hydra's and torch's advice to the authors of fairseq.
+DEPRECATED = (r"hydra(\.|$)", r"fairseq\.tasks\.fairseq_task$")
+USELESS = (
+    r"\s*'config' is validated against ConfigStore schema",
+    "'pin_memory' argument is set as true but no accelerator is found",
+)
+_NO_CHECKPOINT = "Model file not found: "
+
+
+def install(arguments: Sequence[str]) -> None:
+    """Prepare a program of fairseq's; any other is left alone.
+
+    Args:
+        arguments: ``sys.argv``.
+
+    Raises:
+        SystemExit: ``--arch`` is mistyped.
+    """
+    logging.getLogger("fairseq_cli.eval_lm").addFilter(refuse_an_empty_score)
+    if Path(arguments[0]).name not in PROGRAMS:
+        return
+    sys.excepthook = report
+    logging.getLogger("hydra").setLevel(logging.INFO)
+    for module in DEPRECATED:
+        warnings.filterwarnings("ignore", module=module)
+    for message in USELESS:
+        warnings.filterwarnings("ignore", message)
+    check_architecture(arguments[1:])
+
+
+def check_architecture(options: Sequence[str]) -> None:
+    """End with the architecture that was probably meant, in place of argparse's list of all."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--arch", "-a")
+    name = parser.parse_known_args(options)[0].arch
+    if name is None or name in ARCH_MODEL_REGISTRY:
+        return
+    close = difflib.get_close_matches(name, ARCH_MODEL_REGISTRY, n=1)
+    way_out = f"did you mean {close[0]}?" if close else "'convattn architectures' lists those here"
+    raise SystemExit(f"error: --arch: there is no {name}; {way_out}")
+
+
+def refuse_an_empty_score(record: logging.LogRecord) -> bool:
+    """A filter of fairseq-eval-lm's log, which otherwise goes on to a perplexity of 1.00.
+
+    Raises:
+        SystemExit: it has scored nothing.
+    """
+    if record.getMessage().startswith("Evaluated 0 tokens "):
+        raise SystemExit(
+            "error: fairseq-eval-lm has scored 0 tokens. It skips what is longer than the model's "
+            "positions: score shorter pieces (--tokens-per-sample N, or --sample-break-mode eos) "
+            "or lift the limit (--model-overrides \"{'max_target_positions': 8192}\")"
+        )
+    return True
+
+
+def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """``sys.excepthook``: one line for what this package raises and for missing files."""
+    for cause in _causes(error):
+        line = _one_line(cause)
+        if line:
+            print(f"error: {line}", file=sys.stderr)
+            return
+    sys.__excepthook__(kind, error, trace)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception and those during whose handling it was raised, the first one first."""
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    return reversed(chain)
+
+
+def _one_line(error: BaseException) -> str | None:
+    """What to print in place of a traceback; None where that is needed."""
+    text = str(error)
+    if isinstance(error, ValueError) and _is_ours(error):
+        return " ".join(text.split())
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return _missing(Path(os.fsdecode(error.filename)))
+    if isinstance(error, OSError) and text.startswith(_NO_CHECKPOINT):
+        return _missing_checkpoint(Path(text.removeprefix(_NO_CHECKPOINT)))
+    return None
+
+
+def _is_ours(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    return Path(trace.tb_frame.f_code.co_filename).resolve().is_relative_to(PACKAGE)
+
+
+def _missing(path: Path) -> str:
+    is_data = path.name.startswith("dict.") or not path.suffix
+    way_out = "; give the folder that fairseq-preprocess wrote (its --destdir)" if is_data else ""
+    missing = path if path.parent.is_dir() else path.parent
+    return f"there is no {missing}{way_out}"
+
+
+def _missing_checkpoint(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f"there is no checkpoint {path}: no folder {path.parent}"
+    names = sorted(file.name for file in path.parent.glob("*.pt"))
+    close = difflib.get_close_matches(path.name, names, n=1)
+    present = f"did you mean {close[0]}?" if close else f"{path.parent} has {', '.join(names)}"
+    return f"there is no checkpoint {path}; {present if names else 'the folder has none'}"

@@ -1,0 +1,111 @@
+"""What is missing or mistyped ends fairseq's commands with one line."""
+
+import logging
+import sys
+
+import pytest
+from conftest import PLUGIN, SHRUNK, SHRUNK_LM, command, eval_lm, generate, preprocess, train
+
+from fairseq_convattn import programs
+from fairseq_convattn.mixers import MixerConfig, build_mixer
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    train(data, folder, "--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
+    return folder / "checkpoint_last.pt"
+
+
+def reported(capsys, call, *arguments) -> str:
+    """The one line that is printed of an exception."""
+    with pytest.raises(Exception) as caught:
+        call(*arguments)
+    capsys.readouterr()
+    programs.report(caught.type, caught.value, caught.tb)
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("fairseq-train", ("--arch", "dynamic_conv_tny"), "did you mean dynamic_conv_tiny?"),
+        ("fairseq-eval-lm", ("--path", "x.pt"), "there is no none; give the folder that fairseq-"),
+    ],
+)
+def test_commands_end_with_one_line(name, options, message, tmp_path):
+    run = command(name, "none", "--user-dir", PLUGIN, "--cpu", *options, cwd=tmp_path)
+    assert run.returncode == 1 and "Traceback" not in run.stderr
+    assert run.stderr.splitlines()[-1].startswith("error: ") and message in run.stderr
+
+
+def test_a_mistyped_checkpoint(trained, data, capsys):
+    line = reported(capsys, generate, data, trained.with_name("checkpoint_lst.pt"))
+    assert line.endswith("checkpoint_lst.pt; did you mean checkpoint_last.pt?")
+    line = reported(capsys, generate, data, trained.parent / "none" / "x.pt")
+    assert line.endswith(f"no folder {trained.parent / 'none'}")
+
+
+def test_a_checkpoint_of_another_vocabulary(trained, tmp_path, capsys):
+    pairs = [("a b", "B A"), ("b a", "A B")]
+    splits = {"train": pairs, "valid": pairs, "test": pairs}
+    other = preprocess(splits, tmp_path, "--joined-dictionary")
+    expected = f"the checkpoint has 24 types, {other / 'dict.src.txt'} has 8; binarise the data"
+    assert expected in reported(capsys, generate, other, trained)
+    options = ("--arch", "dynamic_conv_tiny", *SHRUNK)
+    assert expected in reported(capsys, train, other, trained.parent, *options)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_language_model_of_another_vocabulary(adaptive, monolingual, tmp_path, capsys):
+    options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
+    options += ("--max-update", "1", "--tokens-per-sample", "16")
+    if adaptive:
+        options += ("--adaptive-input", "true", "--adaptive-input-cutoff", "8")
+    train(monolingual, tmp_path, *options)
+    other = tmp_path / "other"
+    other.mkdir()
+    letters = (monolingual / "dict.txt").read_text(encoding="utf-8").splitlines()
+    (other / "dict.txt").write_text("\n".join(letters[:10]) + "\n", encoding="utf-8")
+    types = len(letters) + 4
+    line = reported(capsys, eval_lm, other, tmp_path / "checkpoint_last.pt")
+    assert f"the checkpoint has {types} types, {other / 'dict.txt'} has 14; " in line
+
+
+def test_a_perplexity_of_nothing_is_an_error(monolingual, tmp_path):
+    options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
+    train(monolingual, tmp_path, *options, "--max-update", "1", "--tokens-per-sample", "8")
+    last = tmp_path / "checkpoint_last.pt"
+    with pytest.raises(SystemExit, match="has scored 0 tokens. .*--tokens-per-sample"):
+        eval_lm(monolingual, last, "--tokens-per-sample", "100", "--sample-break-mode", "none")
+    assert eval_lm(monolingual, last, "--tokens-per-sample", "8") > 0
+
+
+def test_other_exceptions_keep_their_traceback(capsys):
+    def fail():
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError) as caught:
+        fail()
+    programs.report(caught.type, caught.value, caught.tb)
+    assert capsys.readouterr().err.startswith("Traceback")
+
+
+def test_an_architecture_of_fairseqs_is_none_of_our_business():
+    programs.check_architecture(["DATA", "--arch=transformer"])
+    programs.check_architecture(["DATA", "--path", "model.pt"])
+    with pytest.raises(SystemExit, match="did you mean dynamic_conv_lm_tiny"):
+        programs.check_architecture(["-a", "dynamic_conv_lm_tin"])
+
+
+def test_other_programs_are_left_alone(monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", None)
+    programs.install(["/usr/bin/python", "--arch", "none"])
+    assert sys.excepthook is None
+    logging.getLogger("fairseq_cli.eval_lm").info("Evaluated 12 tokens in 1.0s")
+
+
+def test_an_unknown_mixer():
+    with pytest.raises(ValueError, match="there is no 'dynamc'; there are lightweight, dynamic"):
+        build_mixer(MixerConfig("dynamc", 64, 4, causal=True))
