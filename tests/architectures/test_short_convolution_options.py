@@ -1,7 +1,7 @@
 """Short convolutions from command line and presets; errors in one line."""
 
 import pytest
-from options_of_models import configuration, lm_options
+from options_of_models import configuration, lm_options, parse, parse_lm
 
 from fairseq_convattn.architectures.overview import preset_options
 
@@ -32,7 +32,6 @@ def test_architectures_have_those_of_low_rank():
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ("--short-convolution dynamic", "--short-convolution: unknown 'dynamic'"),
         ("--short-convolution static --short-convolution-on q,k", "-on: 'q,k' must be some"),
         ("--short-convolution static --short-convolution-on qq", "-on: 'qq' has a letter twice"),
         ("--short-convolution static --short-convolution-taps 0", "-taps: 0 is less than 1"),
@@ -57,11 +56,11 @@ def test_architectures_have_those_of_low_rank():
     ],
 )
 def test_refused(flags, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        configuration("attention_tiny", *flags.split())
-    assert "\n" not in str(caught.value)
+    with pytest.raises(SystemExit) as error:
+        parse("attention_tiny", *flags.split())
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_convolutions_do_not_read_them():
-    with pytest.raises(ValueError, match="--short-convolution: no layer reads it; .* attention or"):
-        lm_options("dynamic_conv_lm_tiny", "--short-convolution", "static")
+    with pytest.raises(SystemExit, match="it needs the mixer attention or composite or tisa"):
+        parse_lm("dynamic_conv_lm_tiny", "--short-convolution", "static")
