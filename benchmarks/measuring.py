@@ -37,11 +37,11 @@ def keep_freed_memory() -> None:
 def milliseconds_in_turn(
     steps: Iterable[Callable[[], None]],
     repetitions: int,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] | None = None,
 ) -> list[list[float]]:
     """Of every repetition of every step; one round after the other, so that what disturbs
     the machine disturbs all alike. Slow steps take part in the first rounds only. ``clock``
-    gives seconds."""
+    gives seconds, those of the wall if it is None."""
     functions = list(steps)
     for step in functions:
         step()  # what is allocated or compiled once
@@ -83,7 +83,8 @@ def graph_of(once: Callable[[], None]) -> Callable[[], None]:
 ROUNDS = f"of slow implementations as many as take {LONG:.0f} seconds, or {FEW}"
 
 
-def _seconds(step: Callable[[], None], calls: int, clock: Callable[[], float]) -> float:
+def _seconds(step: Callable[[], None], calls: int, clock: Callable[[], float] | None) -> float:
+    clock = clock or time.perf_counter
     start = clock()
     for _ in range(calls):
         step()

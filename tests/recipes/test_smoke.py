@@ -30,6 +30,7 @@ CI = [
     ("iwslt14_de_en", "lightweight"),
     ("cnn_dm", "tisa"),
     ("bert_small", "composite"),
+    ("multi30k_short", "short_conv"),
 ]
 
 
