@@ -14,7 +14,7 @@ class ShortConvolution(nn.Module):
 
     Its kernels are predicted from the layer's input, ``low_rank`` or ``headwise``, beside a
     static one per channel, which starts uniformly within 1 / sqrt(taps). The predicted ones
-    start at zero, so that all kinds start as the static one (section 3 and appendix).
+    start at zero, in the authors' code those of low rank, so that all kinds start as ``static``.
     """
 
     def __init__(self, config: MixerConfig):
