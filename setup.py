@@ -10,6 +10,8 @@ version = re.search(r'^__version__ = "(.+)"$', package, re.MULTILINE)
 kernels = "fairseq_convattn/ops/native"
 checksum = runpy.run_path(str(root / kernels / "sources.py"))["checksum"](root / kernels)
 
+sources = ("instructions", "convolution", "attention", "short_convolution")
+
 glue = ["scikit-learn>=1.3,<2", "scipy>=1.11,<2"]
 
 setup(
@@ -23,7 +25,7 @@ setup(
     ext_modules=[
         Extension(
             "fairseq_convattn.ops.native._kernels",
-            [f"{kernels}/{name}.c" for name in ("instructions", "convolution", "attention")],
+            [f"{kernels}/{name}.c" for name in sources],
             # all for each, as they know what they were compiled with
             depends=[str(file) for file in sorted(Path(kernels).glob("*.[ch]"))],
             define_macros=[("CONVATTN_SOURCES", f"{checksum}u")],

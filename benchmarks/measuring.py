@@ -35,14 +35,17 @@ def keep_freed_memory() -> None:
 
 
 def milliseconds_in_turn(
-    steps: Iterable[Callable[[], None]], repetitions: int
+    steps: Iterable[Callable[[], None]],
+    repetitions: int,
+    clock: Callable[[], float] | None = None,
 ) -> list[list[float]]:
     """Of every repetition of every step; one round after the other, so that what disturbs
-    the machine disturbs all alike. Slow steps take part in the first rounds only."""
+    the machine disturbs all alike. Slow steps take part in the first rounds only. ``clock``
+    gives seconds, those of the wall if it is None."""
     functions = list(steps)
     for step in functions:
         step()  # what is allocated or compiled once
-    seconds = [_seconds(step, 1) for step in functions]
+    seconds = [_seconds(step, 1, clock) for step in functions]
     calls = [max(1, round(SECONDS / each)) for each in seconds]
     rounds = [
         repetitions if n > 1 else max(FEW, int(LONG / t))
@@ -52,7 +55,7 @@ def milliseconds_in_turn(
     for n in range(repetitions):
         for i, step in enumerate(functions):
             if n < rounds[i]:
-                found[i].append(1e3 * _seconds(step, calls[i]))
+                found[i].append(1e3 * _seconds(step, calls[i], clock))
     return found
 
 
@@ -80,11 +83,12 @@ def graph_of(once: Callable[[], None]) -> Callable[[], None]:
 ROUNDS = f"of slow implementations as many as take {LONG:.0f} seconds, or {FEW}"
 
 
-def _seconds(step: Callable[[], None], calls: int) -> float:
-    start = time.perf_counter()
+def _seconds(step: Callable[[], None], calls: int, clock: Callable[[], float] | None) -> float:
+    clock = clock or time.perf_counter
+    start = clock()
     for _ in range(calls):
         step()
-    return (time.perf_counter() - start) / calls
+    return (clock() - start) / calls
 
 
 def program(name: str) -> str:

@@ -26,6 +26,17 @@ def test_long_inputs(tmp_path):
     assert all(float(row["milliseconds_per_token"]) > 0 for row in rows)
 
 
+def test_short_convolutions(tmp_path):
+    figures = tmp_path / "figures.csv"
+    options = "--tokens 8 --batch 1 --repetitions 2 --threads 1 --csv"
+    command = (sys.executable, str(BENCHMARKS / "short_convolutions.py"), *options.split())
+    subprocess.run([*command, str(figures)], capture_output=True, check=True)
+    with open(figures, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len({(row["part"], row["pass"], row["kind"]) for row in rows}) == len(rows) == 20
+    assert all(float(row["ms"]) >= 0 for row in rows)
+
+
 def test_bad_options_are_refused_before_any_measurement(tmp_path):
     for flag, value, message in (
         ("--csv", str(tmp_path / "no" / "file.csv"), "has no folder"),

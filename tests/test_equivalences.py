@@ -17,7 +17,9 @@ from fairseq_convattn.ops import (
     composite_attention,
     dynamic_conv,
     lightweight_conv,
+    low_rank_short_conv,
     normalize_taps,
+    short_conv,
     taps_inside,
 )
 from fairseq_convattn.ops.attention import alibi_slopes
@@ -628,3 +630,39 @@ def test_e6_tisa_is_a_fixed_term(attend, causal):
         return sum(a[h, s] * math.exp(-abs(b[h, s]) * (r - c[h, s]) ** 2) for s in range(5))
 
     assert_a_curve_is_a_fixed_term(attend, causal, "tisa", (a, b, c), f)
+
+
+@pytest.mark.parametrize("taps", [1, 4, 7])
+def test_e7_headwise_short_convolution_alone_is_a_dynamic_convolution_without_softmax(causal, taps):
+    """Sieberling et al. 2026, section 3, without static kernel and residual: the layer
+    ``dynamic`` with ``--weight-norm none``, no GLU, and the kernels predicted from the input."""
+    config = MixerConfig(
+        mixer="dynamic",
+        embed_dim=CHANNELS,
+        num_heads=HEADS,
+        causal=causal,
+        kernel_size=taps,
+        glu=False,
+        tap_norm="none",
+    )
+    layer = build_mixer(config).double()
+    for time in LENGTHS:
+        x, mask = normal(time, BATCH, CHANNELS), padding(time)
+        y = layer.in_proj(x).masked_fill(mask.t().unsqueeze(-1), 0)
+        kernels = layer.kernel_proj(y).unflatten(-1, (HEADS, taps))
+        short = short_conv(y, kernels, causal=causal, residual=False)
+        assert_agree(layer(x, key_padding_mask=mask)[0], layer.out_proj(short))
+
+
+@pytest.mark.parametrize("taps", [1, 4, 7])
+def test_e7_low_rank_short_convolution_of_one_rank_per_tap_and_head_is_headwise(causal, taps):
+    """With up[(h, k), k', c] = 1 where k = k' and head(c) = h, z are the taps."""
+    up = torch.eye(HEADS * taps, dtype=torch.float64).view(-1, HEADS, taps).transpose(1, 2)
+    up = up.repeat_interleave(HEAD_DIM, 2)
+    static = normal(CHANNELS, taps)
+    for time in LENGTHS:
+        x, kernels = normal(time, BATCH, CHANNELS), normal(time, BATCH, HEADS, taps)
+        headwise = short_conv(x, kernels, static, causal=causal)
+        assert_agree(
+            low_rank_short_conv(x, kernels.flatten(2), up, static, causal=causal), headwise
+        )

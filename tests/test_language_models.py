@@ -27,6 +27,7 @@ MIXERS = {
     "attention": ("--arch", "attention_lm_tiny"),
     "composite": ("--arch", "composite_attention_lm_tiny", "--value-conv", "depthwise"),
     "tisa": ("--arch", "tisa_lm_tiny"),
+    "short_conv": ("--arch", "short_conv_lm_tiny"),
     "hybrid": (
         *("--arch", "dynamic_conv_lm_tiny", "--decoder-mixers", "dynamic,attention"),
         *("--decoder-kernel-sizes", "4,31"),

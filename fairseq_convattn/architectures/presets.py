@@ -114,29 +114,38 @@ ARCHITECTURE_NAMES = {
     "attention": "attention_{}",
     "composite": "composite_attention_{}",
     "tisa": "tisa_{}",
+    "short_conv": "short_conv_{}",
 }
+# where it is not a mixer of the same name: the mixer, and what else is set
+_MIXERS = {"short_conv": ("attention", {"short_convolution": "low_rank"})}
 
 
-def _preset(mixer: str, shape: dict) -> dict:
-    layers = _CONVOLUTION_LAYERS if mixer in CONVOLUTIONS else _ATTENTION_LAYERS
-    return {"encoder_mixers": mixer, "decoder_mixers": mixer, **layers, **shape}
+def _mixers(family: str, *stacks: str) -> dict:
+    mixer, options = _MIXERS.get(family, (family, {}))
+    return {**{f"{stack}_mixers": mixer for stack in stacks}, **options}
+
+
+def _preset(family: str, shape: dict) -> dict:
+    layers = _CONVOLUTION_LAYERS if family in CONVOLUTIONS else _ATTENTION_LAYERS
+    return {**_mixers(family, "encoder", "decoder"), **layers, **shape}
 
 
 ENCODER_DECODER_PRESETS = {
-    ARCHITECTURE_NAMES[mixer].format(name): _preset(mixer, shape)
-    for mixer in ARCHITECTURE_NAMES
+    pattern.format(name): _preset(family, shape)
+    for family, pattern in ARCHITECTURE_NAMES.items()
     for name, shape in ENCODER_DECODER_SHAPES.items()
 }
 LANGUAGE_MODEL_PRESETS = {
-    ARCHITECTURE_NAMES[mixer].format(name): {"decoder_mixers": mixer, **shape}
-    for mixer in ARCHITECTURE_NAMES
+    pattern.format(name): {**_mixers(family, "decoder"), **shape}
+    for family, pattern in ARCHITECTURE_NAMES.items()
     for name, shape in LANGUAGE_MODEL_SHAPES.items()
 }
 # the 16 blocks of Baevski and Auli's models
-for mixer in ("attention", "composite", "tisa"):
-    LANGUAGE_MODEL_PRESETS[ARCHITECTURE_NAMES[mixer].format("lm_gbw")] |= {"decoder_layers": 16}
+for family, pattern in ARCHITECTURE_NAMES.items():
+    if family not in CONVOLUTIONS:
+        LANGUAGE_MODEL_PRESETS[pattern.format("lm_gbw")] |= {"decoder_layers": 16}
 MASKED_LM_PRESETS = {
-    ARCHITECTURE_NAMES[mixer].format(name): {"encoder_mixers": mixer, **shape}
-    for mixer in ARCHITECTURE_NAMES
+    pattern.format(name): {**_mixers(family, "encoder"), **shape}
+    for family, pattern in ARCHITECTURE_NAMES.items()
     for name, shape in MASKED_LM_SHAPES.items()
 }

@@ -7,10 +7,25 @@ from torch import Tensor
 
 from .base import State, TokenMixer, dropout_p
 from .config import MixerConfig
+from .short_convolution import short_convolutions
 
 
 class AttentionMixer(TokenMixer):
-    """What mixers with queries, keys and values share: their heads and their cache."""
+    """What mixers with queries, keys and values share: their heads, their cache, and the short
+    convolutions of their projections."""
+
+    def __init__(self, config: MixerConfig, *args, **kwargs):
+        super().__init__(config, *args, **kwargs)
+        self.short_convolutions = short_convolutions(config)
+
+    def _convolved(
+        self, name: str, y: Tensor, x: Tensor, padding_mask: Tensor | None, state: State | None
+    ) -> Tensor:
+        """``y``, what the projection ``q``, ``k``, ``v`` or ``o`` gives, after its short
+        convolution, if it has one; ``x`` is the layer's input."""
+        if name not in self.short_convolutions:
+            return y
+        return self.short_convolutions[name](y, x, padding_mask, state, f"short_{name}")
 
     def _heads(self, x: Tensor) -> Tensor:
         """``[time, batch, embed_dim]`` -> ``[batch, heads, time, head_dim]``."""
@@ -82,16 +97,22 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
     ) -> Tensor:
         """The base's, with keys and values ``[keys, batch, embed_dim]`` that end where the
         query ends, and ``attn_mask``, ``[time, keys]``, which is added to the scores."""
-        q = self._heads(self.q_proj(x))
-        k = self._heads(self.k_proj(x if key is None else key))
-        v = self._heads(self.v_proj(x if value is None else value))
+        inputs = {"q": x, "k": x if key is None else key, "v": x if value is None else value}
+        q, k, v = (
+            self._heads(self._convolved(name, project(u), u, padding_mask, state))
+            for (name, u), project in zip(
+                inputs.items(), (self.q_proj, self.k_proj, self.v_proj), strict=True
+            )
+        )
+        own_padding = padding_mask
         if state is not None:
             k, v, padding_mask = self._cached(state, k, v, padding_mask)
         mask = self._mask(q, k, padding_mask, attn_mask)
         y = F.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout_p(self.dropout_module), **mask
         )
-        return self.out_proj(y.permute(2, 0, 1, 3).flatten(2))
+        y = self.out_proj(y.permute(2, 0, 1, 3).flatten(2))
+        return self._convolved("o", y, x, own_padding, state)
 
     def _mask(
         self, q: Tensor, k: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None

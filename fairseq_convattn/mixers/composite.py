@@ -10,7 +10,7 @@ from ..ops import composite_attention
 from ..ops.attention import Terms, alibi_slopes
 from .attention import AttentionMixer
 from .base import State, dropout_p
-from .config import TISA_TERMS, MixerConfig
+from .config import PROJECTION_TERMS, TISA_TERMS, MixerConfig
 from .injection import ValueConvolution, projection_convolution
 
 T5_BUCKETS = 32
@@ -92,8 +92,8 @@ class CompositeAttention(AttentionMixer):
         self.terms = RelativeTerms(config)
         wanted = set(config.attention_terms)
         uses = {
-            "q": (wanted & {"content", "query"}, config.query_key_projection),
-            "k": (wanted & {"content", "key", "key_only"}, config.query_key_projection),
+            "q": (wanted & PROJECTION_TERMS["q"], config.query_key_projection),
+            "k": (wanted & PROJECTION_TERMS["k"], config.query_key_projection),
             "v": (True, config.value_projection),
         }
         for name, (used, kind) in uses.items():
@@ -114,6 +114,7 @@ class CompositeAttention(AttentionMixer):
         local = 0 if self.value_conv is None else self.value_conv(v, padding_mask, state)
         v = self._heads(v)
         q, k = (v if x is None else self._heads(x) for x in (q, k))  # no term reads these
+        own_padding = padding_mask
         if state is not None:
             k, v, padding_mask = self._cached(state, k, v, padding_mask, self._window())
         y = composite_attention(
@@ -127,7 +128,8 @@ class CompositeAttention(AttentionMixer):
             padding_mask=padding_mask,
             dropout_p=dropout_p(self.dropout_module),
         )  # [batch, heads, time, head_dim]
-        return self.out_proj(y.permute(2, 0, 1, 3).flatten(2) + local)
+        y = self.out_proj(y.permute(2, 0, 1, 3).flatten(2) + local)
+        return self._convolved("o", y, x, own_padding, state)
 
     def _project(
         self, name: str, x: Tensor, padding_mask: Tensor | None, state: State | None
@@ -135,7 +137,8 @@ class CompositeAttention(AttentionMixer):
         linear, conv = getattr(self, f"{name}_proj"), getattr(self, f"{name}_conv")
         if linear is None:
             return None
-        return linear(x) if conv is None else conv(x, linear, padding_mask, state, name)
+        y = linear(x) if conv is None else conv(x, linear, padding_mask, state, name)
+        return self._convolved(name, y, x, padding_mask, state)
 
     def _window(self) -> int | None:
         """Distance that a query sees; None: unlimited."""

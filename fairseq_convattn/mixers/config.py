@@ -9,10 +9,22 @@ from fairseq.utils import get_available_activation_fns
 from ..ops import TAP_NORMALIZATIONS
 from ..ops.attention import BEYOND, TABLE_TERMS, TERMS
 from ..ops.taps import RENORMALIZABLE
-from .options import FLAG, SWITCH, Option, choice, names, probability, whole, whole_numbers
+from .options import (
+    FLAG,
+    SWITCH,
+    Option,
+    choice,
+    letters,
+    names,
+    probability,
+    whole,
+    whole_numbers,
+)
 
 CONVOLUTIONS = ("lightweight", "dynamic")
 COMPOSITE = ("composite", "tisa")
+ATTENTION = ("attention", *COMPOSITE)
+PROJECTION_TERMS = {"q": {"content", "query"}, "k": {"content", "key", "key_only"}}  # that read it
 TISA_TERMS = ("content", "tisa")
 PROJECTIONS = {
     "linear": "W x",
@@ -24,6 +36,12 @@ VALUE_CONVOLUTIONS = {
     "none": "nothing",
     "depthwise": "a depthwise convolution of the values",
     "scaled": "the same times a learned number per head, 1 at first",
+}
+SHORT_CONVOLUTIONS = {
+    "none": "nothing",
+    "static": "a kernel per channel",
+    "headwise": "the same plus a kernel per head, predicted at every position",
+    "low_rank": "the same plus a kernel per channel, predicted at every position by a thin product",
 }
 INITIALIZATIONS = {
     "default": "PyTorch's for linear layers, as in fairseq's transformer",
@@ -112,7 +130,7 @@ def _bad_beyond(config: "MixerConfig") -> str | None:
 
 
 def _bad_query_key_projection(config: "MixerConfig") -> str | None:
-    seen = {"content", "query", "key", "key_only"}.intersection(config.attention_terms)
+    seen = set.union(*PROJECTION_TERMS.values()).intersection(config.attention_terms)
     if config.query_key_projection == "linear" or seen:
         return None
     return f"the terms {','.join(config.attention_terms)} look at neither queries nor keys"
@@ -132,6 +150,26 @@ def _bad_halves(config: "MixerConfig") -> str | None:
         return None
     odd = f"{config.num_heads} heads have no half" if config.num_heads % 2 else None
     return _not_convolved(config) or odd
+
+
+def _is_short_convolved(config: "MixerConfig", values: dict[str, Any]) -> bool:
+    return config.short_convolution != "none"
+
+
+def _bad_short_convolution(config: "MixerConfig") -> str | None:
+    convolves = config.short_convolution != "none"
+    return (
+        "goes with no --cross-self-attention" if convolves and not config.self_attention else None
+    )
+
+
+def _bad_short_convolution_on(config: "MixerConfig") -> str | None:
+    if config.mixer not in COMPOSITE or config.short_convolution == "none":
+        return None
+    for letter in set(config.short_convolution_on) & PROJECTION_TERMS.keys():
+        if PROJECTION_TERMS[letter].isdisjoint(config.attention_terms):
+            return f"the terms {','.join(config.attention_terms)} do not look at {letter}"
+    return None
 
 
 def _row(value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -322,14 +360,55 @@ class MixerConfig:
         readers=COMPOSITE,
     )
     attention_dropout: float = _row(
-        0.0, probability(), readers=("attention", *COMPOSITE), refused=_bad_attention_dropout
+        0.0, probability(), readers=ATTENTION, refused=_bad_attention_dropout
+    )
+    short_convolution: str = _row(
+        "none",
+        choice(SHORT_CONVOLUTIONS),
+        "short convolutions, with a residual, of what attention's projections give. "
+        f"{_listed(SHORT_CONVOLUTIONS)}",
+        readers=ATTENTION,
+        refused=_bad_short_convolution,
+    )
+    short_convolution_on: str = _row(
+        "qkv",
+        letters("qkvo"),
+        "which projections they follow: those to queries q, keys k and values v, the output's o",
+        readers=ATTENTION,
+        reads=_is_short_convolved,
+        needs="--short-convolution",
+        refused=_bad_short_convolution_on,
+    )
+    short_convolution_taps: int = _row(
+        4,
+        whole(1),
+        "their taps",
+        readers=ATTENTION,
+        reads=_is_short_convolved,
+        needs="--short-convolution",
+    )
+    short_convolution_rank: int = _row(
+        15,
+        whole(1),
+        "rank of the predicted kernels; the static one is another rank",
+        readers=ATTENTION,
+        reads=lambda config, values: config.short_convolution == "low_rank",
+        needs="--short-convolution low_rank",
+    )
+    short_convolution_window: str = _row(
+        "centred",
+        choice(("centred", "causal")),
+        "what those of an encoder see: positions on both sides, or as a decoder's no later ones",
+        readers=ATTENTION,
+        reads=lambda config, values: not config.causal and config.short_convolution != "none",
+        needs="an encoder with --short-convolution",
     )
     initialization: str = _row(
         "default",
         choice(INITIALIZATIONS),
         "initial values of the feed-forward layers and of the convolutions' projections. "
         f"{_listed(INITIALIZATIONS)}",
-        readers=(*CONVOLUTIONS, "attention", *COMPOSITE),
+        readers=(*CONVOLUTIONS, *ATTENTION),
     )
     self_attention: bool = True
     quant_noise: float = 0.0

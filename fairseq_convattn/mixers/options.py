@@ -146,6 +146,19 @@ def names(noun: str, known: Iterable[str], repeated: bool) -> Kind:
     return Kind(str, read_names)
 
 
+def letters(known: str) -> Kind:
+    """Some of the letters, each once, as ``qkv``."""
+
+    def read_letters(given: Any) -> str:
+        if not isinstance(given, str) or not given or not set(given) <= set(known):
+            raise ValueError(f"{shown(given)} must be some of the letters {known}")
+        if len(set(given)) < len(given):
+            raise ValueError(f"{shown(given)} has a letter twice")
+        return given
+
+    return Kind(str, read_letters)
+
+
 def _read_layers(given: Any) -> str:
     if not isinstance(given, str) or not re.fullmatch(r" *\d{1,9} *(, *\d{1,9} *)*", given):
         raise ValueError(f"{shown(given)} must name layers, as 0,2")

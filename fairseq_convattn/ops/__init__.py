@@ -3,6 +3,7 @@
 from .attention import composite_attention, relative_bias
 from .convolution import Past, dynamic_conv, lightweight_conv
 from .implementation import use_implementation
+from .short_convolution import low_rank_short_conv, short_conv
 from .taps import TAP_NORMALIZATIONS, normalize_taps, taps_inside
 
 __all__ = [
@@ -11,8 +12,10 @@ __all__ = [
     "composite_attention",
     "dynamic_conv",
     "lightweight_conv",
+    "low_rank_short_conv",
     "normalize_taps",
     "relative_bias",
+    "short_conv",
     "taps_inside",
     "use_implementation",
 ]

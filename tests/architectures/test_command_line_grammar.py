@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 ARCHITECTURES = [
     f"{mixer}_{shape}"
-    for mixer in ("dynamic_conv", "lightweight_conv", "attention", "composite_attention", "tisa")
+    for mixer in (
+        *("dynamic_conv", "lightweight_conv", "attention", "composite_attention", "tisa"),
+        "short_conv",
+    )
     for shape in ("tiny", "lm_tiny", "bert_tiny")
 ] + ["convattn", "convattn_lm", "convattn_mlm"]
 SHAPE = {"embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 4, "layers": 2}

@@ -40,9 +40,11 @@ def kernels(request, monkeypatch):
     if request.param == "triton":
         from fairseq_convattn.ops.attention import triton_kernels as attention
         from fairseq_convattn.ops.convolution import triton_kernels as convolution
+        from fairseq_convattn.ops.short_convolution import triton_kernels as short
 
-        monkeypatch.setattr(attention._Kernels, "_launch", lambda *_, **__: None)
-        for module in (attention, convolution):
+        for launching in (attention._Kernels, short):
+            monkeypatch.setattr(launching, "_launch", lambda *_, **__: None)
+        for module in (attention, convolution, short):
             monkeypatch.setattr(module, "unfit", lambda *_: "")
     choose = api._implementation
     monkeypatch.setattr(api, "_implementation", lambda _, q, v: choose(request.param, q, v))

@@ -32,6 +32,12 @@ VARIANTS = {
         "value_conv": "scaled",
     },
     "tisa": {},
+    "attention-static": {"short_convolution": "static", "short_convolution_on": "qkvo"},
+    "attention-headwise": {"short_convolution": "headwise", "short_convolution_window": "causal"},
+    "attention-low-rank": {"short_convolution": "low_rank", "short_convolution_taps": 5},
+    "composite-low-rank": {"short_convolution": "low_rank", "short_convolution_on": "kvo"},
+    "composite-window": {"short_convolution": "static", "beyond_span": "mask", "attention_span": 2},
+    "tisa-headwise": {"short_convolution": "headwise", "short_convolution_on": "qo"},
 }
 CONVOLUTIONS = [name for name in VARIANTS if name.startswith(("lightweight", "dynamic"))]
 

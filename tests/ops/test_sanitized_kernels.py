@@ -24,6 +24,7 @@ COMPARISONS = {
     "test_convolution": "native",
     "test_native_convolution": "any_stride or threads or many or than_outputs",
     "test_attention": "every_length",
+    "test_short_convolution": "native",
 }
 
 # masked loads, which AVX-512 has, are beyond the sanitizer

@@ -1,0 +1,136 @@
+#!/usr/bin/env python
+"""Short convolutions in attention: what they add to the time of a language model's layer.
+
+Computes (forward) and trains (forward and backward) causal attention and the whole decoder layer
+around it, without short convolutions and with each kind on queries, keys and values; those of low
+rank by the eager formula too, which stores a kernel per position and channel. All in turn, round
+after round, with memory that is freed kept for the next one. Linux only.
+"""
+
+import argparse
+import os
+import platform
+import shlex
+import statistics
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
+from measuring import (
+    keep_freed_memory,
+    machine,
+    milliseconds_in_turn,
+    new_file,
+    positive,
+    save,
+)
+
+KINDS = ("none", "static", "headwise", "low_rank", "low_rank, eager formula")
+FIELDS = ("dtype", "pass", "part", "kind", "ms", "lower quartile", "upper quartile", "ratio")
+WIDTH, HEADS, FFN = 512, 8, 2048
+
+
+def layer(kind: str):
+    """A decoder layer with random weights."""
+    from fairseq.data import Dictionary
+
+    from fairseq_convattn.architectures import ConvAttnLanguageModel
+
+    shape = {
+        "decoder_layers": 1,
+        "decoder_embed_dim": WIDTH,
+        "decoder_ffn_embed_dim": FFN,
+        "decoder_attention_heads": HEADS,
+        "decoder_mixers": "attention",
+        "dropout": 0.0,
+    }
+    shape |= {"max_target_positions": 1, "short_convolution": kind.partition(",")[0]}
+    dictionary = Dictionary()
+    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    return ConvAttnLanguageModel.build_model(Namespace(**shape), task).decoder.layers[0]
+
+
+def steps(part: str, training: bool, options: Namespace) -> Iterator[Callable[[], None]]:
+    """One function per kind."""
+    import torch
+
+    torch.manual_seed(1)
+    like = {"dtype": getattr(torch, options.dtype), "device": options.device}
+    x = torch.randn(options.tokens, options.batch, WIDTH, **like).requires_grad_()
+    grad = torch.randn_like(x)
+    for kind in KINDS:
+        whole = layer(kind).to(**like)
+        module = whole if part == "layer" else whole.self_attn
+        yield _step(module, kind, x, grad, training)
+
+
+def _step(module, kind: str, x, grad, training: bool) -> Callable[[], None]:
+    import torch
+
+    from fairseq_convattn.ops import use_implementation
+
+    def step() -> None:
+        eager = use_implementation("reference") if kind.endswith("formula") else nullcontext()
+        with eager, torch.set_grad_enabled(training):
+            y = module(x)[0]
+        if training:
+            torch.autograd.grad(y, [x, *module.parameters()], grad, allow_unused=True)
+        if x.is_cuda:
+            torch.cuda.synchronize()
+
+    return step
+
+
+def measure(part: str, training: bool, options: Namespace) -> Iterator[dict]:
+    """Rows of ``FIELDS``."""
+    alone = options.device == "cpu" and options.threads == 1
+    clock = time.process_time if alone else time.perf_counter
+    found = milliseconds_in_turn(steps(part, training, options), options.repetitions, clock)
+    medians = [statistics.median(each) for each in found]
+    for kind, each, median in zip(KINDS, found, medians, strict=True):
+        lower, _, upper = statistics.quantiles(each, n=4, method="inclusive")
+        figures = (f"{x:.1f}" for x in (median, lower, upper))
+        which = "training" if training else "forward"
+        row = (options.dtype, which, part, kind, *figures, f"{median / medians[0]:.2f}")
+        yield dict(zip(FIELDS, row, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--tokens", type=positive, default=1024, help="of a sentence (default: 1024)"
+    )
+    parser.add_argument("--batch", type=positive, default=2, help="sentences (default: 2)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="default: all")
+    parser.add_argument("--repetitions", type=positive, default=10, help="rounds (default: 10)")
+    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
+    options = parser.parse_args()
+    if options.repetitions < 2:
+        parser.error("--repetitions: a spread needs two or more")
+    import torch
+
+    torch.set_num_threads(options.threads)
+    keep_freed_memory()
+    alone = options.device == "cpu" and options.threads == 1
+    print(
+        f"{shlex.join(['python', *sys.argv])}\n{machine(options.device)}, {options.threads} "
+        f"threads; Python {platform.python_version()}, torch {torch.__version__}; "
+        f"{options.batch} x {options.tokens} tokens, width {WIDTH}, {HEADS} heads, "
+        f"feed-forward {FFN}; {'processor' if alone else 'wall'} time, median and quartiles of "
+        f"{options.repetitions} rounds; ratio: to the first of its lines\n"
+    )
+    rows: list[dict] = []
+    for part in ("attention", "layer"):
+        for training in (False, True):
+            for row in measure(part, training, options):
+                rows.append(row)
+                print("  ".join(f"{value:>10}" for value in row.values()), flush=True)
+                save(rows, FIELDS, options.csv)
+
+
+if __name__ == "__main__":
+    main()

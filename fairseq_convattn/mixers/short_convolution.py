@@ -1,0 +1,67 @@
+"""Dynamic short convolutions inside attention (Sieberling et al. 2026)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops import low_rank_short_conv, short_conv
+from .base import State, without_padding
+from .config import MixerConfig
+
+
+class ShortConvolution(nn.Module):
+    """A convolution of few taps, with a residual, of what one of attention's projections gives.
+
+    Its kernels are predicted from the layer's input, ``low_rank`` or ``headwise``, beside a
+    static one per channel, which starts uniformly within 1 / sqrt(taps). The predicted ones
+    start at zero, in the authors' code those of low rank, so that all kinds start as ``static``.
+    """
+
+    def __init__(self, config: MixerConfig):
+        super().__init__()
+        width, taps = config.embed_dim, config.short_convolution_taps
+        self.causal = config.causal or config.short_convolution_window == "causal"
+        self.heads = config.num_heads
+        self.static = nn.Parameter(torch.empty(width, taps).uniform_(-(taps**-0.5), taps**-0.5))
+        self.down = self.up = self.kernel = None
+        if config.short_convolution == "low_rank":
+            rank = config.short_convolution_rank
+            self.down = nn.Linear(width, rank, bias=False)
+            self.up = nn.Parameter(torch.zeros(rank, taps, width))
+        elif config.short_convolution == "headwise":
+            self.kernel = nn.Parameter(torch.zeros(self.heads * taps, width))
+
+    def forward(
+        self, y: Tensor, x: Tensor, padding_mask: Tensor | None, state: State | None, name: str
+    ) -> Tensor:
+        """Convolve ``y``, ``[time, batch, embed_dim]``.
+
+        Args:
+            x: the layer's input, of the same shape.
+            padding_mask: boolean ``[batch, time]``, True at padding.
+            state: in decoding, ``state[name]``, ``[batch, n, embed_dim]``, has the previous y.
+        """
+        y = without_padding(y, padding_mask)
+        tail = None
+        if state is not None:
+            tail = state[name].transpose(0, 1) if name in state else y[:0]
+        if self.down is not None:
+            found = low_rank_short_conv(
+                y, self.down(x), self.up, self.static, causal=self.causal, tail=tail
+            )
+        else:
+            taps = None
+            if self.kernel is not None:
+                taps = F.linear(x, self.kernel).unflatten(-1, (self.heads, -1))
+            found = short_conv(y, taps, self.static, causal=self.causal, tail=tail)
+        if state is None:
+            return found
+        y, tail = found
+        state[name] = tail.transpose(0, 1)
+        return y
+
+
+def short_convolutions(config: MixerConfig) -> nn.ModuleDict:
+    """Those of a layer, by the letter of the projection that each follows."""
+    on = "" if config.short_convolution == "none" else config.short_convolution_on
+    return nn.ModuleDict({letter: ShortConvolution(config) for letter in on})

@@ -1,0 +1,247 @@
+/* Short convolution with kernels of low rank (Sieberling et al. 2026) on a CPU.
+
+   y[i, b, c] = sum_k (sum_r z[i, b, r] u[r, k, c]) x[i + k - left, b, c]
+
+   and its gradients; kernels exist in registers alone. A piece of work is some panels of channels of
+   one sentence, packed into scratch, in float, by tiles of time, so that edges, strides and dtypes
+   are those of the packing alone. Sums do not depend on the number of threads. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PANEL 64 /* channels */
+#define TILE 64  /* positions; whole ROWS */
+#define ROWS 8   /* whose sums and taps stay in registers */
+#define GROUP 8  /* panels of one piece of work, */
+#define RUNS 4   /* if there are as many pieces for each of several threads */
+
+#define KERNELS "short_convolution_tile.h"
+#include "instruction_sets.h"
+
+typedef struct {
+    void (*read_row)(const void *, long, int, float *);
+    void (*write_row)(const float *, long, int, void *);
+    void (*convolve)(const float *, const float *, long, long, const float *, long, float *, long,
+                     long, long);
+    void (*up_gradient)(const float *, const float *, const float *, long, float *, long, long,
+                        long);
+    void (*z_gradient)(const float *, const float *, const float *, long, float *, long, long,
+                       long, long);
+} functions;
+
+#define FUNCTIONS(f, lanes) \
+    {read_row_##f, write_row_##f, convolve_panel_##f, up_gradient_##f, z_gradient_##f}
+
+static const functions every[] = FOR_EVERY_INSTRUCTION_SET(FUNCTIONS);
+
+#define use every[convattn_instruction_set]
+
+/* A tensor [time, batch, channels], dense in channels; strides in elements. */
+typedef struct {
+    char *data;
+    int64_t time_stride, batch_stride;
+} sequence;
+
+/* `left` is from 0 to taps - 1. Gradients without data are not wanted. */
+typedef struct {
+    int64_t time, inputs, batch, channels, ranks, taps, left;
+    int64_t own;    /* the tap whose input is added to the output; -1: none */
+    int64_t half;   /* whether sequences are bfloat16 */
+    int64_t stride; /* ranks, as whole vectors */
+    sequence x, y, grad, grad_x;
+    const float *z; /* [time, batch, ranks] */
+    const float *u; /* [panels, taps, stride, PANEL] */
+    float *grad_z;  /* [panels, time, batch, stride] */
+    float *grad_u;  /* [batch, panels, taps, stride, PANEL] */
+} problem;
+
+/* Some panels of a sentence, and scratch of `rows` rows of each: a tile's and its neighbours'. */
+typedef struct {
+    const problem *p;
+    int64_t b, first_panel, panels;
+    long rows;
+    float *x, *grad, *y, *z;
+} piece;
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t panels_of(const problem *p)
+{
+    return (p->channels + PANEL - 1) / PANEL;
+}
+
+/* Panel `n` of the piece at position t, and how many channels it has. */
+static char *row_of(const piece *w, sequence s, int64_t t, int64_t n, long *channels)
+{
+    int64_t channel = (w->first_panel + n) * PANEL;
+    *channels = smaller(w->p->channels - channel, PANEL);
+    return s.data + (t * s.time_stride + w->b * s.batch_stride + channel) * (w->p->half ? 2 : 4);
+}
+
+static const float *taps_of(const piece *w, int64_t n)
+{
+    return w->p->u + (w->first_panel + n) * w->p->taps * w->p->stride * PANEL;
+}
+
+/* Rows from `first` on, zeros where there are none. */
+static void pack(const piece *w, sequence s, int64_t length, int64_t first, float *to)
+{
+    long channels;
+    for (long i = 0; i < w->rows; i++)
+        for (int64_t n = 0; n < w->panels; n++) {
+            int64_t t = first + i;
+            float *row = to + (n * w->rows + i) * PANEL;
+            if (t < 0 || t >= length)
+                memset(row, 0, 4 * PANEL);
+            else {
+                const char *from = row_of(w, s, t, n, &channels);
+                use.read_row(from, channels, w->p->half, row);
+            }
+        }
+}
+
+static void pack_ranks(const piece *w, int64_t first)
+{
+    const problem *p = w->p;
+    memset(w->z, 0, 4 * w->rows * p->stride);
+    for (long i = 0; i < w->rows; i++)
+        if (first + i >= 0 && first + i < p->time)
+            memcpy(w->z + i * p->stride, p->z + ((first + i) * p->batch + w->b) * p->ranks,
+                   4 * p->ranks);
+}
+
+/* Rows of `to` from those of x packed; `own` is the row that is added to the first one, if any.
+   With a z_step of 1, that of the gradient, taps run backwards. */
+static void convolve(const piece *w, const float *x, int64_t own, long z_step, sequence to,
+                     int64_t start, int64_t length)
+{
+    const problem *p = w->p;
+    long channels, count = smaller(length - start, TILE), tap = p->stride * PANEL;
+    for (int64_t n = 0; n < w->panels; n++) {
+        const float *from = x + n * w->rows * PANEL, *u = taps_of(w, n);
+        float *y = w->y + n * TILE * PANEL;
+        if (own >= 0)
+            memcpy(y, from + own * PANEL, 4 * TILE * PANEL);
+        else
+            memset(y, 0, 4 * TILE * PANEL);
+        use.convolve(from, w->z, z_step, p->stride, z_step ? u + (p->taps - 1) * tap : u,
+                     z_step ? -tap : tap, y, count, p->taps, p->ranks);
+    }
+    for (long i = 0; i < count; i++)
+        for (int64_t n = 0; n < w->panels; n++) {
+            char *row = row_of(w, to, start + i, n, &channels);
+            use.write_row(w->y + (n * TILE + i) * PANEL, channels, p->half, row);
+        }
+}
+
+static void forward(const piece *w)
+{
+    const problem *p = w->p;
+    for (int64_t start = 0; start < p->time; start += TILE) {
+        pack(w, p->x, p->inputs, start - p->left, w->x);
+        pack_ranks(w, start);
+        convolve(w, w->x, p->own, 0, p->y, start, p->time);
+    }
+}
+
+/* What the outputs from `start` on add to the gradients of z and u; their own gradient and z are
+   packed from row `skipped` on. */
+static void add_to_factors(const piece *w, int64_t start, long skipped)
+{
+    const problem *p = w->p;
+    long count = smaller(p->time - start, TILE), tap = p->stride * PANEL;
+    const float *z = w->z + skipped * p->stride;
+    pack(w, p->x, p->inputs, start - p->left, w->x);
+    for (int64_t n = 0; n < w->panels; n++) {
+        int64_t panel = w->first_panel + n;
+        const float *x = w->x + n * w->rows * PANEL;
+        const float *grad = w->grad + (n * w->rows + skipped) * PANEL;
+        if (p->grad_u) {
+            float *grad_u = p->grad_u + (w->b * panels_of(p) + panel) * p->taps * tap;
+            if (!start)
+                memset(grad_u, 0, 4 * p->taps * tap);
+            use.up_gradient(x, grad, z, p->stride, grad_u, count, p->taps, p->ranks);
+        }
+        if (p->grad_z) {
+            int64_t row = (panel * p->time + start) * p->batch + w->b;
+            use.z_gradient(x, grad, taps_of(w, n), p->stride, p->grad_z + row * p->stride,
+                           p->batch * p->stride, count, p->taps, p->ranks);
+        }
+    }
+}
+
+/* grad_x[j] = sum_k w[j + left - k, k] grad[j + left - k]: a convolution with turned taps, those
+   of the same rows. */
+static void backward(const piece *w)
+{
+    const problem *p = w->p;
+    int64_t last = p->taps - 1, end = p->inputs > p->time ? p->inputs : p->time;
+    for (int64_t start = 0; start < end; start += TILE) {
+        pack(w, p->grad, p->time, start + p->left - last, w->grad);
+        pack_ranks(w, start + p->left - last);
+        if (p->grad_x.data && start < p->inputs)
+            convolve(w, w->grad, p->own < 0 ? -1 : last - p->own, 1, p->grad_x, start, p->inputs);
+        if ((p->grad_u || p->grad_z) && start < p->time)
+            add_to_factors(w, start, last - p->left);
+    }
+}
+
+typedef struct {
+    const problem *p;
+    int backward;
+    int64_t group, next, failed; /* group: panels that a thread takes at once */
+} job;
+
+static float *allocate(piece *w, int64_t panels)
+{
+    size_t row = panels * PANEL, size = w->rows * (2 * row + w->p->stride) + TILE * row;
+    w->x = aligned_alloc(64, (4 * size + 63) / 64 * 64);
+    w->grad = w->x + w->rows * row, w->y = w->grad + w->rows * row, w->z = w->y + TILE * row;
+    return w->x;
+}
+
+static void work(void *argument)
+{
+    job *j = argument;
+    const problem *p = j->p;
+    piece w = {.p = p, .rows = TILE + p->taps - 1};
+    if (!allocate(&w, j->group)) {
+        __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
+        return;
+    }
+    for (;;) {
+        int64_t n = j->group * __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
+        int64_t padded = (panels_of(p) + j->group - 1) / j->group * j->group;
+        if (n >= p->batch * padded)
+            break;
+        w.b = n / padded, w.first_panel = n % padded;
+        w.panels = smaller(panels_of(p) - w.first_panel, j->group);
+        if (j->backward)
+            backward(&w);
+        else
+            forward(&w);
+    }
+    free(w.x);
+}
+
+/* Returns 0, or 1 when there was no memory for scratch. `parallel` is OpenMP's GOMP_parallel,
+   or NULL for one thread. */
+int convattn_short_convolve(
+    const problem *p, int backward, unsigned threads, run_in_parallel *parallel)
+{
+    int64_t few = p->batch * panels_of(p) < threads * GROUP * RUNS;
+    job j = {p, backward, parallel && threads > 1 && few ? 1 : GROUP, 0, 0};
+    if (parallel && threads > 1)
+        parallel(work, &j, threads, 0);
+    else
+        work(&j);
+    return (int)j.failed;
+}
+
+int convattn_panel_of_short_convolution(void)
+{
+    return PANEL;
+}

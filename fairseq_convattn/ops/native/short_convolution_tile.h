@@ -1,0 +1,107 @@
+/* The work on one tile of time and PANEL channels, for one instruction set; see
+   instruction_sets.h. All rows of channels are PANEL floats, rows of ranks `stride` floats. */
+
+/* PANEL floats from `count` of a row, as many as there are, with zeros after them. */
+static void NAME(read_row)(const void *row, long count, int half, float *to)
+{
+    for (long c = 0; c < PANEL; c += LANES) {
+        NAME(vector) v = {0};
+        if (count > c)
+            v = half ? NAME(load_half)((const uint16_t *)row + c, count - c, 0)
+                     : NAME(load)((const float *)row + c, count - c, 0);
+        *NAME(at)(to + c) = v;
+    }
+}
+
+static void NAME(write_row)(const float *from, long count, int half, void *row)
+{
+    for (long c = 0; c < count; c += LANES)
+        if (half)
+            NAME(store_half)((uint16_t *)row + c, count - c, *NAME(at)(from + c));
+        else
+            NAME(store)((float *)row + c, count - c, *NAME(at)(from + c));
+}
+
+/* y[i] += sum_k (sum_r z[i + k z_step][r] u[k][r]) x[i + k], ROWS rows at once; u_step floats from
+   one tap of u to the next. */
+static void NAME(convolve_panel)(
+    const float *x, const float *z, long z_step, long stride, const float *u, long u_step,
+    float *y, long count, long taps, long ranks)
+{
+    for (long i = 0; i < count; i += ROWS)
+        for (long c = 0; c < PANEL; c += LANES) {
+            NAME(vector) sums[ROWS];
+            UNROLL for (int n = 0; n < ROWS; n++)
+                sums[n] = *NAME(at)(y + (i + n) * PANEL + c);
+            for (long k = 0; k < taps; k++) {
+                NAME(vector) w[ROWS] = {{0}};
+                const float *zk = z + (i + k * z_step) * stride, *uk = u + k * u_step + c;
+                for (long r = 0; r < ranks; r++) {
+                    NAME(vector) v = *NAME(at)(uk + r * PANEL);
+                    UNROLL for (int n = 0; n < ROWS; n++)
+                        w[n] += v * zk[n * stride + r];
+                }
+                UNROLL for (int n = 0; n < ROWS; n++)
+                    sums[n] += w[n] * *NAME(at)(x + (i + n + k) * PANEL + c);
+            }
+            UNROLL for (int n = 0; n < ROWS; n++)
+                *NAME(at)(y + (i + n) * PANEL + c) = sums[n];
+        }
+}
+
+/* grad_u[r] += sum_i z[i][r] grad[i] x[i], of one tap; `ranks` is a constant where inlined. */
+static inline __attribute__((always_inline)) void NAME(add_products)(
+    const float *x, const float *grad, const float *z, long stride, float *grad_u, long count,
+    const int ranks)
+{
+    for (long c = 0; c < PANEL; c += LANES) {
+        NAME(vector) sums[LANES];
+        UNROLL for (int r = 0; r < ranks; r++)
+            sums[r] = *NAME(at)(grad_u + r * PANEL + c);
+        for (long i = 0; i < count; i++) {
+            NAME(vector) p = *NAME(at)(grad + i * PANEL + c) * *NAME(at)(x + i * PANEL + c);
+            UNROLL for (int r = 0; r < ranks; r++)
+                sums[r] += p * z[i * stride + r];
+        }
+        UNROLL for (int r = 0; r < ranks; r++)
+            *NAME(at)(grad_u + r * PANEL + c) = sums[r];
+    }
+}
+
+/* grad_u[k][r] += sum_i z[i][r] grad[i] x[i + k] */
+static void NAME(up_gradient)(
+    const float *x, const float *grad, const float *z, long stride, float *grad_u, long count,
+    long taps, long ranks)
+{
+    for (long k = 0; k < taps; k++)
+        for (long r = 0; r < ranks; r += LANES) {
+            float *to = grad_u + (k * stride + r) * PANEL;
+            if (ranks - r == 1)
+                NAME(add_products)(x + k * PANEL, grad, z + r, stride, to, count, 1);
+            else
+                NAME(add_products)(x + k * PANEL, grad, z + r, stride, to, count, LANES);
+        }
+}
+
+/* grad_z[i][r] = sum_k sum_c u[k][r][c] grad[i][c] x[i + k][c]; rows of z are z_step apart. */
+static void NAME(z_gradient)(
+    const float *x, const float *grad, const float *u, long stride, float *grad_z, long z_step,
+    long count, long taps, long ranks)
+{
+    float parts[LANES * LANES] __attribute__((aligned(64)));
+    for (long i = 0; i < count; i++)
+        for (long r = 0; r < ranks; r += LANES) {
+            NAME(vector) sums[LANES] = {{0}};
+            for (long k = 0; k < taps; k++)
+                for (long c = 0; c < PANEL; c += LANES) {
+                    const float *uk = u + (k * stride + r) * PANEL + c;
+                    NAME(vector) p = *NAME(at)(grad + i * PANEL + c) *
+                                     *NAME(at)(x + (i + k) * PANEL + c);
+                    UNROLL for (int n = 0; n < LANES; n++)
+                        sums[n] += p * *NAME(at)(uk + n * PANEL);
+                }
+            UNROLL for (int n = 0; n < LANES; n++)
+                *NAME(at)(parts + n * LANES) = sums[n];
+            *NAME(at)(grad_z + i * z_step + r) = NAME(reduce)(parts, 0);
+        }
+}

@@ -1,0 +1,155 @@
+"""Short convolutions: few taps, static, head-wise or of low rank (Sieberling et al. 2026)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..convolution import dynamic_conv
+from ..implementation import TRITON, check, forced_implementation, has_triton, unfit_for_operators
+from ..native import is_built, warn_that_not_built
+from . import native, reference, tiled
+
+IMPLEMENTATIONS = {
+    "reference": reference.convolve,
+    "tiled": tiled.convolve,
+    "native": native.convolve,
+}
+
+
+def short_conv(
+    x: Tensor,
+    taps: Tensor | None = None,
+    static: Tensor | None = None,
+    *,
+    causal: bool,
+    residual: bool = True,
+    tail: Tensor | None = None,
+    impl: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Convolve with a kernel of each head and position, and one of each channel (Sieberling et
+    al. 2026, section 3)::
+
+        y[t, b, c] = x[t, b, c] + sum_k (taps[t, b, head(c), k] + static[c, k]) x[t + k - P, b, c]
+
+    with ``head(c) = c // (channels // heads)``; ``P = W - 1`` of ``W`` taps when ``causal``, else
+    ``W // 2``, as in :func:`dynamic_conv`: the paper's tap w is tap ``W - 1 - w`` here. Positions
+    outside the sequence count as zeros.
+
+    Args:
+        x: ``[time, batch, channels]``, time >= 1.
+        taps: ``[time, batch, heads, W]``, or None for none.
+        static: ``[channels, W]``, or None for none.
+        causal: whether an output sees only its own position and earlier ones.
+        residual: whether x is added.
+        tail: the inputs that precede ``x``, ``[n, batch, channels]`` with any n >= 0, to continue
+            a causal convolution.
+        impl: ``reference``, ``tiled`` (in PyTorch; it keeps no kernels for the gradients),
+            ``native`` (compiled, for float32 and bfloat16 on the CPU) or ``triton`` (float32 and
+            half precision on a GPU). None: what ``CONVATTN_IMPL`` or :func:`use_implementation`
+            names, else the fastest that can take the inputs.
+
+    Returns:
+        ``[time, batch, channels]``; with a ``tail``, the pair of that and the tail for the next
+        call: the last W - 1 inputs, fewer at the beginning.
+
+    Raises:
+        ValueError: the shapes disagree, ``impl`` is unknown or cannot take the inputs, or a tail
+            is given to a convolution that is not causal.
+    """
+    check(taps is not None or static is not None, "give taps, static ones, or both")
+    if taps is None:
+        z, up = x.new_empty(x.size(0), x.size(1), 0), static.new_empty(0, *static.t().shape)
+        return low_rank_short_conv(
+            x, z, up, static, causal=causal, residual=residual, tail=tail, impl=impl
+        )
+    options = {"causal": causal, "tail": tail, "impl": "reference" if impl == "tiled" else impl}
+    found = dynamic_conv(x, taps, **options)
+    y, next_tail = found if tail is not None else (found, None)
+    if static is not None:
+        check(static.size(-1) == taps.size(-1), "taps and static ones must be equally many")
+        rest = short_conv(x, None, static, causal=causal, residual=residual, tail=tail, impl=impl)
+        y = y + (rest if tail is None else rest[0])
+    elif residual:
+        y = y + x
+    return y if tail is None else (y, next_tail)
+
+
+def low_rank_short_conv(
+    x: Tensor,
+    z: Tensor,
+    up: Tensor,
+    static: Tensor | None = None,
+    *,
+    causal: bool,
+    residual: bool = True,
+    tail: Tensor | None = None,
+    impl: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Convolve with a kernel of each channel and position, which is never stored: as
+    :func:`short_conv` with ``taps[t, b, c, k] = sum_r z[t, b, r] up[r, k, c]``.
+
+    Args:
+        z: ``[time, batch, ranks]``.
+        up: ``[ranks, W, channels]``.
+
+    All else, results and errors are those of :func:`short_conv`.
+    """
+    if static is not None:
+        check(
+            static.dim() == 2 and static.t().shape == up.shape[1:],
+            f"static taps must be [channels, W] = {[*up.shape[:0:-1]]}, not {list(static.shape)}",
+        )
+        z = torch.cat([z, z.new_ones(*z.shape[:2], 1)], dim=2)
+        up = torch.cat([up, static.t().unsqueeze(0)])
+    _check_inputs(x, z, up, causal, tail)
+    implementation = _implementation(impl or forced_implementation(), x, z, up)
+    taps, inputs = up.size(1), x
+    if tail is not None:
+        inputs = torch.cat([tail, x])[-(x.size(0) + taps - 1) :]
+    own = taps - 1 if causal else taps // 2
+    left = own - (inputs.size(0) - x.size(0))
+    y = implementation(inputs, z, up, left, own if residual else -1)
+    if tail is None:
+        return y
+    return y, inputs[inputs.size(0) - min(inputs.size(0), taps - 1) :].clone()
+
+
+def _check_inputs(x: Tensor, z: Tensor, up: Tensor, causal: bool, tail: Tensor | None) -> None:
+    check(
+        x.dim() == 3 and x.size(0) >= 1,
+        f"x must be [time >= 1, batch, channels], not {list(x.shape)}",
+    )
+    check(
+        z.dim() == 3 and z.shape[:2] == x.shape[:2],
+        f"z must be [time, batch, ranks] for x {list(x.shape)}, not {list(z.shape)}",
+    )
+    check(
+        up.dim() == 3 and (up.size(0), up.size(2)) == (z.size(2), x.size(2)) and up.size(1) >= 1,
+        f"up must be [ranks, W >= 1, channels] for z {list(z.shape)}, not {list(up.shape)}",
+    )
+    check(tail is None or causal, "only a causal convolution continues from a tail")
+    check(tail is None or tail.shape[1:] == x.shape[1:], "tail and x must agree in batch and width")
+
+
+def _implementation(name: str | None, x: Tensor, z: Tensor, up: Tensor) -> Callable[..., Tensor]:
+    """That of the name; without one the fastest that can take the inputs."""
+    known = (*IMPLEMENTATIONS, TRITON)
+    check(name in (None, *known), f"unknown impl {name!r}: choose from {', '.join(known)}")
+    if name == TRITON or (name is None and x.is_cuda and has_triton()):
+        check(has_triton(), "impl='triton' needs Triton: pip install triton")
+        from . import triton_kernels
+
+        unfit = triton_kernels.unfit(x, z, up)
+        check(name is None or not unfit, f"impl='triton' {unfit}")
+        if not unfit:
+            return triton_kernels.convolve
+    unfit = native.unfit(x, z, up)
+    check(name != "native" or not unfit, f"impl='native' {unfit}")
+    if name is not None:
+        return IMPLEMENTATIONS[name]
+    if not unfit:
+        return native.convolve
+    if x.device.type == "cpu" and not is_built():
+        warn_that_not_built()
+    return reference.convolve if unfit_for_operators() else tiled.convolve

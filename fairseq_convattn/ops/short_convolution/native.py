@@ -1,0 +1,121 @@
+"""Low-rank short convolutions by compiled kernels, ``native/short_convolution.c``."""
+
+import ctypes
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import native
+from ..implementation import unfit_for_operators
+from .operators import register
+
+DTYPES = (torch.float32, torch.bfloat16)
+VECTOR = 16  # floats of the widest
+
+
+class _Sequence(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("time_stride", ctypes.c_int64),
+        ("batch_stride", ctypes.c_int64),
+    ]
+
+
+class _Problem(ctypes.Structure):
+    _fields_ = [
+        *((n, ctypes.c_int64) for n in ("time", "inputs", "batch", "channels", "ranks", "taps")),
+        *((n, ctypes.c_int64) for n in ("left", "own", "half", "stride")),
+        *((n, _Sequence) for n in ("x", "y", "grad", "grad_x")),
+        *((n, ctypes.c_void_p) for n in ("z", "u", "grad_z", "grad_u")),
+    ]
+
+
+_library = native.library
+
+
+def unfit(*tensors: Tensor) -> str:
+    """Why the kernels cannot take such inputs; empty when they can."""
+    if any(x.device.type != "cpu" for x in tensors):
+        return "is for tensors on the CPU"
+    if any(x.dtype not in DTYPES for x in tensors):
+        return f"takes float32 and bfloat16, not {', '.join(str(x.dtype) for x in tensors)}"
+    return unfit_for_operators() if native.is_built() else native.NOT_BUILT
+
+
+def _sequence(x: Tensor) -> _Sequence:
+    return _Sequence(x.data_ptr(), x.stride(0), x.stride(1))
+
+
+def _dense(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _in_panels(up: Tensor) -> Tensor:
+    """``[panels, taps, ranks, channels of a panel]``, ranks and channels with zeros at the end."""
+    panel = _library.convattn_panel_of_short_convolution()
+    padded = F.pad(up.float(), (0, -up.size(2) % panel, 0, 0, 0, -up.size(0) % VECTOR))
+    return padded.unflatten(2, (-1, panel)).permute(2, 1, 0, 3).contiguous()
+
+
+def _problem(x: Tensor, z: Tensor, u: Tensor, left: int, own: int) -> _Problem:
+    return _Problem(
+        time=z.size(0),
+        inputs=x.size(0),
+        batch=x.size(1),
+        channels=x.size(2),
+        ranks=z.size(2),
+        taps=u.size(1),
+        left=left,
+        own=own,
+        half=x.dtype == torch.bfloat16,
+        stride=u.size(2),
+        x=_sequence(x),
+        z=z.data_ptr(),
+        u=u.data_ptr(),
+    )
+
+
+def _run(problem: _Problem, backward: bool) -> None:
+    threads = torch.get_num_threads()
+    run, how = _library.convattn_short_convolve, (backward, threads, native.run_in_parallel)
+    if run(ctypes.byref(problem), *how):
+        raise MemoryError("no memory for the convolution's scratch")
+
+
+def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
+    x, z, u = _dense(x), z.float().contiguous(), _in_panels(up)
+    y = x.new_empty(z.size(0), *x.shape[1:])
+    problem = _problem(x, z, u, left, own)
+    problem.y = _sequence(y)
+    _run(problem, backward=False)
+    return y
+
+
+def _backward(
+    grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int, own: int, wanted: list[bool]
+) -> tuple[Tensor | None, ...]:
+    grad, x, u, dtype = _dense(grad), _dense(x), _in_panels(up), z.dtype
+    z = z.float().contiguous()
+    problem = _problem(x, z, u, left, own)
+    problem.grad = _sequence(grad)
+    grad_x = grad_z = grad_u = None
+    if wanted[0]:
+        grad_x = x.new_empty(x.shape)
+        problem.grad_x = _sequence(grad_x)
+    if wanted[1]:
+        grad_z = z.new_empty(u.size(0), *z.shape[:2], u.size(2))
+        problem.grad_z = grad_z.data_ptr()
+    if wanted[2]:
+        grad_u = u.new_empty(x.size(1), *u.shape)
+        problem.grad_u = grad_u.data_ptr()
+    _run(problem, backward=True)
+    if wanted[1]:
+        grad_z = grad_z.sum(0)[..., : z.size(2)].to(dtype)
+    if wanted[2]:
+        grad_u = grad_u.sum(0).permute(2, 1, 0, 3).flatten(2)
+        grad_u = grad_u[: up.size(0), :, : up.size(2)].to(up.dtype)
+    return grad_x, grad_z, grad_u
+
+
+convolve = register("short_convolve", _forward, _backward, DTYPES, ("CPU",))

@@ -1,0 +1,85 @@
+"""Low-rank short convolutions by kernels as operators of PyTorch: one schema for all."""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..operators import define, differentiate
+
+_INPUTS = "Tensor x, Tensor z, Tensor up, SymInt left, SymInt own"
+
+
+def register(
+    name: str,
+    forward: Callable,
+    backward: Callable,
+    dtypes: tuple[torch.dtype, ...],
+    devices: tuple[str, ...],
+) -> Callable[..., Tensor]:
+    """Make ``convattn::name`` of two functions.
+
+    Args:
+        forward: has the contract of :func:`reference.convolve`.
+        backward: takes the gradient, all that ``forward`` takes, and which gradients of x, z and
+            up are wanted; gives them, None for others.
+        dtypes: those of the tensors that they take.
+        devices: PyTorch's dispatch keys of those that it is for.
+
+    Returns:
+        ``convattn::name``; no second derivatives.
+    """
+
+    def compute(x, z, up, left, own) -> Tensor:
+        _check(x, z, up, left, dtypes)
+        return forward(x, z, up, left, own)
+
+    def compute_backward(grad, x, z, up, left, own, wanted) -> list[Tensor]:
+        _check(x, z, up, left, dtypes)
+        found = backward(grad.to(x.dtype), x, z, up, left, own, wanted)
+        return [grad.new_empty(0) if g is None else g for g in found]
+
+    define(name, f"({_INPUTS}) -> Tensor", compute, _fake, devices)
+    define(
+        f"{name}_backward",
+        f"(Tensor grad, {_INPUTS}, bool[] wanted) -> Tensor[]",
+        compute_backward,
+        _fake_backward,
+        devices,
+    )
+    operator, of_backward = (getattr(torch.ops.convattn, n) for n in (name, f"{name}_backward"))
+    gradients = functools.partial(_differentiate, of_backward)
+    differentiate(name, _save, gradients, "impl='reference'")
+    return operator
+
+
+def _check(x: Tensor, z: Tensor, up: Tensor, left: int, dtypes: tuple[torch.dtype, ...]) -> None:
+    """What the kernels rely on; the functions of ``api`` have checked it with better words."""
+    fits = x.dim() == z.dim() == up.dim() == 3 and x.shape[1:] == (z.size(1), up.size(2))
+    fits = fits and z.size(2) == up.size(0) and 0 <= left < up.size(1)
+    if not fits or not {x.dtype, z.dtype, up.dtype} <= set(dtypes):
+        given = {"x": x, "z": z, "up": up}
+        raise ValueError(", ".join(f"{n} {list(t.shape)} {t.dtype}" for n, t in given.items()))
+
+
+def _fake(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
+    return x.new_empty(z.size(0), *x.shape[1:])
+
+
+def _fake_backward(grad, x, z, up, left, own, wanted) -> list[Tensor]:
+    return [
+        t.new_empty(t.shape) if need else grad.new_empty(0)
+        for t, need in zip((x, z, up), wanted, strict=True)
+    ]
+
+
+def _save(ctx, inputs, output) -> None:
+    *tensors, ctx.left, ctx.own = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate(of_backward: Callable, ctx, grad: Tensor):
+    wanted = list(ctx.needs_input_grad[:3])
+    found = of_backward(grad, *ctx.saved_tensors, ctx.left, ctx.own, wanted)
+    return *(g if need else None for g, need in zip(found, wanted, strict=True)), None, None

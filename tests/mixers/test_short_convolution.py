@@ -1,0 +1,126 @@
+"""Short convolutions inside attention: where they stand, how they start, and their state."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fairseq_convattn.mixers import MixerConfig, build_mixer
+from fairseq_convattn.mixers import short_convolution as module
+
+WIDTH, HEADS, BATCH, TAPS, RANK = 12, 3, 2, 4, 5
+KINDS = ("static", "headwise", "low_rank")
+MIXERS = ("attention", "composite", "tisa")
+
+
+def mixer(kind, causal=True, name="attention", random=True, **options):
+    torch.manual_seed(3)
+    config = MixerConfig(
+        mixer=name,
+        embed_dim=WIDTH,
+        num_heads=HEADS,
+        causal=causal,
+        short_convolution=kind,
+        short_convolution_rank=RANK,
+        **{"short_convolution_on": "qkvo", **options},
+    )
+    built = build_mixer(config).double().eval()
+    for parameter in built.parameters() if random else ():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return built
+
+
+def convolved(short, y, x, left):
+    """The paper's sum, position by position; ``left`` taps lie before a position's own."""
+    time, rows = y.size(0), []
+    for t in range(time):
+        kernel = short.static
+        if short.down is not None:
+            z = x[t] @ short.down.weight.t()
+            kernel = kernel + torch.einsum("br,rkc->bck", z, short.up)
+        elif short.kernel is not None:
+            taps = (x[t] @ short.kernel.t()).view(BATCH, HEADS, TAPS)
+            kernel = kernel + taps.repeat_interleave(WIDTH // HEADS, 1)
+        row = y[t]
+        for k in range(TAPS):
+            if 0 <= t + k - left < time:
+                row = row + kernel[..., k] * y[t + k - left]
+        rows.append(row)
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("causal, window, left", [(True, "centred", 3), (False, "centred", 2),
+                                                  (False, "causal", 3)])  # fmt: skip
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_projection_is_convolved_from_the_layers_input(kind, causal, window, left):
+    ours = mixer(kind, causal, short_convolution_window=window)
+    x = torch.randn(7, BATCH, WIDTH, dtype=torch.float64)
+    q, k, v = (
+        convolved(ours.short_convolutions[name], getattr(ours, f"{name}_proj")(x), x, left)
+        for name in "qkv"
+    )
+    heads = (t.unflatten(-1, (HEADS, -1)).permute(1, 2, 0, 3) for t in (q, k, v))
+    y = F.scaled_dot_product_attention(*heads, is_causal=causal).permute(2, 0, 1, 3).flatten(2)
+    expected = convolved(ours.short_convolutions["o"], ours.out_proj(y), x, left)
+    torch.testing.assert_close(ours(x, x, x)[0], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_chunks_and_the_whole_agree(kind, name):
+    ours = mixer(kind, name=name)
+    x = torch.randn(11, BATCH, WIDTH, dtype=torch.float64)
+    whole, _ = ours(x)
+    order = torch.tensor([1, 0])
+    for sizes in ([1] * 11, [5, 1, 5], [2, 9]):
+        state, pieces = {}, []
+        for piece in x.split(sizes):
+            pieces.append(ours(piece, incremental_state=state)[0])
+        torch.testing.assert_close(torch.cat(pieces), whole, rtol=0, atol=1e-12)
+    ours.reorder_incremental_state(state, order)
+    more = torch.randn(1, BATCH, WIDTH, dtype=torch.float64)
+    after, _ = ours(more, incremental_state=state)
+    torch.testing.assert_close(after, ours(torch.cat([x[:, order], more]))[0][-1:])
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_the_cache_has_convolved_keys_and_each_is_convolved_once(name, monkeypatch):
+    ours, seen = mixer("low_rank", name=name), []
+    convolve = module.low_rank_short_conv
+
+    def spy(y, *rest, **options):
+        seen.append(y.size(0))
+        return convolve(y, *rest, **options)
+
+    monkeypatch.setattr(module, "low_rank_short_conv", spy)
+    x, state = torch.randn(6, BATCH, WIDTH, dtype=torch.float64), {}
+    for piece in x:
+        ours(piece.unsqueeze(0), incremental_state=state)
+    assert seen == [1] * 6 * len("qkvo")
+    cached = ours._get_input_buffer(state)
+    for letter, entry in (("k", "prev_key"), ("v", "prev_value")):
+        y = getattr(ours, f"{letter}_proj")(x)
+        expected = ours._heads(convolved(ours.short_convolutions[letter], y, x, TAPS - 1))
+        torch.testing.assert_close(cached[entry], expected)
+
+
+@pytest.mark.parametrize("kind", ["headwise", "low_rank"])
+def test_starts_as_the_static_one(kind):
+    ours, static = (mixer(k, random=False) for k in (kind, "static"))
+    static.load_state_dict(ours.state_dict(), strict=False)
+    x = torch.randn(9, BATCH, WIDTH, dtype=torch.float64)
+    torch.testing.assert_close(ours(x)[0], static(x)[0])
+    start = ours.short_convolutions["q"].static
+    assert 0.4 < start.abs().max() <= TAPS**-0.5
+    before = ours(x)[0]
+    ours(x)[0].square().sum().backward()
+    for parameter in ours.parameters():
+        parameter.data -= 0.01 * parameter.grad
+    predicted = ours.short_convolutions["q"]
+    assert (predicted.kernel if kind == "headwise" else predicted.up).count_nonzero()
+    assert not torch.allclose(ours(x)[0], before)
+
+
+def test_without_short_convolutions_nothing_is_added():
+    assert not [n for n in mixer("none").state_dict() if "short" in n]
+    some = mixer("static", short_convolution_on="v").short_convolutions
+    assert list(some) == ["v"]

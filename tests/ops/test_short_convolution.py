@@ -1,0 +1,258 @@
+"""Short convolutions against the paper's formula, written out in loops."""
+
+import itertools
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fairseq_convattn.ops import (
+    dynamic_conv,
+    low_rank_short_conv,
+    short_conv,
+    use_implementation,
+)
+from fairseq_convattn.ops import native as library
+from fairseq_convattn.ops.short_convolution import native, tiled
+
+KINDS = ("static", "headwise", "low_rank")
+NATIVE = pytest.param(
+    "native",
+    marks=pytest.mark.skipif(
+        not library.is_built(), reason="the kernels were not compiled: no C compiler"
+    ),
+)
+IMPLEMENTATIONS = ["reference", "tiled", NATIVE]
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+BATCH, HEADS, RANK = 2, 2, 3
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.transpose(0, -1).contiguous().transpose(0, -1),
+    "sliced": lambda x: torch.cat([x, x], dim=-1)[..., 1 : x.size(-1) + 1],
+    "spread": lambda x: torch.stack([x, x], dim=-1)[..., 0],
+}
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """So that short inputs have several."""
+    monkeypatch.setattr(tiled, "TILE", 16)
+
+
+def inputs(kind, time, taps, channels=6, dtype=torch.float64, rank=RANK):
+    """x, and what the convolution of a kind takes besides."""
+    torch.manual_seed(100 * time + taps)
+    shapes = {
+        "static": [(channels, taps)],
+        "headwise": [(time, BATCH, HEADS, taps), (channels, taps)],
+        "low_rank": [(time, BATCH, rank), (rank, taps, channels), (channels, taps)],
+    }
+    return [torch.randn(s, dtype=dtype) for s in [(time, BATCH, channels), *shapes[kind]]]
+
+
+def convolve(kind, x, *factors, **options):
+    if kind == "low_rank":
+        return low_rank_short_conv(x, *factors, **options)
+    taps = factors[0] if kind == "headwise" else None
+    return short_conv(x, taps, factors[-1], **options)
+
+
+def kernels(kind, x, *factors):
+    """``[time, batch, channels, taps]``, in double precision."""
+    *factors, static = (t.double() for t in factors)
+    if kind == "headwise":
+        return factors[0].repeat_interleave(x.size(2) // HEADS, 2) + static
+    if kind == "low_rank":
+        return torch.einsum("tbr,rkc->tbck", *factors) + static
+    return static.expand(*x.shape[:2], -1, -1)
+
+
+def formula(kind, x, *factors, causal, residual=True):
+    """y[t] = x[t] + sum_w (k[t, w] + s[w]) x[t - w], w from -(taps - 1 - taps // 2) on where it is
+    centred; the last tap is the one of the smallest w."""
+    x, every = x.double(), kernels(kind, x, *factors)
+    time, taps = x.size(0), every.size(-1)
+    smallest = 0 if causal else taps // 2 - taps + 1
+    rows = []
+    for t in range(time):
+        row = x[t] if residual else torch.zeros_like(x[t])
+        for n in range(taps):
+            w = smallest + n
+            if 0 <= t - w < time:
+                row = row + every[t, :, :, taps - 1 - n] * x[t - w]
+        rows.append(row)
+    return torch.stack(rows)
+
+
+def with_gradients(function, kind, tensors, grad, **options):
+    tensors = [t.detach().requires_grad_() for t in tensors]
+    y = function(kind, *tensors, **options)
+    return y.detach(), *torch.autograd.grad(y, tensors, grad.to(y.dtype))
+
+
+def compare(kind, tensors, impl, tolerance, **options):
+    grad = torch.randn_like(tensors[0])
+    actual = with_gradients(convolve, kind, tensors, grad, impl=impl, **options)
+    wide = [t.double() for t in tensors]
+    expected = with_gradients(formula, kind, wide, grad.double(), **options)
+    for a, e, like in zip(actual, expected, (tensors[0], *tensors), strict=True):
+        assert a.dtype == like.dtype and a.shape == like.shape
+        error = (a.double() - e).abs().max() / max(1, e.abs().max())
+        assert error <= tolerance, (impl, options, error)
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("taps", [1, 4, 5])
+def test_is_the_papers_sum(kind, taps, impl):
+    dtype = torch.float32 if impl == "native" else torch.float64
+    shapes = itertools.product((1, 2, taps, 65), ((6, 1), (70, RANK), (6, 17)))
+    for (time, (channels, rank)), (causal, residual) in zip(
+        shapes, itertools.cycle(itertools.product((True, False), repeat=2)), strict=False
+    ):
+        tensors = inputs(kind, time, taps, channels, dtype, rank)
+        compare(kind, tensors, impl, TOLERANCES[dtype], causal=causal, residual=residual)
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_dtype_and_any_strides(kind, impl):
+    for dtype, layout in itertools.product(TOLERANCES, LAYOUTS):
+        if impl == "native" and dtype not in native.DTYPES:
+            continue
+        tensors = [LAYOUTS[layout](t) for t in inputs(kind, 40, 4, 66, dtype)]
+        compare(kind, tensors, impl, TOLERANCES[dtype], causal=True)
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk", [1, 5])
+def test_chunks_from_a_tail_are_the_whole(kind, impl, chunk):
+    dtype = torch.float32 if impl == "native" else torch.float64
+    x, *factors = inputs(kind, 13, 4, dtype=dtype)
+    whole = convolve(kind, x, *factors, causal=True, impl=impl)
+    tail, pieces, by_position = x[:0], [], kind != "static"
+    for start in range(0, x.size(0), chunk):
+        steps = slice(start, start + chunk)
+        some = [factors[0][steps], *factors[1:]] if by_position else factors
+        y, tail = convolve(kind, x[steps], *some, causal=True, tail=tail, impl=impl)
+        assert tail.size(0) == min(3, start + y.size(0))
+        pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces), whole, rtol=0, atol=TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("impl", ["reference", "tiled"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("time, taps, before", [(1, 3, 2), (5, 4, 1), (35, 2, 4), (4, 4, None)])
+def test_gradients(kind, impl, time, taps, before):
+    tensors = [t.requires_grad_() for t in inputs(kind, time, taps)]
+    tail = torch.randn(before or 0, BATCH, 6, dtype=torch.float64, requires_grad=True)
+
+    def function(tail, *tensors):
+        if before is None:
+            return convolve(kind, *tensors, causal=False, impl=impl)
+        return convolve(kind, *tensors, causal=True, tail=tail, impl=impl)
+
+    assert torch.autograd.gradcheck(function, (tail, *tensors), fast_mode=time > 10)
+
+
+@pytest.mark.parametrize("impl", ["tiled", NATIVE])
+def test_kernels_are_not_kept(impl):
+    x, z, up, static = inputs("low_rank", 200, 4, 64, torch.float32)
+    kept = []
+
+    def keep(tensor):
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        low_rank_short_conv(x, z, up.requires_grad_(), static, causal=True, impl=impl)
+    assert 0 < sum(kept) < x.numel() * 4
+
+
+def test_the_default_is_the_fastest_that_can_take_the_inputs():
+    """And what is asked for is had or refused."""
+    x, z, up, static = inputs("low_rank", 20, 4)
+    expected = low_rank_short_conv(x, z, up, static, causal=True, impl="reference")
+    torch.testing.assert_close(low_rank_short_conv(x, z, up, static, causal=True), expected)
+    assert torch.func.vmap(lambda z: low_rank_short_conv(x, z, up, causal=True))(z[None]).shape[0]
+    with pytest.raises(ValueError, match="impl='native'"):
+        low_rank_short_conv(x, z, up, causal=True, impl="native")
+    with use_implementation("banded"), pytest.raises(ValueError, match="unknown impl 'banded'"):
+        low_rank_short_conv(x, z, up, causal=True)
+
+
+@pytest.mark.skipif(not library.is_built(), reason="the kernels were not compiled")
+@pytest.mark.parametrize("dtype", native.DTYPES, ids=str)
+def test_operator_keeps_pytorchs_rules(dtype):
+    x, z, up, _ = inputs("low_rank", 7, 3, dtype=dtype)
+    arguments = [t.requires_grad_() for t in (x, z, up)]
+    torch.library.opcheck(torch.ops.convattn.short_convolve.default, (*arguments, 2, -1))
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        y = low_rank_short_conv(*arguments, causal=True, impl="native")
+        (grad,) = torch.autograd.grad(y.sum(), up, create_graph=True)
+        torch.autograd.grad(grad.sum(), x)
+
+
+INSTRUCTIONS = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_short_convolution import TOLERANCES, compare, inputs, library, torch
+for name in ("portable", "avx2"):
+    if library.use_instructions(name):
+        for dtype in (torch.float32, torch.bfloat16):
+            compare("low_rank", inputs("low_rank", 70, 4, 70, dtype, 17), "native",
+                    TOLERANCES[dtype], causal=False)
+library.use_instructions(None)
+results = []
+for threads in (1, 3):
+    torch.set_num_threads(threads)
+    x, z, up, static = inputs("low_rank", 70, 4, 1100, torch.float32)
+    from test_short_convolution import convolve, with_gradients
+    results.append(with_gradients(convolve, "low_rank", (x, z, up, static), x, causal=True,
+                                  impl="native"))
+assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+"""
+
+
+@pytest.mark.skipif(not library.is_built(), reason="the kernels were not compiled")
+def test_every_instruction_set_and_any_number_of_threads():
+    """The same sums; in a process of its own, whose threads end with it."""
+    script = INSTRUCTIONS.format(tests=os.path.dirname(__file__))
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"x": (0, 2, 6)}, "time >= 1"),
+        ({"z": (4, 2, 3), "x": (5, 2, 6)}, "z must be"),
+        ({"up": (2, 3, 6)}, "up must be"),
+        ({"up": (3, 0, 6)}, "static taps must be"),
+        ({"static": (3, 6)}, "static taps must be"),
+        ({"tail": (2, 1, 6)}, "agree in batch"),
+        ({"tail": (2, 2, 6), "causal": False}, "only a causal"),
+        ({"impl": "cuda"}, "unknown impl 'cuda'"),
+    ],
+)
+def test_says_what_is_wrong(change, message):
+    shapes = {"x": (4, 2, 6), "z": (4, 2, 3), "up": (3, 3, 6), "static": (6, 3), **change}
+    given = {n: torch.zeros(v) if isinstance(v, tuple) else v for n, v in shapes.items()}
+    with pytest.raises(ValueError, match=message):
+        low_rank_short_conv(**{"causal": True, **given})
+
+
+def test_headwise_alone_is_the_dynamic_convolution():
+    x, taps, _ = inputs("headwise", 9, 4)
+    for causal in (True, False):
+        y = short_conv(x, taps, causal=causal, residual=False)
+        assert torch.equal(y, dynamic_conv(x, taps, causal=causal))
+    torch.testing.assert_close(
+        short_conv(x, taps, causal=True) - x, dynamic_conv(x, taps, causal=True)
+    )
+    with pytest.raises(ValueError, match="give taps"):
+        short_conv(x, causal=True)
+    with pytest.raises(ValueError, match="equally many"):
+        short_conv(x, taps, torch.zeros(6, 3, dtype=x.dtype), causal=True)

@@ -1,0 +1,87 @@
+"""The short convolutions' Triton kernels against the formula: on a GPU, else interpreted."""
+
+import importlib
+
+import pytest
+import torch
+from test_short_convolution import inputs
+from triton_cases import DEVICE, needs_gpu, triton_tensors
+
+from fairseq_convattn.ops import low_rank_short_conv, short_conv
+from fairseq_convattn.ops.short_convolution import reference
+
+kernels = importlib.import_module("fairseq_convattn.ops.short_convolution.triton_kernels")
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
+DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=needs_gpu)]
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """So that short inputs have several."""
+    monkeypatch.setattr(kernels, "ROWS", 16)
+    monkeypatch.setattr(kernels, "CHANNELS", 16)
+
+
+def gradients(function, tensors, grad, *arguments):
+    tensors = [t.detach().requires_grad_() for t in tensors]
+    y = function(*tensors, *arguments)
+    return y.detach(), *torch.autograd.grad(y, tensors, grad.to(y.dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "time, taps, channels, rank, before, own",
+    [
+        (1, 1, 3, 1, 0, 0),
+        (2, 4, 20, 16, 0, 3),
+        (33, 4, 20, 3, 2, -1),
+        (40, 5, 16, 17, 0, 2),
+        (20, 3, 40, 2, 2, 2),
+    ],
+)
+def test_is_the_formula(time, taps, channels, rank, before, own, dtype):
+    x, z, up, _ = (t.to(DEVICE, dtype) for t in inputs("low_rank", time, taps, channels, rank=rank))
+    x = torch.cat([torch.randn_like(x[:1]).expand(before, -1, -1), x])
+    left = (own if own >= 0 else taps - 1) - before
+    grad = torch.randn_like(x[:time])
+    actual = gradients(kernels.convolve, (x, z, up), grad, left, own)
+    wide = [t.double() for t in (x, z, up)]
+    expected = gradients(reference.convolve, wide, grad.double(), left, own)
+    for a, e, like in zip(actual, expected, (x, x, z, up), strict=True):
+        assert a.dtype == like.dtype
+        assert (a.double() - e).abs().max() <= TOLERANCES[dtype] * max(1, e.abs().max())
+
+
+def test_any_strides_and_one_gradient_at_a_time():
+    x, z, up, _ = (t.float().to(DEVICE) for t in inputs("low_rank", 20, 4, 20))
+    expected = gradients(kernels.convolve, (x, z, up), x, 3, 3)
+    strange = [t.transpose(0, -1).contiguous().transpose(0, -1) for t in (x, z, up)]
+    for a, e in zip(gradients(kernels.convolve, strange, x, 3, 3), expected, strict=True):
+        assert torch.equal(a, e)
+    for n in range(3):
+        tensors = [x.detach(), z.detach(), up.detach()]
+        tensors[n].requires_grad_()
+        (alone,) = torch.autograd.grad(kernels.convolve(*tensors, 3, 3), tensors[n], x)
+        assert torch.equal(alone, expected[n + 1])
+
+
+@pytest.mark.parametrize("kind", ["static", "headwise", "low_rank"])
+def test_is_what_the_functions_give(kind):
+    x, *factors = (t.float().to(DEVICE) for t in inputs(kind, 20, 4))
+    functions = {
+        "static": lambda impl: short_conv(x, None, *factors, causal=True, impl=impl),
+        "headwise": lambda impl: short_conv(x, *factors, causal=True, impl=impl),
+        "low_rank": lambda impl: low_rank_short_conv(x, *factors, causal=True, impl=impl),
+    }
+    expected, actual = (functions[kind](impl) for impl in ("reference", "triton"))
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_operator_keeps_pytorchs_rules():
+    tensors = [t.float().to(DEVICE).requires_grad_() for t in inputs("low_rank", 5, 3)[:3]]
+    operator = torch.ops.convattn.short_convolve_triton.default
+    torch.library.opcheck(operator, (*tensors, 2, 2))
+    assert triton_tensors.unfit(*tensors) == kernels.unfit(*tensors) == ""
+    with pytest.raises(ValueError, match="impl='triton' takes float32"):
+        low_rank_short_conv(*(t.double() for t in tensors), causal=True, impl="triton")
