@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE_MB = 4096 / 2**20
 NEW_LINE = "\n"
-PLUGIN = ("--user-dir", str(ROOT / "fairseq_convattn"), "--cpu", "--num-workers", "0")
+PLUGIN = ("--user-dir", str(ROOT / "fairseq_convattn"), "--cpu")
 TRAINING = (
     *("--optimizer", "adam", "--lr", "0.001", "--max-tokens", "1000", "--max-epoch", "1000000"),
     *("--save-interval-updates", "200", "--keep-interval-updates", "1", "--no-epoch-checkpoints"),
