@@ -1,6 +1,7 @@
 """Disks that are full or read-only, data that go or change, numbers that are none: each fault ends
 in recovery or in one line, and the earlier checkpoints stay."""
 
+import faulthandler
 import functools
 import math
 import os
@@ -167,6 +168,7 @@ def test_data_that_change(data, whole, tmp_path, damage):
 
     child = os.fork()
     if not child:
+        faulthandler.disable()  # which pytest enables
         try:
             at_update(4, change, pytest.MonkeyPatch())
             train(copied, run, *TRAINING)
