@@ -83,7 +83,7 @@ def _types(weights: Mapping[str, Tensor]) -> dict[str, int]:
 
 def _origin(task: Any, side: str) -> str:
     """The file that a task has read a dictionary from."""
-    options = getattr(task, "cfg", None) or task.args
+    options = getattr(task, "cfg", None) or getattr(task, "args", None)
     folders = utils.split_paths(getattr(options, "data", None) or "")
     language = getattr(options, f"{side}_lang", None)
     for folder in folders[:1]:

@@ -41,9 +41,22 @@ composite = st.fixed_dictionaries(
         "value_conv": st.sampled_from(["none", "plain", "scaled"]),
     }
 )
+attention = st.fixed_dictionaries(
+    {
+        "mixer": st.just("attention"),
+        "short_convolution": st.sampled_from(["none", "static", "headwise", "low_rank"]),
+        "short_convolution_on": st.sampled_from(["q", "kv", "qkvo"]),
+        "short_convolution_taps": st.integers(1, 6),
+        "short_convolution_rank": st.integers(1, 3),
+    }
+)
+FAMILIES = {
+    "convolution": convolution,
+    "composite": composite,
+    "attention": attention,
+}
 cases = st.fixed_dictionaries(
     {
-        "options": st.one_of(convolution, composite, st.just({"mixer": "attention"})),
         "sizes": st.lists(st.integers(1, 9), min_size=1, max_size=9),
         "batch": st.integers(1, 3),
         "padding": st.sampled_from(["none", "left", "right"]),
@@ -52,9 +65,9 @@ cases = st.fixed_dictionaries(
 )
 
 
-def built(case):
+def built(options):
     """In float64, with parameters that are nowhere zero."""
-    options = dict(case["options"])
+    options = dict(options)
     if options.get("tap_norm") not in (None, *RENORMALIZABLE):
         options["renorm_padding"] = False
     module = build_mixer(MixerConfig(embed_dim=8, num_heads=4, causal=True, **options))
@@ -64,9 +77,9 @@ def built(case):
 
 
 @torch.no_grad()
-def check(case):
+def check(options, case):
     torch.manual_seed(case["seed"])
-    module, time = built(case), sum(case["sizes"])
+    module, time = built(options), sum(case["sizes"])
     x, mask = torch.randn(time, case["batch"], 8, dtype=torch.float64), None
     if case["padding"] != "none":
         mask = torch.zeros(case["batch"], time, dtype=torch.bool)
@@ -93,8 +106,9 @@ def check(case):
         torch.testing.assert_close(found[real], whole[real], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("examples", [100, pytest.param(2000, marks=pytest.mark.slow)])
-def test_whole_chunks_and_tokens_agree(examples):
+@pytest.mark.parametrize("examples", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whole_chunks_and_tokens_agree(family, examples):
     options = {"max_examples": examples, "deadline": None, "database": None, "derandomize": True}
     options["suppress_health_check"] = list(HealthCheck)
-    settings(**options)(given(cases)(check))()
+    settings(**options)(given(FAMILIES[family], cases)(check))()

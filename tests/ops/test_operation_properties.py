@@ -44,12 +44,19 @@ convolutions = st.fixed_dictionaries(
 
 def explore(strategy, check, examples):
     """Try so many examples, always the same; or any, for ``FUZZ_SECONDS``."""
-    begun = time.monotonic()
+    begun, tried = time.monotonic(), 0
+
+    def counted(drawn):
+        nonlocal tried
+        tried += 1
+        check(drawn)
+
     while True:
         options = {"max_examples": examples, "deadline": None, "database": None}
         options["suppress_health_check"] = list(HealthCheck)
-        settings(**options, derandomize=not FUZZ_SECONDS)(given(strategy)(check))()
+        settings(**options, derandomize=not FUZZ_SECONDS)(given(strategy)(counted))()
         if time.monotonic() - begun >= FUZZ_SECONDS:
+            print(f"{tried} inputs")
             return
 
 

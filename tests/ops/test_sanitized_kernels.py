@@ -1,5 +1,5 @@
-"""The compiled kernels under AddressSanitizer: an access outside of memory that is theirs ends
-the program.
+"""The compiled kernels under AddressSanitizer and UBSan: an access outside of memory that is
+theirs ends the program, and so does undefined behaviour.
 
 CONVATTN_FUZZ_SECONDS=3600 python -m pytest -m slow -k random tests/ops/test_sanitized_kernels.py
 
@@ -60,7 +60,7 @@ def library(name: str) -> str:
 def sanitized(tmp_path_factory):
     """Runs a script, with kernels for some instructions, on a copy that is compiled so."""
     # the sanitizer's handling of exceptions looks for libstdc++ before PyTorch has loaded it
-    preloaded = " ".join(map(library, ("libasan.so", "libstdc++.so")))
+    preloaded = " ".join(map(library, ("libasan.so", "libubsan.so", "libstdc++.so")))
     copy = tmp_path_factory.mktemp("sanitized")
     kernels = shutil.ignore_patterns("__pycache__", "_kernels*")
     shutil.copytree(ROOT / "fairseq_convattn", copy / "fairseq_convattn", ignore=kernels)
@@ -79,7 +79,8 @@ def sanitized(tmp_path_factory):
             check=False,
         )
 
-    flags = "-fsanitize=address -fno-omit-frame-pointer -g"
+    sanitizers = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+    flags = f"{sanitizers} -fno-omit-frame-pointer -g"
     built = python("setup.py", "-q", "build_ext", "--inplace", CFLAGS=flags)
     assert list((copy / "fairseq_convattn" / "ops" / "native").glob("_kernels*")), built.stderr
     preload = {"LD_PRELOAD": preloaded, "ASAN_OPTIONS": "detect_leaks=0"}
@@ -120,3 +121,4 @@ def test_random_shapes_and_options(sanitized):
     run = sanitized(None, TEST.format(arguments=given), **each)
     assert run.returncode == 0, (run.stdout + run.stderr)[-5000:]
     assert "3 passed" in run.stdout
+    print(run.stdout)
