@@ -33,8 +33,8 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
         Raises:
             ValueError: an option cannot work; the message names it.
         """
-        remember_dictionaries(cfg, task)
         options = options_to_build(cfg, cls.schema)
+        remember_dictionaries(cfg, task)
         checks.cutoffs_within("adaptive_softmax_cutoff", options, len(task.target_dictionary))
         return super().build_model(nested_config(options), task)
 
