@@ -17,7 +17,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
-from fairseq_convattn.analysis.checkpoint import read_contents
+from fairseq_convattn.analysis.checkpoint import analysis
 from fairseq_convattn.architectures import ConvAttnModel
 from fairseq_convattn.checkpoints.averaging import average_checkpoints
 from fairseq_convattn.checkpoints.checks import FREE_TEXT, check_configuration
@@ -195,7 +195,7 @@ DOORS = {
     ),
     "average": lambda data, path: average_checkpoints([path], path.with_name("average.pt")),
     "convert": lambda data, path: convert_checkpoint(path, path.with_name("new.pt")),
-    "analysis": lambda data, path: read_contents(path),
+    "analysis": lambda data, path: analysis(path, block=128),
     "recipes": lambda data, path: evaluated(path, "translation"),
     "glue": lambda data, path: read_pretrained(path),
 }
