@@ -28,6 +28,7 @@ USELESS = (
     "'pin_memory' argument is set as true but no accelerator is found",
 )
 _NO_CHECKPOINT = "Model file not found: "
+_WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq's, around any exception
 
 
 def install(arguments: Sequence[str]) -> None:
@@ -40,7 +41,7 @@ def install(arguments: Sequence[str]) -> None:
         SystemExit: ``--arch`` is mistyped.
     """
     logging.getLogger("fairseq_cli.eval_lm").addFilter(refuse_an_empty_score)
-    if Path(arguments[0]).name not in PROGRAMS:
+    if not arguments or Path(arguments[0]).name not in PROGRAMS:
         return
     sys.excepthook = report
     logging.getLogger("hydra").setLevel(logging.INFO)
@@ -52,15 +53,17 @@ def install(arguments: Sequence[str]) -> None:
 
 
 def check_architecture(options: Sequence[str]) -> None:
-    """End with the architecture that was probably meant, in place of argparse's list of all."""
+    """End with the architecture that was probably meant, in place of argparse's list of all; where
+    another plugin has imported this one, its own are still to come."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--arch", "-a")
-    name = parser.parse_known_args(options)[0].arch
-    if name is None or name in ARCH_MODEL_REGISTRY:
+    parser.add_argument("--user-dir", default="")
+    given = parser.parse_known_args(options)[0]
+    if given.arch in {None, *ARCH_MODEL_REGISTRY} or Path(given.user_dir).name != PACKAGE.name:
         return
-    close = difflib.get_close_matches(name, ARCH_MODEL_REGISTRY, n=1)
+    close = difflib.get_close_matches(given.arch, ARCH_MODEL_REGISTRY, n=1)
     way_out = f"did you mean {close[0]}?" if close else "'convattn architectures' lists those here"
-    raise SystemExit(f"error: --arch: there is no {name}; {way_out}")
+    raise SystemExit(f"error: --arch: there is no {given.arch}; {way_out}")
 
 
 def refuse_an_empty_score(record: logging.LogRecord) -> bool:
@@ -89,11 +92,12 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception and those during whose handling it was raised, the first one first."""
+    """The exception, and what it was raised from, the first one first."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
-        error = error.__cause__ or error.__context__
+        wrapped = error.__context__ if str(error).startswith(_WRAPPER) else None
+        error = error.__cause__ or wrapped
     return reversed(chain)
 
 
@@ -102,8 +106,9 @@ def _one_line(error: BaseException) -> str | None:
     text = str(error)
     if isinstance(error, ValueError) and _is_ours(error):
         return " ".join(text.split())
-    if isinstance(error, FileNotFoundError) and error.filename:
-        return _missing(Path(os.fsdecode(error.filename)))
+    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str | bytes):
+        path = Path(os.fsdecode(error.filename))
+        return _missing(path) if _was_named(path) else None
     if isinstance(error, OSError) and text.startswith(_NO_CHECKPOINT):
         return _missing_checkpoint(Path(text.removeprefix(_NO_CHECKPOINT)))
     return None
@@ -116,6 +121,12 @@ def _is_ours(error: BaseException) -> bool:
     if trace is None:
         return False
     return Path(trace.tb_frame.f_code.co_filename).resolve().is_relative_to(PACKAGE)
+
+
+def _was_named(path: Path) -> bool:
+    """Whether it is, or lies in, something that the command line names."""
+    parts = [part for word in sys.argv[1:] for part in word.split(os.pathsep) if part]
+    return any(path.resolve().is_relative_to(Path(part).resolve()) for part in parts)
 
 
 def _missing(path: Path) -> str:

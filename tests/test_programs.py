@@ -1,6 +1,7 @@
 """What is missing or mistyped ends fairseq's commands with one line."""
 
 import logging
+import subprocess
 import sys
 
 import pytest
@@ -96,7 +97,25 @@ def test_an_architecture_of_fairseqs_is_none_of_our_business():
     programs.check_architecture(["DATA", "--arch=transformer"])
     programs.check_architecture(["DATA", "--path", "model.pt"])
     with pytest.raises(SystemExit, match="did you mean dynamic_conv_lm_tiny"):
-        programs.check_architecture(["-a", "dynamic_conv_lm_tin"])
+        programs.check_architecture(["-a", "dynamic_conv_lm_tin", "--user-dir", str(PLUGIN)])
+
+
+def test_a_plugin_that_imports_this_one_registers_its_own_afterwards():
+    programs.check_architecture(["--arch", "dynamic_conv_tin", "--user-dir", "elsewhere/theirs"])
+
+
+def test_a_missing_file_that_nobody_named_keeps_its_traceback(capsys):
+    with pytest.raises(RuntimeError) as caught:
+        try:
+            open("/nowhere/cache")
+        except FileNotFoundError:
+            raise RuntimeError("out of memory") from None
+    programs.report(caught.type, caught.value, caught.tb)
+    assert "out of memory" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError) as caught:
+        subprocess.run(["no-such-compiler"])
+    programs.report(caught.type, caught.value, caught.tb)
+    assert capsys.readouterr().err.startswith("Traceback")
 
 
 def test_other_programs_are_left_alone(monkeypatch):

@@ -31,9 +31,9 @@ class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageMode
         Raises:
             ValueError: an option cannot work; the message names it.
         """
+        remember_dictionaries(args, task)
         set_missing(args, "max_target_positions", lambda: _positions(args, task))
         options = options_to_build(args, cls.schema)
-        remember_dictionaries(args, task)
         types = len(task.source_dictionary), len(task.target_dictionary)
         checks.cutoffs_within("adaptive_softmax_cutoff", options, types[1])
         checks.output_dictionary(options, *types)

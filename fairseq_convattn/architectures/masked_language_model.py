@@ -34,9 +34,9 @@ class ConvAttnMaskedLanguageModel(ConfiguredModel, PretrainedMaskedLanguageModel
         Raises:
             ValueError: an option cannot work; the message names it.
         """
+        remember_dictionaries(args, task, needed=("source",))
         set_missing(args, "max_positions", lambda: task.max_positions())
         options = options_to_build(args, cls.schema)
-        remember_dictionaries(args, task, needed=("source",))
         options.checkpoint_activations |= options.offload_activations
         return cls(options, MaskedLanguageModelEncoder(options, task.source_dictionary))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from omegaconf import DictConfig, open_dict
 
 from ..durable import put_in_place
-from .checks import CheckpointError, check_archive
+from .checks import CheckpointError, check_archive, is_zip
 from .files import read_outline
 
 logger = logging.getLogger(__name__)
@@ -93,6 +93,8 @@ def is_whole(path: Path) -> bool:
     """Whether nothing of a file is missing or damaged, as far as its format can tell."""
     try:
         check_archive(path)
+        if not is_zip(path):  # of an older format, or zeros that a loss of power left
+            read_outline(path)
     except (CheckpointError, FileNotFoundError):  # the latter: another worker was faster
         return False
     return True

@@ -127,7 +127,12 @@ def _after_padding(mixer: TokenMixer) -> tuple[dict[str, Tensor], set[str]]:
     """What a mixer remembers when it has seen enough padding for the sizes of convolutions'
     tails not to change any more; the names of these tails."""
     config, decoding = mixer.config, {}
-    enough = 1 + max(config.kernel_size, config.projection_kernel_size, config.attention_span)
+    enough = 1 + max(
+        config.kernel_size,
+        config.projection_kernel_size,
+        config.attention_span,
+        config.short_convolution_taps,
+    )
 
     def see_padding(time: int) -> dict:
         x, mask = torch.zeros(time, 1, mixer.embed_dim), torch.ones(1, time, dtype=torch.bool)

@@ -180,8 +180,25 @@ def test_the_default_is_the_fastest_that_can_take_the_inputs():
     assert torch.func.vmap(lambda z: low_rank_short_conv(x, z, up, causal=True))(z[None]).shape[0]
     with pytest.raises(ValueError, match="impl='native'"):
         low_rank_short_conv(x, z, up, causal=True, impl="native")
-    with use_implementation("banded"), pytest.raises(ValueError, match="unknown impl 'banded'"):
-        low_rank_short_conv(x, z, up, causal=True)
+    with use_implementation("banded"):  # the other convolutions' name, for models that have both
+        y = low_rank_short_conv(x, z, up, static, causal=True)
+        torch.testing.assert_close(y, expected)
+        taps = torch.einsum("tbr,rkc->tbck", z, up)
+        y = short_conv(x, taps, static, causal=True)
+        torch.testing.assert_close(y, expected)
+    with pytest.raises(ValueError, match="unknown impl 'loop'"):
+        low_rank_short_conv(x, z, up, causal=True, impl="loop")
+
+
+def test_operator_refuses_what_is_not_in_memory():
+    x, z, up, _ = inputs("low_rank", 20, 4)
+    operator = torch.ops.convattn.short_convolve
+    for own in (4, 1000, -2):
+        with pytest.raises(ValueError):
+            operator(x.float(), z.float(), up.float(), 3, own)
+    with pytest.raises(ValueError):
+        arguments = x.float(), z.float(), up.float(), 3, -1, [True] * 3
+        torch.ops.convattn.short_convolve_backward(x.float()[:2], *arguments)
 
 
 @pytest.mark.skipif(not library.is_built(), reason="the kernels were not compiled")

@@ -81,6 +81,7 @@ def test_resumed_equals_uninterrupted(data, tmp_path, mixer, where, workers):
 
 
 DAMAGE = {
+    "zeros": lambda content: bytes(len(content)),
     "cut": lambda content: content[:-100],
     "empty": lambda content: b"",
     "one byte": lambda content: b"P",

@@ -63,7 +63,8 @@ def short_conv(
         return low_rank_short_conv(
             x, z, up, static, causal=causal, residual=residual, tail=tail, impl=impl
         )
-    options = {"causal": causal, "tail": tail, "impl": "reference" if impl == "tiled" else impl}
+    impl = impl or _forced()
+    options = {"causal": causal, "tail": tail, "impl": "banded" if impl == "tiled" else impl}
     found = dynamic_conv(x, taps, **options)
     y, next_tail = found if tail is not None else (found, None)
     if static is not None:
@@ -103,7 +104,7 @@ def low_rank_short_conv(
         z = torch.cat([z, z.new_ones(*z.shape[:2], 1)], dim=2)
         up = torch.cat([up, static.t().unsqueeze(0)])
     _check_inputs(x, z, up, causal, tail)
-    implementation = _implementation(impl or forced_implementation(), x, z, up)
+    implementation = _implementation(impl or _forced(), x, z, up)
     taps, inputs = up.size(1), x
     if tail is not None:
         inputs = torch.cat([tail, x])[-(x.size(0) + taps - 1) :]
@@ -113,6 +114,13 @@ def low_rank_short_conv(
     if tail is None:
         return y
     return y, inputs[inputs.size(0) - min(inputs.size(0), taps - 1) :].clone()
+
+
+def _forced() -> str | None:
+    """What ``CONVATTN_IMPL`` or :func:`use_implementation` asks for, whose names are those of the
+    other convolutions' implementations."""
+    name = forced_implementation()
+    return "tiled" if name == "banded" else name
 
 
 def _check_inputs(x: Tensor, z: Tensor, up: Tensor, causal: bool, tail: Tensor | None) -> None:

@@ -32,11 +32,13 @@ def register(
     """
 
     def compute(x, z, up, left, own) -> Tensor:
-        _check(x, z, up, left, dtypes)
+        _check(x, z, up, left, own, dtypes)
         return forward(x, z, up, left, own)
 
     def compute_backward(grad, x, z, up, left, own, wanted) -> list[Tensor]:
-        _check(x, z, up, left, dtypes)
+        _check(x, z, up, left, own, dtypes)
+        if grad.shape != (z.size(0), *x.shape[1:]):
+            raise ValueError(f"grad {list(grad.shape)}, x {list(x.shape)}, z {list(z.shape)}")
         found = backward(grad.to(x.dtype), x, z, up, left, own, wanted)
         return [grad.new_empty(0) if g is None else g for g in found]
 
@@ -54,10 +56,13 @@ def register(
     return operator
 
 
-def _check(x: Tensor, z: Tensor, up: Tensor, left: int, dtypes: tuple[torch.dtype, ...]) -> None:
+def _check(
+    x: Tensor, z: Tensor, up: Tensor, left: int, own: int, dtypes: tuple[torch.dtype, ...]
+) -> None:
     """What the kernels rely on; the functions of ``api`` have checked it with better words."""
     fits = x.dim() == z.dim() == up.dim() == 3 and x.shape[1:] == (z.size(1), up.size(2))
     fits = fits and z.size(2) == up.size(0) and 0 <= left < up.size(1)
+    fits = fits and -1 <= own < up.size(1)
     if not fits or not {x.dtype, z.dtype, up.dtype} <= set(dtypes):
         given = {"x": x, "z": z, "up": up}
         raise ValueError(", ".join(f"{n} {list(t.shape)} {t.dtype}" for n, t in given.items()))

@@ -60,8 +60,8 @@ def _backward(
     grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int, own: int, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
     tiles = triton.cdiv(max(x.size(0), z.size(0)), ROWS)
-    x_grad = torch.empty_like(x) if wanted[0] else None
-    z_grad = torch.empty_like(z) if wanted[1] else None
+    x_grad = x.new_empty(x.shape) if wanted[0] else None
+    z_grad = z.new_zeros(z.shape) if wanted[1] else None
     up_grad = None
     if wanted[2]:
         up_grad = up.new_empty(tiles, x.size(1), *up.shape, dtype=torch.float32)
