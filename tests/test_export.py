@@ -182,6 +182,7 @@ torch.save(whole, sys.argv[2])
 def test_command_exports_a_language_model(monolingual, tmp_path):
     """It runs in a process without fairseq and this package."""
     given = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
+    given += ("--decoder-kernel-sizes", "3,31")
     train(monolingual, tmp_path, *given, "--tokens-per-sample", "30", "--max-update", "1")
     checkpoint = tmp_path / "checkpoint_last.pt"
     run = [*COMMAND, str(checkpoint), "--output", str(tmp_path / "exported")]

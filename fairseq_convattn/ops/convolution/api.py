@@ -173,7 +173,9 @@ def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., 
         return native.convolve
     if x.device.type == "cpu" and not is_built():
         warn_that_not_built()
-    return banded.convolve if taps.size(-1) >= BANDED_KERNEL_SIZE else reference.convolve
+    # tiles depend on the length, which torch.export leaves open
+    tiles = taps.size(-1) >= BANDED_KERNEL_SIZE and not torch.compiler.is_exporting()
+    return banded.convolve if tiles else reference.convolve
 
 
 def _check_name(name: str | None, source: str = "") -> None:
