@@ -23,7 +23,7 @@ else:
     # it would ask for tensorboardX at every start
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     _root = logging.getLogger()
-    _is_configured = _root.hasHandlers()
+    _is_configured, _level = _root.hasHandlers(), _root.level
 
     from . import architectures as architectures
     from . import programs
@@ -37,4 +37,4 @@ else:
     programs.install(sys.argv)
     if not _is_configured:  # one of fairseq's tasks has everybody's debugging messages printed
         _root.handlers.clear()
-        _root.setLevel(logging.WARNING)
+        _root.setLevel(_level)

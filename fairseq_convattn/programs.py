@@ -45,10 +45,11 @@ def install(arguments: Sequence[str]) -> None:
         return
     sys.excepthook = report
     logging.getLogger("hydra").setLevel(logging.INFO)
-    for module in DEPRECATED:
-        warnings.filterwarnings("ignore", module=module)
-    for message in USELESS:
-        warnings.filterwarnings("ignore", message)
+    if not sys.warnoptions:  # -W and PYTHONWARNINGS are the user's word
+        for module in DEPRECATED:
+            warnings.filterwarnings("ignore", module=module)
+        for message in USELESS:
+            warnings.filterwarnings("ignore", message)
     check_architecture(arguments[1:])
 
 

@@ -133,8 +133,8 @@ def _load(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) 
 
 
 def check_file(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> Any:
-    """See that a file is whole, loads without running code, and takes no more memory than it
-    has bytes, before anything is read into memory.
+    """See that a file is whole, loads without running code, and takes about as much memory as
+    it has bytes, before anything is read into memory.
 
     Returns:
         what it holds, its tensors mapped and not read.

@@ -27,7 +27,8 @@ from fairseq_convattn.checkpoints import averaging
 from fairseq_convattn.checkpoints.files import read_checkpoint
 from fairseq_convattn.checkpoints.recovery import is_whole, newest_whole
 
-pytestmark = pytest.mark.reliability
+# a fork's other threads are gone, and what they held stays held: seen to hang in a long session
+pytestmark = [pytest.mark.slow, pytest.mark.reliability]
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 PHASES = {
