@@ -71,7 +71,9 @@ def test_prepare_runs_the_script_beside_its_own_python(tmp_path):
     environment = {"PATH": "/usr/bin:/bin"}
     command = (sys.executable, SCRIPTS / "cli.py", "prepare", "wikitext103")
     result = run(*command, "--source", tmp_path, cwd=tmp_path, env=environment)
-    message = f"error: no wiki.train.tokens, no wiki.train.tokens.gz, no train.txt, no train.txt.gz, no wikitext-103-v1.zip in {tmp_path}\n"
+    files = ("wiki.train.tokens", "wiki.train.tokens.gz", "train.txt", "train.txt.gz")
+    missing = ", ".join(f"no {name}" for name in (*files, "wikitext-103-v1.zip"))
+    message = f"error: {missing} in {tmp_path}\n"
     assert (result.returncode, result.stderr) == (1, message)
 
 

@@ -155,6 +155,7 @@ def test_data_that_vanish(data, whole, tmp_path, monkeypatch):
         train(copied, tmp_path / "run", *TRAINING, "--max-update", "8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "overwritten"])
 def test_data_that_change(data, whole, tmp_path, damage):
     """A file that is cut ends the training by SIGBUS, numbers of no type by an IndexError."""
