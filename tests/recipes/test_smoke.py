@@ -86,7 +86,7 @@ def test_from_the_release_to_the_score(capsys, tmp_path, recipe, mixer):
     for score in results["scores"]:
         assert f"{score['score']:.2f}" in table and score["signature"] in table
         assert score["name"] in text and score["signature"] in text
-    assert text.count("<figure>") == 2 and results["stages"]["train"]["commands"][0] in text
+    assert text.count("<figure>") == 1 and results["stages"]["train"]["commands"][0] in text
     generated = (output / "generated.test.txt").is_file()
     assert ("Sample outputs" in text) == generated == (text.count("of the test set") == 5)
     assert "not finished" not in table and "GiB, RAM" in table
