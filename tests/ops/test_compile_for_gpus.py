@@ -39,6 +39,8 @@ def compiled(operation, capability, dtype, *shapes):
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize("operation, shapes", [("convolution", "2"), ("attention", "1")])
 def test_kernels_compile(operation, shapes):
     found = compiled(operation, "90", "bfloat16", shapes)
