@@ -19,6 +19,7 @@ import torch
 if importlib.util.find_spec("fairseq"):  # tests/ops run without it
     import yaml
     from fairseq import checkpoint_utils, options
+    from fairseq.dataclass import utils
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.logging import metrics
     from fairseq_cli import eval_lm as eval_lm_command
@@ -28,7 +29,10 @@ if importlib.util.find_spec("fairseq"):  # tests/ops run without it
     from fairseq_cli import train as train_command
     from fairseq_cli import validate as validate_command
     from glue_miniature import miniature_sentences, write_miniature, write_pretrained
+    from quick_composition import compose
     from release_scripts import Mirror, Scripts
+
+    utils.compose = compose
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN = ROOT / "fairseq_convattn"

@@ -131,6 +131,8 @@ def run_page(folder, name, first="") -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_the_page_runs(folder):
     run = run_page(folder, "page.py")
     assert run.returncode == 0, run.stderr

@@ -40,6 +40,8 @@ def compiled(operation, capability, dtype, *shapes):
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "operation, shapes", [("convolution", "2"), ("attention", "1"), ("short_convolution", "1")]
 )
