@@ -8,6 +8,7 @@ import functools
 import multiprocessing
 import os
 import pkgutil
+import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -17,6 +18,8 @@ from typing import Any
 import conftest
 import pytest
 import torch._dynamo  # noqa: F401, the first optimizer imports it, which takes a second
+
+import fairseq_convattn  # noqa: F401
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload([__name__])
@@ -38,6 +41,7 @@ def fork(work: Callable[..., Any], *arguments: Any) -> BaseProcess:
 def _quietly(work: Callable[..., Any], *arguments: Any) -> None:
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's & has ignored
     work(*arguments)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SHRUNK, generate, train
+from conftest import SHRUNK, generate, train, training
+from fairseq_cli import train as train_command
 from forks import fork_to
 from preparation import Preparation
 
@@ -70,8 +71,9 @@ def trained(data, tmp_path_factory):
 @faults
 def test_training_goes_on(data, tmp_path, phase, faults):
     chance, run = random.Random(f"{phase} {faults}"), tmp_path / "run"
+    configuration = training(data, run, *TRAINING, "--max-update", "9999")
+    endless = functools.partial(train_command.main, configuration)
     for number in range(faults):
-        endless = functools.partial(train, data, run, *TRAINING, "--max-update", "9999")
         end_at_random(endless, PHASES[phase], SIGNALS[number % 3], chance)
         copied = ("checkpoint_last.pt", "checkpoint_best.pt")
         saved = [path for path in run.glob("checkpoint*.pt") if path.name not in copied]
