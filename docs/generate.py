@@ -102,8 +102,8 @@ def options_page() -> str:
     sections = [
         "# Options\n\n"
         "The architectures and options that the plugin adds to `fairseq-train`, by task. "
-        "`fairseq-train --help` stops before the options of a model;\n"
-        "`convattn architectures --task TASK` prints these.\n"
+        "`fairseq-train --help` stops before the\n"
+        "options of a model; `convattn architectures --task TASK` prints them.\n\n"
         "Invalid options fail at once, with a one-line message: a list of the wrong length, an "
         "unknown mixer,\nheads that do not divide the width, an even kernel in an encoder.\n\n"
         "This page is made by `python docs/generate.py`."

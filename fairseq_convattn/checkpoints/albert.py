@@ -77,9 +77,9 @@ _DESCRIPTION = """\
 Turn ALBERT, as Hugging Face's transformers stores it, into a model of this plugin.
 
 NEW gets checkpoint.pt, dict.txt and sentencepiece.bpe.model. On GLUE it is fine-tuned by
-  bash scripts/prepare_glue.sh --sentencepiece NEW/sentencepiece.bpe.model \\
+  convattn prepare glue --sentencepiece NEW/sentencepiece.bpe.model \\
     --dictionary NEW/dict.txt --output NEW_glue
-  bash scripts/finetune_glue.sh TASK NEW/checkpoint.pt --data NEW_glue/bin
+  convattn glue finetune TASK NEW/checkpoint.pt --data NEW_glue/bin
 """
 
 
@@ -115,9 +115,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(f"error: {error}")
     new = arguments.new
     print(
-        f"wrote {new}\nto fine-tune it: bash scripts/prepare_glue.sh --sentencepiece "
+        f"wrote {new}\nto fine-tune it: convattn prepare glue --sentencepiece "
         f"{new}/sentencepiece.bpe.model --dictionary {new}/dict.txt --output {new}_glue; "
-        f"bash scripts/finetune_glue.sh RTE {new}/checkpoint.pt --data {new}_glue/bin"
+        f"convattn glue finetune RTE {new}/checkpoint.pt --data {new}_glue/bin"
     )
 
 

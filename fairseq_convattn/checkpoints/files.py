@@ -30,7 +30,7 @@ from .checks import (
 
 logger = logging.getLogger(__name__)
 
-CONVERT = "a checkpoint of 2019 has to be converted: python scripts/convert_checkpoint.py OLD NEW"
+CONVERT = "a checkpoint of 2019 has to be converted: convattn convert OLD NEW"
 
 
 def read_checkpoint(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> dict:

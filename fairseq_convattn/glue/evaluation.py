@@ -88,8 +88,8 @@ def example_lengths(task: GlueTask, data: Path, subset: str, separators: int) ->
         sentences = load_indexed_dataset(str(prefix), None)
         if sentences is None:
             raise GlueError(
-                f"there is no {prefix}.idx; --data is the folder bin that scripts/prepare_glue.sh "
-                "has written"
+                f"there is no {prefix}.idx; --data is the folder bin that "
+                "`convattn prepare glue` has written"
             )
         # every sentence has a </s> after it; <s> is before the first
         parts.append(sentences.sizes + (separators - 1 if number else 1))

@@ -235,7 +235,7 @@ def test_the_command_writes_a_new_folder(published, tmp_path, capsys):
     new = tmp_path / "new"
     arguments = [str(published[0]), str(new), "--mixer", "attention"]
     main(arguments)
-    written = f"wrote {new}\nto fine-tune it: bash scripts/prepare_glue.sh "
+    written = f"wrote {new}\nto fine-tune it: convattn prepare glue "
     assert capsys.readouterr().out.startswith(written)
     names = {"checkpoint.pt", "dict.txt", "sentencepiece.bpe.model"}
     assert {path.name for path in new.iterdir()} == names
