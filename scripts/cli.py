@@ -72,7 +72,7 @@ COMMANDS = {
         "finetune MRPC checkpoints/checkpoint_best.pt --seeds 1,2,3",
     ),
     "pack": Command(
-        "fairseq_convattn.pack",
+        "fairseq_convattn.report.pack",
         "a recipe's model as a folder to hand on, with a model card",
         "runs/multi30k-dynamic-seed1 --output multi30k-dynamic",
     ),

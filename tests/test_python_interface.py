@@ -17,13 +17,12 @@ from conftest import ROOT, SHRUNK, SHRUNK_LM, eval_lm, generate, preprocess, tra
 from fairseq import options
 from fairseq_cli import preprocess as preprocess_command
 
-from fairseq_convattn import pack
 from fairseq_convattn.architectures import (
     ConvAttnLanguageModel,
     ConvAttnMaskedLanguageModel,
     ConvAttnModel,
 )
-from fairseq_convattn.report import ReportError
+from fairseq_convattn.report import ReportError, pack
 
 WORDS = "cedar elm fir hazel larch oak pine rowan willow ash".split()
 TINY = ("--max-update", "10", "--no-epoch-checkpoints")

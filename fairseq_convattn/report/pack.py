@@ -1,4 +1,4 @@
-"""``python -m fairseq_convattn.pack``: a recipe's model as a folder to hand on.
+"""``python -m fairseq_convattn.report.pack``: a recipe's model as a folder to hand on.
 
 The folder has ``model.pt`` in half precision and without the optimizer's state, the dictionaries,
 what splits text into subwords, and ``README.md``, a model card. From Python it opens with
@@ -16,14 +16,14 @@ import torch
 from fairseq.data.data_utils import infer_language_pair
 from torch import Tensor
 
-from .architectures.hub import CODES, DICTIONARIES, PIECES
-from .checkpoints.checks import CheckpointError, check_finite
-from .checkpoints.files import read_checkpoint, write_checkpoint
-from .outputs import appearing
-from .report import ReportError
-from .report.collected import collected, results_table
-from .report.runs import Run
-from .run_records import write_json
+from ..architectures.hub import CODES, DICTIONARIES, PIECES
+from ..checkpoints.checks import CheckpointError, check_finite
+from ..checkpoints.files import read_checkpoint, write_checkpoint
+from ..durable import appearing
+from ..run_records import write_json
+from . import ReportError
+from .collected import collected, results_table
+from .runs import Run
 
 _OF_PREPARATION = {"bpe/codes": CODES, "bpe/bpe.model": PIECES}
 
@@ -142,7 +142,7 @@ def _card(
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m fairseq_convattn.pack",
+        prog="python -m fairseq_convattn.report.pack",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
