@@ -33,6 +33,8 @@ def wikitext_numbers(texts: dict[str, str], archive: Path) -> dict[str, object]:
     return {"sum": sha256(archive), **numbers}
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_wikitext103_resumes_and_is_what_fairseq_reads(scripts, wikitext, mirror, tmp_path):
     archive, output = tmp_path / "source" / WIKITEXT, tmp_path / "new" / "wikitext"
     scripts.for_release("wikitext103", **wikitext_numbers(wikitext, archive))
