@@ -30,7 +30,7 @@ from measuring import (
     machine,
     milliseconds_in_turn,
     names_among,
-    process_memory,
+    peak_memory,
     save,
 )
 
@@ -191,16 +191,7 @@ def measure_memory(which: str, name: str, problem: Problem, results) -> None:
     (tiny,) = steps([name], which, problem._replace(tokens=4, batch=1))
     tiny()  # what libraries load and keep
     (step,) = steps([name], which, problem)
-    if problem.device == "cuda":
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        step()
-        results.put((torch.cuda.max_memory_allocated() - before) / 2**20)
-        return
-    before = process_memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
-    step()
-    results.put(process_memory("VmHWM") - before)
+    results.put(peak_memory(problem.device, step))
 
 
 def measure(

@@ -26,7 +26,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from convolution_plot import plot
@@ -42,8 +41,8 @@ from measuring import (
     machine,
     milliseconds_in_turn,
     names_among,
+    peak_memory,
     positive,
-    process_memory,
     save,
 )
 
@@ -205,19 +204,11 @@ def measure_memory(which: str, name: str, problem: Problem, results) -> None:
     once = step(name, which, problem)
     if problem.device == "cuda":
         once()  # what is compiled
-        before = torch.cuda.memory_allocated() / 2**20
-        torch.cuda.reset_peak_memory_stats()
-        once()
-        peak = torch.cuda.max_memory_allocated() / 2**20
-    else:
-        before = process_memory("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")
-        once()
-        peak = process_memory("VmHWM")
+    taken = peak_memory(problem.device, once)
     outputs = compute(*tensors).nbytes
     if which == "training":
         outputs += sum(tensor.nbytes for tensor in tensors)
-    results.put(max(0.0, peak - before - outputs / 2**20))
+    results.put(max(0.0, taken - outputs / 2**20))
 
 
 def floor(name: str, milliseconds: float, which: str, problem: Problem) -> float:

@@ -120,6 +120,21 @@ def process_memory(field: str) -> float:
     return int(re.search(rf"{field}:\s+(\d+) kB", status)[1]) / 1024
 
 
+def peak_memory(device: str, once: Callable[[], object]) -> float:
+    """MiB that a call takes at its peak, beyond what is taken already."""
+    import torch
+
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        once()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    before = process_memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    once()
+    return process_memory("VmHWM") - before
+
+
 def in_own_process(measure_one: Callable, *arguments) -> tuple[float, float] | None:
     """What it puts into the queue, its last argument."""
     context = multiprocessing.get_context("forkserver")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import os
@@ -10,8 +11,9 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -72,6 +74,13 @@ def scripts(tmp_path) -> Scripts:
     """Copies of the preparation scripts."""
     (tmp_path / "scripts_under_test").mkdir()
     return Scripts(tmp_path / "scripts_under_test")
+
+
+@pytest.fixture
+def benchmark_of(monkeypatch) -> Callable[[str], ModuleType]:
+    """The modules of benchmarks/ by name."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module
 
 
 @pytest.fixture

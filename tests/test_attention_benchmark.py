@@ -1,5 +1,4 @@
 import csv
-import importlib.util
 import subprocess
 import sys
 
@@ -13,12 +12,8 @@ SCRIPT = ROOT / "benchmarks" / "composite_attention.py"
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(SCRIPT.parent)
-    spec = importlib.util.spec_from_file_location("composite_attention_benchmark", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def benchmark(benchmark_of):
+    return benchmark_of("composite_attention")
 
 
 @pytest.mark.parametrize("causal, tokens", [(False, 5), (True, 23)])

@@ -1,6 +1,5 @@
 import argparse
 import csv
-import importlib.util
 import subprocess
 import sys
 
@@ -17,12 +16,8 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(SCRIPT.parent)
-    spec = importlib.util.spec_from_file_location("convolution_benchmark", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def benchmark(benchmark_of):
+    return benchmark_of("conv_ops")
 
 
 @pytest.mark.parametrize("convolution", ["dynamic", "lightweight"])

@@ -1,7 +1,6 @@
 """scripts/finetune_glue.sh: small models, pre-trained for a moment, on generated tasks."""
 
 import fcntl
-import importlib.util
 import json
 import random
 import shlex
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PLUGIN, ROOT, train
+from conftest import PLUGIN, train
 from fairseq import checkpoint_utils, options
 from fairseq import tasks as fairseq_tasks
 from fairseq.data import data_utils
@@ -20,6 +19,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import preprocess as preprocess_command
 from fairseq_cli import train as train_command
 from glue_miniature import miniature_sentences, write_miniature, write_pretrained, write_tsv
+from release_scripts import load_script
 
 from fairseq_convattn.glue import finetuning
 from fairseq_convattn.glue.binarising import Pieces, binarise
@@ -29,11 +29,7 @@ from fairseq_convattn.glue.metrics import score
 from fairseq_convattn.glue.pretrained import read_pretrained
 from fairseq_convattn.glue.tasks import HIGHEST_SCORE, TASKS, GlueError
 
-SPEC = importlib.util.spec_from_file_location("glue_command", ROOT / "scripts" / "glue.py")
-assert SPEC is not None and SPEC.loader is not None
-glue = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(glue)
-
+glue = load_script("glue")
 SHRUNK = (
     *("--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "32", "--encoder-layers", "2"),
     *("--encoder-attention-heads", "2"),

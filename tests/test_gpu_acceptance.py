@@ -17,21 +17,8 @@ SCRIPT = BENCHMARKS / "gpu_acceptance.py"
 
 
 @pytest.fixture
-def load(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-
-    def module_of(name):
-        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    return module_of
-
-
-@pytest.fixture
-def acceptance(load):
-    return load("gpu_acceptance")
+def acceptance(benchmark_of):
+    return benchmark_of("gpu_acceptance")
 
 
 def python_step(acceptance, name, code, limit=60, needs=()):
@@ -125,7 +112,7 @@ def test_bad_options_are_refused_before_any_step(acceptance, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("wrong, expected", [(1.0, 0.0), (1.5, 0.5)])
-def test_errors_of_mixers(load, wrong, expected):
+def test_errors_of_mixers(benchmark_of, wrong, expected):
     class Mixer(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -134,7 +121,7 @@ def test_errors_of_mixers(load, wrong, expected):
         def forward(self, x, key, value):
             return x * self.weight * (1.0 if x.dtype == torch.float64 else wrong), None
 
-    worst, _ = load("gpu_checks")._worst_error(Mixer(), "float32", "cpu", 4)
+    worst, _ = benchmark_of("gpu_checks")._worst_error(Mixer(), "float32", "cpu", 4)
     assert worst == pytest.approx(expected, abs=1e-5)
 
 

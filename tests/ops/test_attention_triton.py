@@ -99,7 +99,7 @@ def compare(qkv, terms, tolerance=1e-5, **options):
         assert_near(x, y, tolerance)
 
 
-@pytest.mark.parametrize("term, causal", zip(TERMS, itertools.cycle((False, True))))  # noqa: B905
+@pytest.mark.parametrize("term, causal", list(zip(TERMS, itertools.cycle((False, True)))))  # noqa: B905
 def test_every_term(term, causal):
     torch.manual_seed(1)
     compare(inputs(18, 18), parameters((term,), causal), causal=causal)

@@ -34,7 +34,7 @@ LAYOUTS = {
     "spread": lambda x: torch.stack([x, x], dim=-1)[..., 0],
 }
 AXES = (
-    (1, 2, 5, 63, 64, 65, 257, 1000),  # positions
+    (1, 2, 5, 63, 64, 65, 257, 400),  # positions
     (1, 3, 4, 7, 31, 33),  # taps
     (1, 3, 16, 64, 80),  # channels of a head
     (False, True),  # causal

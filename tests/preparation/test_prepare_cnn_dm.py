@@ -104,6 +104,8 @@ def cnn_dm_numbers(source: Path) -> dict[str, object]:
     return {path.name: sha256(path) for path in (*archives, *lists)}
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_cnn_dm(scripts, cnn_dm, tmp_path):
     source, output = tmp_path / "source", tmp_path / "out"
     numbers = {

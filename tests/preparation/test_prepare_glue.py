@@ -62,6 +62,8 @@ def msr(folder: Path, miniature: Path) -> None:
     (folder / "mrpc_dev_ids.tsv").write_text("".join(f"{pair}\n" for pair in pairs))
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_all_tasks_are_downloaded_and_are_what_fairseq_reads(
     scripts, mirror, miniature, pretrained_files, tmp_path
 ):

@@ -39,6 +39,8 @@ def test_an_option_without_its_value_is_refused(scripts, given):
     assert (run.returncode, run.stderr) == (2, f"error: {given[0]} needs a value\n")
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_wikitext103_resumes_and_is_what_fairseq_reads(scripts, wikitext, mirror, tmp_path):
     archive, output = tmp_path / "source" / WIKITEXT, tmp_path / "new" / "wikitext"
     scripts.for_release("wikitext103", **wikitext_numbers(wikitext, archive))

@@ -62,6 +62,8 @@ def for_wmt16(scripts: Scripts, source: Path) -> None:
     script.write_text(text, encoding="utf-8")
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_wmt16_wrong_and_truncated_downloads_are_detected(scripts, wmt16, mirror, tmp_path):
     arguments = ("wmt16_en_de", "--mirror", mirror.address, "--output", tmp_path / "out")
     whole = (wmt16 / ARCHIVE).read_bytes()
@@ -90,6 +92,8 @@ def test_wmt16_wrong_and_truncated_downloads_are_detected(scripts, wmt16, mirror
     assert len((output / "text" / "newstest2014.de").read_text().splitlines()) == 20
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_iwslt14_is_known_by_its_archives_git_blob_and_by_its_lines(scripts, mirror, tmp_path):
     pytest.importorskip("sacremoses")
     (tmp_path / "source").mkdir()

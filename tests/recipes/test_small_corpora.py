@@ -1,6 +1,5 @@
 """The preparation of IWSLT14's low-resource set, WikiText-2 and SAMSum."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -9,13 +8,11 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from release_scripts import load_script
 
 from fairseq_convattn.recipes import catalogue
 
-SPEC = importlib.util.spec_from_file_location("samsum", ROOT / "scripts" / "extract_samsum.py")
-assert SPEC is not None and SPEC.loader is not None
-extract_samsum = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(extract_samsum)
+extract_samsum = load_script("extract_samsum")
 
 
 def test_dialogues_keep_speakers_and_turns(tmp_path):
