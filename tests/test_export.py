@@ -15,6 +15,7 @@ from fairseq.data import Dictionary
 
 from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel, ConvAttnModel
 from fairseq_convattn.export import export
+from fairseq_convattn.export.__main__ import main
 
 SOURCE, TARGET = 11, 23
 slow = pytest.mark.slow
@@ -163,7 +164,6 @@ def test_states_follow_their_hypotheses():
     assert_close(scores, whole[:, -1])
 
 
-COMMAND = (sys.executable, "-m", "fairseq_convattn.export")
 ALONE = """
 import numpy, sys, torch
 sys.modules["fairseq"] = sys.modules["fairseq_convattn"] = None
@@ -179,16 +179,19 @@ torch.save(whole, sys.argv[2])
 """
 
 
-def test_command_exports_a_language_model(monolingual, tmp_path):
-    """It runs in a process without fairseq and this package."""
+@pytest.fixture(scope="module")
+def language_model(monolingual, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("language_model")
     given = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
-    given += ("--decoder-kernel-sizes", "3,31")
-    train(monolingual, tmp_path, *given, "--tokens-per-sample", "30", "--max-update", "1")
-    checkpoint = tmp_path / "checkpoint_last.pt"
-    run = [*COMMAND, str(checkpoint), "--output", str(tmp_path / "exported")]
-    first = subprocess.run(run, capture_output=True, text=True, check=False)
-    assert first.returncode == 0, first.stderr
-    (net,), _, task = load_model_ensemble_and_task([str(checkpoint)])
+    given += ("--decoder-layers", "1", "--decoder-kernel-sizes", "5")
+    train(monolingual, folder, *given, "--tokens-per-sample", "30", "--max-update", "1")
+    return folder / "checkpoint_last.pt"
+
+
+def test_command_exports_a_language_model(language_model, tmp_path):
+    """It runs in a process without fairseq and this package."""
+    main([str(language_model), "--output", str(tmp_path / "exported")])
+    (net,), _, task = load_model_ensemble_and_task([str(language_model)])
     tokens = torch.randint(4, len(task.target_dictionary), (3, 17))
     torch.save(tokens, tmp_path / "tokens")
     alone = [sys.executable, "-c", ALONE, str(tmp_path / "exported"), str(tmp_path / "tokens")]
@@ -197,9 +200,40 @@ def test_command_exports_a_language_model(monolingual, tmp_path):
         expected = net.eval().get_normalized_probs(net(tokens), log_probs=True)
     assert_close(torch.load(tmp_path / "tokens"), expected)
 
-    again = subprocess.run(run, capture_output=True, text=True, check=False)
-    assert again.stderr.splitlines()[-1].endswith("is there already; it is not overwritten")
-    assert again.returncode == 1
+
+def fails(given, *causes):
+    """The line of an export that fails, and leaves nothing."""
+    output = given[0].with_name("failed")
+    with pytest.raises(SystemExit) as it:
+        main([str(x) for x in (given[0], "--output", output, *given[1:])])
+    line = str(it.value)
+    assert line.startswith("error: ") and "\n" not in line
+    assert all(cause in line for cause in causes), line
+    assert not output.exists() and not list(output.parent.glob(".writing-*"))
+
+
+def test_what_fails_is_said_in_a_line(language_model, tmp_path, monkeypatch):
+    state = torch.load(language_model)
+    del state["model"]["decoder.embed_tokens.weight"]
+    torch.save(state, tmp_path / "without.pt")
+    fails([tmp_path / "without.pt"], "without.pt cannot be loaded: ", "embed_tokens.weight")
+    state["cfg"]["model"]["_name"] = "other"
+    torch.save(state, tmp_path / "other.pt")
+    fails([tmp_path / "other.pt"], "other.pt cannot be loaded: ")
+    fails([tmp_path / "none.pt"], "none.pt")
+
+    def unable(*arguments, **options):
+        raise RuntimeError("no operator\nfor this")
+
+    command = sys.modules[main.__module__]
+    monkeypatch.setattr(command, "missing_modules", lambda *names: None)
+    monkeypatch.setattr(torch.onnx, "export", unable)
+    monkeypatch.setattr(command, "export", lambda model: ({"model": None}, []))
+    monkeypatch.setattr(torch.export, "save", lambda program, path: path.touch())
+    fails([language_model, "--onnx"], "error: torch.onnx: RuntimeError: no operator for this")
+    monkeypatch.setattr(command, "export", export)
+    monkeypatch.setattr(torch.export, "export", unable)
+    fails([language_model], "error: torch.export: RuntimeError: no operator for this")
 
 
 @slow

@@ -6,6 +6,7 @@ float32's rounding, at every batch size and length.
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy
@@ -20,7 +21,8 @@ from . import export
 from .programs import in_a_line
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command that exports; its arguments are the process's unless given."""
     parser = argparse.ArgumentParser(prog="python -m fairseq_convattn.export", description=__doc__)
     parser.add_argument("checkpoint")
     parser.add_argument("--output", required=True, help="folder to write; it must not exist")
@@ -28,7 +30,7 @@ def main() -> None:
     parser.add_argument(
         "--onnx", action="store_true", help="write ONNX too (pip install onnx onnxscript)"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     output = Path(arguments.output)
     overrides = {"data": arguments.data} if arguments.data else {}
     if arguments.onnx and (missing := missing_modules("onnx", "onnxscript")):

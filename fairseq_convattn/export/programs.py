@@ -17,6 +17,9 @@ from ..mixers.base import TokenMixer
 from ..ops import Past
 from ..programs import causes
 
+_LONGEST = 300
+"""Characters of a cause: torch.export's may have pages."""
+
 
 class _AsIfPadded(TorchFunctionMode):
     """Answers with yes whether anything is padded, on which fairseq's stacks branch."""
@@ -214,5 +217,5 @@ def in_a_line(step: str) -> Iterator[None]:
         raise
     except Exception as error:
         cause = next(causes(error))
-        first_line = str(cause).strip().split("\n")[0]
-        raise ValueError(f"{step}: {type(cause).__name__}: {first_line}") from error
+        line = " ".join(str(cause).split())[:_LONGEST]
+        raise ValueError(f"{step}: {type(cause).__name__}: {line}") from error

@@ -9,7 +9,16 @@ from contextlib import suppress
 
 import pytest
 import torch
-from conftest import SHRUNK, SHRUNK_LM, command, eval_lm, generate, interactive, train, validate
+from conftest import (
+    SHRUNK,
+    SHRUNK_LM,
+    command,
+    eval_lm,
+    generate,
+    interactive,
+    train,
+    validate,
+)
 from fairseq import checkpoint_utils
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
 from fairseq.dataclass.configs import FairseqConfig
@@ -19,6 +28,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
 from fairseq_convattn.analysis.checkpoint import analysis
 from fairseq_convattn.architectures import ConvAttnModel
+from fairseq_convattn.checkpoints import files, guard
 from fairseq_convattn.checkpoints.averaging import average_checkpoints
 from fairseq_convattn.checkpoints.checks import FREE_TEXT, check_configuration
 from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint
@@ -217,6 +227,26 @@ def poisoned(good, folder, place: str, code: str):
     torch.save(state, folder / "evil.pt")
     shutil.copyfile(good, folder / "good.pt")
     return folder / "evil.pt"
+
+
+@pytest.mark.parametrize("door", [*DOORS, "eval-lm"])
+def test_every_door_checks_every_option(good, data, monolingual, tmp_path, monkeypatch, door):
+    """Each calls the function that all share; what it then calls is not reached."""
+
+    def walk(state):
+        for part, name, option in fields():
+            evil = checkpoint(part, name, option, touch(tmp_path / "created"))
+            with pytest.raises(CheckpointError, match=rf"its option cfg\.{part}\.{option}"):
+                check_configuration(evil)
+        raise CheckpointError("all options have been tried")
+
+    for module in (files, guard):
+        monkeypatch.setattr(module, "check_configuration", walk)
+    path = poisoned(good, tmp_path, "model", "5")
+    with pytest.raises(ValueError, match="all options have been tried"):
+        eval_lm(monolingual, path) if door == "eval-lm" else DOORS[door](data, path)
+    assert not (tmp_path / "created").exists()
+    assert {file.name for file in tmp_path.rglob("*.pt")} == {"evil.pt", "good.pt"}
 
 
 QUICK = list(zip(DOORS, itertools.cycle(PLACES), strict=False))

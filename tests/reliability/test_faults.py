@@ -1,6 +1,7 @@
 """Disks that are full or read-only, data that go or change, numbers that are none: each fault ends
 in recovery or in one line, and the earlier checkpoints stay."""
 
+import errno
 import functools
 import math
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from fairseq.trainer import Trainer
 from forks import fork
 from preparation import Preparation
 
-from fairseq_convattn import child_processes, run_records
+from fairseq_convattn import child_processes, durable, run_records
 from fairseq_convattn.checkpoints import averaging, recovery
 from fairseq_convattn.checkpoints.files import CheckpointError
 from fairseq_convattn.checkpoints.recovery import is_whole
@@ -229,7 +231,13 @@ def _run(inputs: Path, folder: Path) -> None:
     child_processes.run(["echo", "a"], folder / "log", folder / "output")
 
 
-@pytest.mark.parametrize("write", [_average, _restore, _note, _run])
+def _folder(inputs: Path, folder: Path) -> None:
+    with durable.appearing(folder / "analysis") as written:
+        written.mkdir()
+        (written / "analysis.json").write_text("{}")
+
+
+@pytest.mark.parametrize("write", [_average, _restore, _note, _run, _folder])
 def test_content_is_on_the_disk_before_its_name_and_the_name_afterwards(
     whole, tmp_path, monkeypatch, write
 ):
@@ -248,8 +256,22 @@ def test_content_is_on_the_disk_before_its_name_and_the_name_afterwards(
     monkeypatch.setattr(os, "replace", replace)
     write(whole, tmp_path)
     ((source, target),) = [event for event in events if isinstance(event, tuple)]
-    assert events == [source, (source, target), str(tmp_path)]
+    inside = [path.relative_to(target) for path in Path(target).rglob("*")]
+    synced_first = [*(str(Path(source, path)) for path in inside), source]
+    assert events == [*synced_first, (source, target), str(tmp_path)]
     assert Path(target).exists()
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+def test_a_mount_that_cannot_sync_folders(tmp_path, monkeypatch, number):
+    def fsync(file: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{file}"):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError) if number == errno.EIO else nullcontext():
+        run_records.write_json({"a": 1}, tmp_path / "notes.json")
+    assert (tmp_path / "notes.json").exists()
 
 
 def test_prepared_data_are_on_the_disk_before_their_names(scripts, monolingual, tmp_path):

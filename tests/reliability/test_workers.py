@@ -26,13 +26,14 @@ print(max(counts))
 
 @pytest.mark.slow
 @pytest.mark.reliability
-def test_workers_of_earlier_epochs_end(data):
+@pytest.mark.parametrize("more", [(), ("--disable-validation",)])
+def test_workers_of_earlier_epochs_end(data, more):
     """One lives for the epoch, one more from its end to the first update of the next."""
     options = "--arch dynamic_conv_tiny --encoder-layers 1 --decoder-layers 1 --max-epoch 6"
     options += " --optimizer adam --max-tokens 2000 --num-workers 1 --no-save --cpu"
     options += " --update-epoch-batch-itr True --required-batch-size-multiple 1"
     run = subprocess.run(
-        [sys.executable, "-c", TRAINING, data, "--user-dir", PLUGIN, *options.split()],
+        [sys.executable, "-c", TRAINING, data, "--user-dir", PLUGIN, *options.split(), *more],
         capture_output=True, text=True, cwd=ROOT, timeout=600,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-2000:]
