@@ -94,11 +94,12 @@ def long_inputs() -> Figure:
     for column, task in enumerate(("training", "scoring", "generating")):
         shown = [row for row in rows if row["task"] == task]
         for axis, value, title in zip(
-            axes[:, column], ("ms", "MiB"), ("ms a token", "MiB"), strict=True
+            axes[:, column], ("ms", "MiB"), ("ms per token", "MiB"), strict=True
         ):
             curves(axis, shown, "model", value, MODELS)
             axis.set_ylim(bottom=0)
             axis.set_title(f"{task}, {title}", loc="left")
+        axes[1, column].yaxis.set_major_formatter("{x:,.0f}")
     _legend(figure, axes[0][0])
     return figure
 
