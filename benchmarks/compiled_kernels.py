@@ -14,6 +14,7 @@ counted with as many rounds as a program has on average.
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -37,6 +38,7 @@ from triton.runtime import driver, jit
 from fairseq_convattn.ops.attention import triton_kernels as attention
 from fairseq_convattn.ops.attention.scores import Layout, Scores
 from fairseq_convattn.ops.convolution import triton_kernels as convolution
+from fairseq_convattn.ops.short_convolution import triton_kernels as short_convolution
 
 _run = jit.JITFunction.run
 UNABLE = 3  # the exit status without what NVIDIA's GPUs need
@@ -83,7 +85,7 @@ def on_every_launch(capability: str, tell: Callable) -> None:
 
     jit.JITFunction.run = compile_only
     driver.set_active(Absent(int(capability)))
-    for module in (convolution, attention):
+    for module in (convolution, attention, short_convolution):
         module.precision = lambda device: "tf32x3"
 
 
@@ -154,7 +156,33 @@ def attentions(arguments: argparse.Namespace) -> Iterator[Case]:
         yield Case("attention", what, launch, rounds, None)
 
 
-OPERATIONS = {"convolution": convolutions, "attention": attentions}
+def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
+    """Low-rank, causal, as architectures have them by default. Backward there are three kernels,
+    and each row has the bytes that they need together."""
+    dtype, taps, ranks = getattr(torch, arguments.dtype), 4, 15
+    batch = max(1, arguments.all_tokens // arguments.tokens)
+    x = torch.empty(arguments.tokens, batch, arguments.channels, dtype=dtype)
+    z, up = x.new_empty(*x.shape[:2], ranks), x.new_empty(ranks, taps, arguments.channels)
+
+    def launch() -> None:
+        short_convolution._forward(x, z, up, taps - 1, taps - 1)
+        short_convolution._backward(x, x, z, up, taps - 1, taps - 1, [True] * 3)
+
+    blocks = triton.cdiv(arguments.channels, short_convolution.CHANNELS)
+    tiles = batch * triton.cdiv(arguments.tokens, short_convolution.ROWS)
+    rounds = {
+        "backward_z": blocks,
+        "backward_up": tiles * taps * blocks / short_convolution.PROGRAMS,
+    }
+    floors = {"forward": 2 * x.nbytes + z.nbytes, "backward": 3 * x.nbytes + 2 * z.nbytes}
+    yield Case("short_convolution", f"low_rank {taps}", launch, rounds, floors)
+
+
+OPERATIONS = {
+    "convolution": convolutions,
+    "attention": attentions,
+    "short_convolution": short_convolutions,
+}
 
 
 def compile_for(capability: str, cases: list[Case]) -> Iterator[dict]:
@@ -165,23 +193,23 @@ def compile_for(capability: str, cases: list[Case]) -> Iterator[dict]:
     for case in cases:
         launched.clear()
         case.launch()
-        for function, kernel, (programs,) in launched:
+        for function, kernel, grid in launched:
             rounds = max(1, case.rounds.get(function.__name__, 1))
             counts = instructions(_cuobjdump(kernel, "-sass"), rounds)
             used, warps = resources(kernel), kernel.metadata.num_warps
-            which = function.__name__.split("_")[0]
+            which = "backward" if function.__name__.startswith("backward") else "forward"
             floor = case.floors and case.floors[which]
             yield {
                 "capability": int(capability),
                 "operation": case.operation,
                 "case": case.what,
                 "kernel": function.__name__,
-                "programs": programs,
+                "programs": math.prod(grid),
                 "warps": warps,
                 **used,
                 "occupancy": gpu.occupancy(used["registers"], used["shared_memory"], warps),
                 "instructions": mix(counts),
-                "microseconds": estimate(gpu, counts, warps * programs, floor),
+                "microseconds": estimate(gpu, counts, warps * math.prod(grid), floor),
                 "target_microseconds": floor and 1e6 * floor / gpu.memory_rate / AIMS[which],
             }
 

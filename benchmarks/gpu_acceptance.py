@@ -118,6 +118,11 @@ def steps(arguments: argparse.Namespace) -> list[Step]:
             "--terms content,fixed --passes forward",
         ),
         benchmark(
+            "short: Short convolutions in attention", "short_convolutions", 40,
+            ("triton", *fairseq), "--dtype bfloat16 --batch 64",
+            "--tokens 8 --batch 1 --threads 1 --repetitions 2",
+        ),
+        benchmark(
             "translators: Training translators", "end_to_end", 120, fairseq,
             f"--tasks translation --tokens 27 --models dynamic,attention,transformer,lightconv "
             f"{big} {many}",

@@ -17,7 +17,9 @@ from datetime import timedelta
 
 import torch
 from fairseq_cli.train import cli_main
-from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
+from torch.distributed import DistError, PrefixStore, Store, register_rendezvous_handler, rendezvous
+
+from . import programs
 
 _SCHEME = "living"
 
@@ -46,16 +48,24 @@ def living_workers(url: str, timeout: timedelta, **_: object) -> Iterator[tuple[
     Raises:
         TimeoutError: not all workers came.
     """
-    address = f"env{url.removeprefix(_SCHEME)}"
-    store, rank, size = next(rendezvous(address, timeout=timeout))
-    store.set(f"worker/{rank}", uuid.uuid4().hex)
+    try:
+        address = f"env{url.removeprefix(_SCHEME)}"
+        store, rank, size = next(rendezvous(address, timeout=timeout))
+        store.set(f"worker/{rank}", uuid.uuid4().hex)
+        group = _group(store, rank, size, timeout)
+    except DistError as error:
+        raise TimeoutError(f"the others have not come within {timeout}: {error}") from error
+    yield PrefixStore(group, store), rank, size
+
+
+def _group(store: Store, rank: int, size: int, timeout: timedelta) -> str:
+    """A name that all workers have found, and only they."""
     end = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < end:
         group = "/".join(store.get(f"worker/{other}").decode() for other in range(size))
         store.set(f"{group}/{rank}", "here")
         if store.check([f"{group}/{other}" for other in range(size)]):
-            yield PrefixStore(group, store), rank, size
-            return
+            return group
         time.sleep(0.1)  # another has ended and has not been started again yet
     raise TimeoutError(f"worker {rank} of {size} waited {timeout} for the others")
 
@@ -63,5 +73,6 @@ def living_workers(url: str, timeout: timedelta, **_: object) -> Iterator[tuple[
 register_rendezvous_handler(_SCHEME, living_workers)
 
 if __name__ == "__main__":
+    programs.install(["fairseq-train", *sys.argv[1:]])
     sys.argv += placement(os.environ, "--cpu" in sys.argv or not torch.cuda.is_available())
     cli_main()

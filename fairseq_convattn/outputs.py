@@ -1,14 +1,8 @@
-"""What commands share: whole numbers, the modules that they need, new files."""
+"""What commands share: whole numbers, the modules that they need."""
 
 import argparse
 import importlib.util
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
-from .checkpoints.files import require_new
+from collections.abc import Callable
 
 
 def whole_number(least: int) -> Callable[[str], int]:
@@ -27,19 +21,3 @@ def missing_modules(*names: str) -> str | None:
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     packages = " ".join(missing).replace("_", "-")
     return f"{' and '.join(missing)}: pip install {packages}" if missing else None
-
-
-@contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """Where to write a file or a directory, which appears at ``path`` complete or not at all.
-
-    Raises:
-        FileExistsError: ``path`` is there already.
-        FileNotFoundError: its parent is not there.
-    """
-    require_new(path)
-    with TemporaryDirectory(dir=path.parent, prefix=".writing-") as directory:
-        complete = Path(directory, path.name)
-        yield complete
-        require_new(path)
-        os.replace(complete, path)

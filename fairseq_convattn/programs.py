@@ -35,7 +35,7 @@ def install(arguments: Sequence[str]) -> None:
     """Prepare a program of fairseq's; any other is left alone.
 
     Args:
-        arguments: ``sys.argv``.
+        arguments: ``sys.argv``, the program first.
 
     Raises:
         SystemExit: ``--arch`` is mistyped.
@@ -84,7 +84,7 @@ def refuse_an_empty_score(record: logging.LogRecord) -> bool:
 
 def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """``sys.excepthook``: one line for what this package raises and for missing files."""
-    for cause in _causes(error):
+    for cause in causes(error):
         line = _one_line(cause)
         if line:
             print(f"error: {line}", file=sys.stderr)
@@ -92,7 +92,7 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
     sys.__excepthook__(kind, error, trace)
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
     """The exception, and what it was raised from, the first one first."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
@@ -105,7 +105,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def _one_line(error: BaseException) -> str | None:
     """What to print in place of a traceback; None where that is needed."""
     text = str(error)
-    if isinstance(error, ValueError) and _is_ours(error):
+    if isinstance(error, ValueError | TimeoutError) and _is_ours(error):
         return " ".join(text.split())
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str | bytes):
         path = Path(os.fsdecode(error.filename))

@@ -71,6 +71,11 @@ COMMANDS = {
         "fine-tune a masked language model on GLUE",
         "finetune MRPC checkpoints/checkpoint_best.pt --seeds 1,2,3",
     ),
+    "pack": Command(
+        "fairseq_convattn.report.pack",
+        "a recipe's model as a folder to hand on, with a model card",
+        "runs/multi30k-dynamic-seed1 --output multi30k-dynamic",
+    ),
     "export": Command(
         "fairseq_convattn.export",
         "a model as programs of torch.export and ONNX",

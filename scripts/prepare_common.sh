@@ -42,7 +42,8 @@ parse_options() {
       declare -g "${flags[$1]}=yes"
       shift
     elif [ -n "${options[${1:--}]:-}" ]; then
-      declare -g "${options[$1]}=${2:?$1 needs a value}"
+      case ${2:-} in "" | --*) echo "error: $1 needs a value" >&2; exit 2 ;; esac
+      declare -g "${options[$1]}=$2"
       shift 2
     else
       print_usage >&2

@@ -19,6 +19,7 @@ import torch
 if importlib.util.find_spec("fairseq"):  # tests/ops run without it
     import yaml
     from fairseq import checkpoint_utils, options
+    from fairseq.dataclass import utils
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.logging import metrics
     from fairseq_cli import eval_lm as eval_lm_command
@@ -28,7 +29,11 @@ if importlib.util.find_spec("fairseq"):  # tests/ops run without it
     from fairseq_cli import train as train_command
     from fairseq_cli import validate as validate_command
     from glue_miniature import miniature_sentences, write_miniature, write_pretrained
+    from omegaconf import DictConfig
+    from quick_composition import compose
     from release_scripts import Mirror, Scripts
+
+    utils.compose = compose
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN = ROOT / "fairseq_convattn"
@@ -142,6 +147,11 @@ def monolingual(tmp_path_factory) -> Path:
 def train(data: Path, save_dir: Path, *extra: str) -> None:
     """fairseq-train in this process, a few updates unless told otherwise."""
     vars(checkpoint_utils.save_checkpoint).pop("best", None)  # fairseq keeps it between runs
+    train_command.main(training(data, save_dir, *extra))
+
+
+def training(data: Path, save_dir: Path, *extra: str) -> DictConfig:
+    """The configuration of :func:`train`."""
     arguments = [
         str(data),
         *("--user-dir", str(PLUGIN), "--save-dir", str(save_dir), "--optimizer", "adam"),
@@ -154,9 +164,7 @@ def train(data: Path, save_dir: Path, *extra: str) -> None:
     if "--max-update" not in arguments:
         arguments += ["--max-update", "3"]
     parser = options.get_training_parser()
-    train_command.main(
-        convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments))
-    )
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments))
 
 
 def validate(data: Path, checkpoint: Path, *extra: str) -> float:

@@ -26,6 +26,7 @@ def test_long_inputs(tmp_path):
     assert all(float(row["milliseconds_per_token"]) > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_short_convolutions(tmp_path):
     figures = tmp_path / "figures.csv"
     options = "--tokens 8 --batch 1 --repetitions 2 --threads 1 --csv"

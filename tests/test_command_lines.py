@@ -194,22 +194,31 @@ def test_learns_to_translate(data, tmp_path):
     assert right >= 9
 
 
-def test_command_lines(data, tmp_path):
-    """As typed: no environment variable, no warning about checkpoints, none executed."""
-    plugin = ("--user-dir", "fairseq_convattn")
+PLUGIN_AS_TYPED = ("--user-dir", "fairseq_convattn")
+WARNING = "add --required-batch-size-multiple 1"
+
+
+def test_training_as_typed(data, tmp_path):
+    """No environment variable."""
     run = command(
-        "fairseq-train",
-        *(data, *plugin, *MIXERS["dynamic"], *SHRUNK, "--save-dir", tmp_path, "--max-update", 2),
-        *("--max-tokens", 600, "--optimizer", "adam", "--cpu", "--num-workers", 0),
+        *("fairseq-train", data, *PLUGIN_AS_TYPED, *MIXERS["dynamic"], *SHRUNK, "--cpu"),
+        *("--save-dir", tmp_path, "--max-update", 2, "--max-tokens", 600, "--optimizer", "adam"),
+        *("--num-workers", 0),
     )
     assert run.returncode == 0, run.stderr
-    assert "add --required-batch-size-multiple 1" in run.stdout
-    checkpoint = ("--path", tmp_path / "checkpoint_last.pt", "--cpu")
+    assert WARNING in run.stdout and (tmp_path / "checkpoint_last.pt").exists()
 
-    run = command("fairseq-generate", data, *plugin, *checkpoint, "--num-workers", 0)
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_decoding_as_typed(data, tmp_path):
+    """No environment variable, no warning about checkpoints, none executed."""
+    train(data, tmp_path, *MIXERS["dynamic"], *SHRUNK)
+    checkpoint = ("--path", tmp_path / "checkpoint_last.pt", "--cpu", "--num-workers", 0)
+    run = command("fairseq-generate", data, *PLUGIN_AS_TYPED, *checkpoint)
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("\nH-") + run.stdout.startswith("H-") == 8
-    assert "add --required-batch-size-multiple 1" in run.stderr
+    assert WARNING in run.stderr
     assert "weights_only" not in run.stdout + run.stderr
 
 

@@ -1,6 +1,7 @@
 """``convattn`` from a checkout, and installed from a wheel in an environment of its own."""
 
 import os
+import runpy
 import subprocess
 import sys
 import venv
@@ -61,8 +62,13 @@ def test_prepare_explains_each_corpus_by_an_example_in_its_own_name():
 
 
 @pytest.mark.parametrize("name", ["architectures", "recipe", "report", "analyse", "score"])
-def test_help_begins_with_an_example_and_names_what_was_typed(name):
-    lines = convattn(name, "--help").stdout.splitlines()
+def test_help_begins_with_an_example_and_names_what_was_typed(name, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["convattn"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(SCRIPTS / "cli.py"))["main"]([name, "--help"])
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "example:" and lines[1].startswith(f"  convattn {name} ")
     assert lines[3].startswith(f"usage: convattn {name} ")
 

@@ -128,7 +128,7 @@ def test_later_figures_win(benchmark, tmp_path):
         measuring.earlier_rows(parser, parser.parse_args(["--from", files]), ("a", "b"))
 
 
-def test_bad_options_are_refused_before_any_measurement(tmp_path):
+def test_bad_options_are_refused_before_any_measurement(benchmark, tmp_path, monkeypatch, capsys):
     for flags, message in (
         (("--kernel-sizes", "0"), "0 is not positive"),
         (("--implementations", "cuda"), "is none of native"),
@@ -137,5 +137,8 @@ def test_bad_options_are_refused_before_any_measurement(tmp_path):
         (("--heads", "3"), "3 heads do not divide 1024 channels"),
         (("--csv", str(tmp_path / "no" / "file.csv")), "has no folder"),
     ):
-        run = subprocess.run([sys.executable, str(SCRIPT), *flags], capture_output=True, text=True)
-        assert run.returncode == 2 and message in run.stderr and not run.stdout
+        monkeypatch.setattr(sys, "argv", ["conv_ops.py", *flags])
+        with pytest.raises(SystemExit) as refused:
+            benchmark.main()
+        printed = capsys.readouterr()
+        assert refused.value.code == 2 and message in printed.err and not printed.out

@@ -81,6 +81,7 @@ def test_the_tests_that_the_page_of_equivalences_names_exist():
     assert named and set(named) <= tests
 
 
+@pytest.mark.slow  # .ci/run builds the documents, which checks it too
 def test_options_and_tables_are_current():
     command = [sys.executable, "docs/generate.py", "--check"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -5,6 +5,7 @@ step by step, the order of beams and every constraint of the search are right to
 """
 
 import contextlib
+import functools
 import io
 import math
 import shutil
@@ -12,7 +13,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from conftest import PLUGIN, SHRUNK, SHRUNK_LM, eval_lm, train, validate
+from conftest import PLUGIN, SHRUNK, SHRUNK_LM, eval_lm, slow_but, train, validate
 from fairseq import options
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from fairseq.data import BacktranslationDataset
@@ -26,16 +27,22 @@ MODELS = {
     "ours": ("--arch", "dynamic_conv_tiny", *HYBRID, "--max-target-positions", "40"),
     "dynamic": ("--arch", "dynamic_conv_tiny", "--max-target-positions", "40"),
 }
-BOTH = pytest.mark.parametrize("name", ["transformer", "ours"])
+LANGUAGE_MODELS = {"transformer": "transformer_lm", "ours": "dynamic_conv_lm_tiny"}
+BOTH = pytest.mark.parametrize("name", slow_but(["transformer", "ours"], "ours"))
 
 
 @pytest.fixture(scope="module")
 def models(data, tmp_path_factory):
-    """Checkpoints by name, trained for a moment."""
+    """The checkpoint of a name, trained for a moment where it has not been."""
     folder = tmp_path_factory.mktemp("patterns")
-    for name, given in MODELS.items():
-        train(data, folder / name, *given, *SHRUNK, "--max-update", "15", "--no-epoch-checkpoints")
-    return {name: folder / name / "checkpoint_last.pt" for name in MODELS}
+    short = ("--max-update", "15", "--no-epoch-checkpoints", "--disable-validation")
+
+    @functools.cache
+    def trained(name):
+        train(data, folder / name, *MODELS[name], *SHRUNK, *short)
+        return folder / name / "checkpoint_last.pt"
+
+    return trained
 
 
 def decoding(data, *checkpoints):
@@ -115,8 +122,8 @@ SEARCHES = {
 @pytest.mark.parametrize("search", SEARCHES)
 def test_search(models, data, name, search):
     flags = SEARCHES[search].split()
-    found = run(data, [models[name]], *flags)
-    assert_forced(found, [models[name]])
+    found = run(data, [models(name)], *flags)
+    assert_forced(found, [models(name)])
     hypotheses = {n: [h[-1].split() for h in lines] for n, lines in found["H"].items()}
     if "--nbest" in flags:
         assert {len(h) for h in hypotheses.values()} == {int(flags[flags.index("--nbest") + 1])}
@@ -137,25 +144,25 @@ def test_search(models, data, name, search):
 def test_diverse_beams(models, data, name, flags):
     """As many hypotheses as beam search finds, and others."""
     beams = ("--beam", "4", "--nbest", "4")
-    found = run(data, [models[name]], *flags.split(), *beams)["H"]
+    found = run(data, [models(name)], *flags.split(), *beams)["H"]
     assert {len(hypotheses) for hypotheses in found.values()} == {4}
-    assert found != run(data, [models[name]], *beams)["H"]
+    assert found != run(data, [models(name)], *beams)["H"]
 
 
 @BOTH
 def test_references_are_scored(models, data, name):
     """The same by SequenceScorer, by teacher forcing and by fairseq-validate."""
-    found = run(data, [models[name]], "--score-reference")
-    assert_forced(found, [models[name]])
+    found = run(data, [models(name)], "--score-reference")
+    assert_forced(found, [models(name)])
     scores = [float(x) for lines in found["P"].values() for x in lines[0][0].split()]
     given = ("--task", "translation", "--valid-subset", "test", "--criterion", "cross_entropy")
-    loss = validate(data, models[name], *given)
+    loss = validate(data, models(name), *given)
     assert -sum(scores) / len(scores) == pytest.approx(loss, abs=1e-3)
 
 
-@pytest.mark.parametrize("second", ["dynamic", "transformer"])
+@pytest.mark.parametrize("second", slow_but(["dynamic", "transformer"], "dynamic"))
 def test_ensembles(models, data, second):
-    both = [models["ours"], models[second]]
+    both = [models("ours"), models(second)]
     assert_forced(run(data, both, "--beam", "3"), both)
     assert_forced(run(data, both, "--score-reference"), both)
 
@@ -164,14 +171,14 @@ def test_ensembles(models, data, second):
 def test_dropout_can_be_kept(models, data, name):
     """And is drawn by the seed."""
     flags = ("--beam", "2", "--retain-dropout", "--score-reference")
-    kept = [run(data, [models[name]], *flags, "--seed", seed)["P"] for seed in "112"]
+    kept = [run(data, [models(name)], *flags, "--seed", seed)["P"] for seed in "112"]
     assert kept[0] == kept[1] != kept[2]
 
 
 @BOTH
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_alignments_are_printed(models, data, name, kind):
-    found = run(data, [models[name]], "--beam", "2", "--print-alignment", kind)
+    found = run(data, [models(name)], "--beam", "2", "--print-alignment", kind)
     for number, (fields,) in found["A"].items():
         words = len(found["H"][number][0][-1].split())
         if kind == "hard":
@@ -188,7 +195,7 @@ def test_constraints(models, data, name, tmp_path):
     (tmp_path / "source").write_text("a b c d\tE\tB\nc\tJ A\n")
     for order in ("unordered", "ordered"):
         parser = options.get_interactive_generation_parser()
-        arguments = [*decoding(data, models[name]), "--input", str(tmp_path / "source")]
+        arguments = [*decoding(data, models(name)), "--input", str(tmp_path / "source")]
         arguments += ["--constraints", order, "--beam", "8", "--buffer-size", "2"]
         arguments = options.parse_args_and_arch(parser, arguments)
         found = lines_of(interactive.main, convert_namespace_to_omegaconf(arguments))
@@ -200,7 +207,7 @@ def test_constraints(models, data, name, tmp_path):
 
 @pytest.fixture(scope="module")
 def fusion(data, tmp_path_factory):
-    """A language model of the targets, and the data with its dictionary beside them."""
+    """The targets as a text for language models, and the data with its dictionary beside them."""
     folder = tmp_path_factory.mktemp("fusion")
     shutil.copytree(data, folder / "data")
     shutil.copy(data / "dict.tgt.txt", folder / "data" / "dict.txt")
@@ -209,22 +216,25 @@ def fusion(data, tmp_path_factory):
     for split in ("train", "valid", "test"):
         arguments += [f"--{split}pref", str(data.parent / f"{split}.tgt")]
     preprocess.main(options.get_preprocessing_parser().parse_args(arguments))
-    for name, arch in (("transformer", "transformer_lm"), ("ours", "dynamic_conv_lm_tiny")):
-        given = ("--task", "language_modeling", "--arch", arch, *SHRUNK_LM)
-        given = (*given, "--sample-break-mode", "eos", "--tokens-per-sample", "30")
-        train(folder / "text", folder / name, *given, "--max-update", "15")
     return folder
 
 
+@pytest.fixture(scope="module", params=slow_but(LANGUAGE_MODELS, "ours"))
+def lm(request, fusion):
+    """A checkpoint of that language model."""
+    given = ("--task", "language_modeling", "--arch", LANGUAGE_MODELS[request.param], *SHRUNK_LM)
+    given = (*given, "--sample-break-mode", "eos", "--tokens-per-sample", "30")
+    train(fusion / "text", fusion / request.param, *given, "--max-update", "15")
+    return fusion / request.param / "checkpoint_last.pt"
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("lm", ["ours", "transformer"])
 def test_fusion_with_a_language_model(models, fusion, lm):
     """log p(y | x) + weight log q(y), for every token."""
-    path = fusion / lm / "checkpoint_last.pt"
-    flags = ("--beam", "3", "--lm-path", str(path), "--lm-weight", "0.7")
-    found = run(fusion / "data", [models["ours"]], *flags)
-    translators, task = load(models["ours"])
-    (language_model,), _ = load(path)
+    flags = ("--beam", "3", "--lm-path", str(lm), "--lm-weight", "0.7")
+    found = run(fusion / "data", [models("ours")], *flags)
+    translators, task = load(models("ours"))
+    (language_model,), _ = load(lm)
     for number, ((_, text),) in found["H"].items():
         expected = forced(translators, task, found["S"][number][0][0], text)
         target = task.target_dictionary.encode_line(text, add_if_not_exist=False).long()
@@ -235,13 +245,12 @@ def test_fusion_with_a_language_model(models, fusion, lm):
         torch.testing.assert_close(given, expected, rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize("lm", ["ours", "transformer"])
 def test_language_models_see_a_context_before_every_window(fusion, lm):
     """The same loss whatever else is in the batch, and another than without the context."""
     given = ("--gen-subset", "test", "--tokens-per-sample", "20", "--sample-break-mode", "none")
 
     def loss(*flags):
-        return float(eval_lm(fusion / "text", fusion / lm / "checkpoint_last.pt", *given, *flags))
+        return float(eval_lm(fusion / "text", lm, *given, *flags))
 
     alone, batched = (loss("--context-window", "12", "--batch-size", size) for size in "15")
     assert alone == pytest.approx(batched, abs=1e-4)
@@ -251,7 +260,7 @@ def test_language_models_see_a_context_before_every_window(fusion, lm):
 @BOTH
 def test_back_translations_are_those_of_beam_search(models, data, name):
     """BacktranslationDataset: the found sentence becomes the source, the given one the target."""
-    (model,), task = load(models[name])
+    (model,), task = load(models(name))
     task.load_dataset("test")
     pairs = task.dataset("test")
     generator = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=9)

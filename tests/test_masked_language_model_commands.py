@@ -73,7 +73,7 @@ def binarise(folder: Path, name: str, destination: Path, *extra) -> None:
 MIXERS = ("dynamic_conv", "attention", "composite_attention", "tisa")
 
 
-@pytest.mark.parametrize("mixer", slow_but(MIXERS, "dynamic_conv", "composite_attention"))
+@pytest.mark.parametrize("mixer", slow_but(MIXERS, "dynamic_conv"))
 def test_pretrain_resume_validate_finetune(mixer, texts, tmp_path):
     model = ("--arch", f"{mixer}_bert_tiny", *SHRUNK, *ALL_AT_ONCE)
     if mixer == "dynamic_conv":

@@ -32,7 +32,11 @@ def reported(capsys, call, *arguments) -> str:
     "name, options, message",
     [
         ("fairseq-train", ("--arch", "dynamic_conv_tny"), "did you mean dynamic_conv_tiny?"),
-        ("fairseq-eval-lm", ("--path", "x.pt"), "there is no none; give the folder that fairseq-"),
+        pytest.param(
+            *("fairseq-eval-lm", ("--path", "x.pt")),
+            "there is no none; give the folder that fairseq-",
+            marks=[pytest.mark.slow, pytest.mark.ci],
+        ),
     ],
 )
 def test_commands_end_with_one_line(name, options, message, tmp_path):

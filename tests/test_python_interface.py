@@ -1,9 +1,11 @@
 """Trained models, mixers and operations from Python, as docs/python.md shows them."""
 
+import json
 import math
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,7 @@ from fairseq_convattn.architectures import (
     ConvAttnMaskedLanguageModel,
     ConvAttnModel,
 )
+from fairseq_convattn.report import ReportError, pack
 
 WORDS = "cedar elm fir hazel larch oak pine rowan willow ash".split()
 TINY = ("--max-update", "10", "--no-epoch-checkpoints")
@@ -127,6 +130,8 @@ def run_page(folder, name, first="") -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_the_page_runs(folder):
     run = run_page(folder, "page.py")
     assert run.returncode == 0, run.stderr
@@ -230,6 +235,62 @@ def test_a_folder_that_has_all_files(here, tmp_path):
     expected = load(ConvAttnModel, "translation", **PIECES).translate(SOURCES, max_len_b=9)
     model = ConvAttnModel.from_pretrained(tmp_path, source_lang="src", target_lang="tgt")
     assert model.translate(SOURCES, max_len_b=9) == expected
+
+
+RESULTS = {
+    "command": "python -m fairseq_convattn.recipes multi30k --mixer dynamic --data /home/me/data",
+    "environment": {"versions": {"torch": "2.13.0", "fairseq_convattn": "0.1.0"}, "git": None},
+    **{"title": "Multi30k", "mixer": "dynamic", "architecture": "dynamic_conv_tiny", "seed": 1},
+    **{"paper": "Wu et al. 2021", "origin": "its code", "reading": "nothing", "smoke": False},
+}
+SCORE = {"name": "BLEU", "score": 42.0, "published": {}, "signature": "tok:none"}
+PARAMETERS = (
+    "2026-11-21 00:00:00 | INFO | train | num. shared model params: 9,126 (num. trained: 9)\n"
+)
+
+
+def run_of_a_recipe(here: Path, folder: Path, name: str, **changes) -> Path:
+    """With a model of the fixture, and its subwords where the preparation puts them."""
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "train.log").write_text(PARAMETERS)
+    (folder / "checkpoints").symlink_to(here / "checkpoints" / name)
+    pieces = (here / "data" / name).resolve().parent / "bpe" / "bpe.model"
+    pieces.parent.mkdir(exist_ok=True)
+    shutil.copyfile(here / "bpe.model", pieces)
+    (folder / "results.json").write_text(json.dumps(RESULTS | {"scores": [SCORE]} | changes))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name, model, use",
+    [
+        ("translation", ConvAttnModel, lambda model: model.translate(SOURCES, max_len_b=9)),
+        ("lm", ConvAttnLanguageModel, lambda model: model.sample(SOURCES, max_len_b=9)),
+    ],
+)
+def test_a_packed_model_is_one_folder(name, model, use, here, tmp_path, monkeypatch):
+    run = run_of_a_recipe(here, tmp_path / "run", name)
+    monkeypatch.setattr(sys, "argv", ["pack", str(run), "--output", str(tmp_path / "packed")])
+    pack.main()
+    card = (tmp_path / "packed" / "README.md").read_text()
+    assert "| 42.00 |" in card and "9,126 parameters" in card and "/home/me" not in card
+    weights = torch.load(tmp_path / "packed" / "model.pt")["model"].values()
+    assert {w.dtype for w in weights if w.is_floating_point()} == {torch.float16}
+    expected = use(load(model, name, **PIECES).half().float())
+    shutil.move(tmp_path / "packed", tmp_path / "elsewhere")
+    monkeypatch.chdir("/")
+    assert use(model.from_pretrained(tmp_path / "elsewhere")) == expected
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [({"smoke": True}, "is a smoke test"), ({"scores": []}, "has no scores yet")],
+)
+def test_what_is_no_finished_run_is_not_packed(changes, message, here, tmp_path):
+    run = run_of_a_recipe(here, tmp_path / "run", "translation", **changes)
+    with pytest.raises(ReportError, match=message):
+        pack.pack(run, tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..checkpoints.files import CheckpointError, require_new
-from ..outputs import appearing, missing_modules, whole_number
+from ..checkpoints.files import CheckpointError
+from ..durable import appearing, require_new
+from ..outputs import missing_modules, whole_number
 from .report import analyse, markdown
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import utils
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, ListConfig, open_dict
 from torch import Tensor, nn
 
 _STORED = "dictionaries"
+_DIGEST = re.compile(r"\d+ [0-9a-f]{64}")
 SIDES = ("source", "target")
 _TABLE = re.compile(
     r"(encoder|decoder)\.(?:sentence_encoder\.)?embed_tokens\.(?:embeddings\.\d+\.0\.)?weight"
@@ -26,8 +27,8 @@ def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) ->
         needed: of which sides the model cannot be without a dictionary.
 
     Raises:
-        ValueError: the task lacks a dictionary, or one is as large as that of the training and
-            another.
+        ValueError: the task lacks a dictionary, one is as large as that of the training and
+            another, or the digests are none.
     """
     whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
     current = []
@@ -47,7 +48,7 @@ def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) ->
         with open_dict(whole):
             whole[_STORED] = current
         return
-    for side, then, now in zip(SIDES, stored, current, strict=False):
+    for side, then, now in zip(SIDES, _digests(stored), current, strict=False):
         if then != now and then.split()[0] == now.split()[0]:
             raise ValueError(
                 f"the {side} dictionary is not the one that the model was trained with: it has as "
@@ -91,6 +92,17 @@ def _origin(task: Any, side: str) -> str:
             if Path(folder, name).is_file():
                 return str(Path(folder, name))
     return f"the {side} dictionary"
+
+
+def _digests(stored: Any) -> list[str]:
+    """Those of a checkpoint, which anybody may have changed."""
+    found = list(stored) if isinstance(stored, ListConfig) else []
+    if not found or not all(isinstance(x, str) and _DIGEST.fullmatch(x) for x in found):
+        raise ValueError(
+            f"the checkpoint's cfg.{_STORED} is {str(stored)[:80]!r} and no list of digests; "
+            "remove it if you have changed it"
+        )
+    return found
 
 
 def _digest(dictionary: Any) -> str:

@@ -10,6 +10,7 @@ from fairseq.hub_utils import GeneratorHubInterface, from_pretrained
 from fairseq.models.roberta import RobertaHubInterface
 
 DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_prediction's
+CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # which fairseq finds beside a checkpoint
 
 
 class ConvAttnHub(GeneratorHubInterface):
@@ -85,7 +86,7 @@ class Pretrained:
             options: ``bpe`` and ``tokenizer`` with their own options, and others that replace
                 those of the checkpoint. ``sentencepiece_model=FILE`` implies
                 ``bpe="sentencepiece"``, as does a file ``sentencepiece.bpe.model`` in the
-                checkpoint's folder.
+                checkpoint's folder; a file ``bpecodes`` there, ``bpe="subword_nmt"``.
 
         Raises:
             FileNotFoundError: a folder or its dictionaries are not there.
@@ -130,8 +131,10 @@ def _load(
     }
     if Path(folder).is_dir():
         data = _data_folder(folder, data)
-        if "sentencepiece_model" in options or Path(folder, "sentencepiece.bpe.model").exists():
+        if "sentencepiece_model" in options or Path(folder, PIECES).exists():
             options.setdefault("bpe", "sentencepiece")
+        elif Path(folder, CODES).exists():
+            options.setdefault("bpe", "subword_nmt")
         elif options.get("bpe") == "sentencepiece":
             raise ValueError("bpe='sentencepiece' needs sentencepiece_model=FILE")
     elif not Path(folder).exists() and "://" not in folder:

@@ -6,6 +6,7 @@ import logging
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
+from multiprocessing import active_children
 from typing import Any
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -43,6 +44,7 @@ class ConfiguredModel:
     """
 
     schema: Schema
+    _children = 0
 
     @classmethod
     def hub_models(cls):
@@ -54,11 +56,13 @@ class ConfiguredModel:
         gen_parser_from_dataclass(parser, cls.schema.config(), delete_default=True)
 
     def train(self, mode: bool = True):
-        """PyTorch's. After an evaluation Python's unreachable cycles are collected, such as data
-        loaders of earlier epochs: with ``--update-epoch-batch-itr`` fairseq makes one in every
-        epoch, whose worker lives as long and keeps a copy of what memory has changed since."""
-        if mode and not self.training:
+        """PyTorch's. After an evaluation, and whenever there are more processes than before,
+        Python's unreachable cycles are collected, such as data loaders of earlier epochs: with
+        ``--update-epoch-batch-itr`` fairseq makes one in every epoch, whose workers live as long
+        and keep a copy of what memory has changed since."""
+        if mode and not (self.training and len(active_children()) <= self._children):
             gc.collect()
+            self._children = len(active_children())
         return super().train(mode)
 
     def load_state_dict(self, state_dict, *arguments, **options):

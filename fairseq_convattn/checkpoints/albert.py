@@ -5,14 +5,12 @@ translation-invariant terms, and is fine-tuned.
 """
 
 import json
-import os
 import re
 import shutil
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import sentencepiece
@@ -23,8 +21,8 @@ from torch import Tensor
 from ..architectures.config import MASKED_LANGUAGE_MODEL, complete
 from ..architectures.masked_language_model import ConvAttnMaskedLanguageModel
 from ..architectures.presets import ARCHITECTURE_NAMES, MASKED_LM_PRESETS
-from ..durable import sync
-from .files import CheckpointError, read_weights, require_new, save_with_digest
+from ..durable import appearing, require_new
+from .files import CheckpointError, read_weights, save_with_digest
 from .legacy import plain_configuration
 
 MIXERS = ("attention", "composite", "tisa")
@@ -148,17 +146,11 @@ def convert_albert(folder: Path, output: Path, mixer: str, keep_positions: bool)
     dictionary = _dictionary(pieces)
     args = _options(config, mixer, keep_positions or mixer == "attention")
     state = _state(weights, pieces, dictionary, args)
-    with TemporaryDirectory(dir=output.parent, prefix=".writing-") as directory:
-        written = Path(directory, "complete")
+    with appearing(output) as written:
         written.mkdir()
         save_with_digest(_checkpoint(state, args, mixer), written / "checkpoint.pt")
         _save_dictionary(dictionary, written / "dict.txt")
         shutil.copyfile(folder / "spiece.model", written / "sentencepiece.bpe.model")
-        for path in (*written.iterdir(), written):
-            sync(path)
-        require_new(output)
-        os.rename(written, output)
-    sync(output.parent)
 
 
 def _checkpoint(state: dict[str, Tensor], args: Namespace, mixer: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .files import CheckpointError, read_checkpoint, require_new, write_checkpoint
+from ..durable import require_new
+from .files import CheckpointError, read_checkpoint, write_checkpoint
 
 _EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")

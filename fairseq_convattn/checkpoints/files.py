@@ -2,13 +2,11 @@
 
 import functools
 import logging
-import os
 import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from ..durable import put_in_place
+from ..durable import appearing
 from .checks import (
     DIGEST,
     CheckpointError,
@@ -161,19 +159,6 @@ def _torch_load(
         raise CheckpointError(_reason(error)) from error
 
 
-def require_new(path: str | Path) -> None:
-    """See that a file can be written without replacing one, before the work is done.
-
-    Raises:
-        FileExistsError: ``path`` is there already.
-        FileNotFoundError: its directory is not there.
-    """
-    if os.path.lexists(path):
-        raise FileExistsError(f"{path} is there already; it is not overwritten")
-    if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no directory {Path(path).parent}")
-
-
 def write_checkpoint(state: dict, path: str | Path) -> None:
     """Save a checkpoint with the digest of its weights; it appears complete or not at all,
     whenever the power fails.
@@ -182,11 +167,8 @@ def write_checkpoint(state: dict, path: str | Path) -> None:
         FileExistsError: ``path`` is there already, or appeared while it was written.
         FileNotFoundError: its directory is not there.
     """
-    with TemporaryDirectory(dir=Path(path).parent, prefix=".writing-") as directory:
-        complete = Path(directory, Path(path).name)
+    with appearing(Path(path)) as complete:
         save_with_digest(state, complete)
-        require_new(path)
-        put_in_place(complete, Path(path))
 
 
 def save_with_digest(state: dict, path: Path) -> None:

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete
 from ..architectures.skeleton import language_model_skeleton, skeleton
-from .files import CheckpointError, read_any_checkpoint, require_new, write_checkpoint
+from ..durable import require_new
+from .files import CheckpointError, read_any_checkpoint, write_checkpoint
 
 
 class _Inert:

@@ -5,10 +5,8 @@ float32's rounding, at every batch size and length.
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy
 import torch
@@ -16,8 +14,10 @@ from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from ..checkpoints.checks import CheckpointError
+from ..durable import appearing, require_new
+from ..outputs import missing_modules
 from . import export
+from .programs import in_a_line
 
 
 def main() -> None:
@@ -31,17 +31,17 @@ def main() -> None:
     arguments = parser.parse_args()
     output = Path(arguments.output)
     overrides = {"data": arguments.data} if arguments.data else {}
+    if arguments.onnx and (missing := missing_modules("onnx", "onnxscript")):
+        sys.exit(f"error: --onnx needs {missing}")
     try:
-        if output.exists():
-            raise FileExistsError(f"{output} is there already; it is not overwritten")
-        (model,), _, _ = load_model_ensemble_and_task([arguments.checkpoint], overrides)
+        require_new(output)
+        with in_a_line(f"{arguments.checkpoint} cannot be loaded"):
+            (model,), _, _ = load_model_ensemble_and_task([arguments.checkpoint], overrides)
         programs, start = export(model)
-        with TemporaryDirectory(dir=output.parent, prefix=".writing-") as folder:
-            complete = Path(folder, output.name)
+        with appearing(output) as complete:
             complete.mkdir()
             _write(complete, programs, start, arguments.onnx)
-            os.replace(complete, output)
-    except (CheckpointError, OSError, ValueError, ModuleNotFoundError) as error:
+    except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     print(*(path for path in sorted(output.iterdir())), sep="\n")
 
@@ -53,7 +53,8 @@ def _write(
     for name, program in programs.items():
         torch.export.save(program, folder / f"{name}.pt2")
         if onnx:
-            torch.onnx.export(program, dynamo=True, verbose=False).save(folder / f"{name}.onnx")
+            with in_a_line("torch.onnx"):
+                torch.onnx.export(program, dynamo=True, verbose=False).save(folder / f"{name}.onnx")
     if start:
         numpy.savez(folder / "start.npz", *(x.numpy() for x in start))
 

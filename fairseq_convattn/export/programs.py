@@ -1,5 +1,8 @@
 """Models as torch.export takes them: without branches on data, decoding state as tensors."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from fairseq.models import BaseFairseqModel, FairseqDecoder
@@ -9,8 +12,10 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.overrides import TorchFunctionMode
 
+from ..checkpoints.checks import CheckpointError
 from ..mixers.base import TokenMixer
 from ..ops import Past
+from ..programs import causes
 
 
 class _AsIfPadded(TorchFunctionMode):
@@ -158,6 +163,11 @@ def export(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list[Te
     Raises:
         ValueError: torch.export cannot take the model; the message is one line.
     """
+    with in_a_line("torch.export"):
+        return _programs(model)
+
+
+def _programs(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list[Tensor]]:
     model = model.float().cpu().eval()
     for stack in list(model.modules()):
         if getattr(stack, "embed_positions", None) is not None:
@@ -187,8 +197,22 @@ def export(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list[Te
 
 
 def _exported(module: nn.Module, given: tuple, dimensions: tuple) -> ExportedProgram:
+    return torch.export.export(module, given, dynamic_shapes=dimensions, strict=False)
+
+
+@contextmanager
+def in_a_line(step: str) -> Iterator[None]:
+    """Say in one line what fails in a step of the work, which may fail in any way.
+
+    Raises:
+        CheckpointError, OSError: as they come.
+        ValueError: of all else; the message names the step and the cause.
+    """
     try:
-        return torch.export.export(module, given, dynamic_shapes=dimensions, strict=False)
-    except Exception as error:  # what torch.export cannot take fails in any way
-        first_line = str(error).strip().split("\n")[0]
-        raise ValueError(f"torch.export: {type(error).__name__}: {first_line}") from error
+        yield
+    except (CheckpointError, OSError):
+        raise
+    except Exception as error:
+        cause = next(causes(error))
+        first_line = str(cause).strip().split("\n")[0]
+        raise ValueError(f"{step}: {type(cause).__name__}: {first_line}") from error

@@ -1,5 +1,6 @@
 """How operations become operators of PyTorch, ``torch.ops.convattn``, for torch.compile too."""
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -24,17 +25,24 @@ def define(
     torch.library.register_fake(f"convattn::{name}", fake)
 
 
-def differentiate(name: str, save: Callable, gradients: Callable, instead: str) -> None:
+def differentiate(name: str, save: Callable, gradients: Callable, instead: str) -> Callable:
     """Register the derivatives of ``convattn::name``, and that ``convattn::name_backward``, which
     computes them, has none.
 
     Args:
-        save, gradients: as ``setup_context`` and ``backward`` of torch.library.register_autograd.
+        save, gradients: as ``setup_context`` and ``backward`` of torch.library.register_autograd;
+            ``gradients`` gets the operator ``name_backward`` first.
         instead: how second derivatives can be had.
+
+    Returns:
+        The operator ``name``.
     """
+    operator, of_backward = (getattr(torch.ops.convattn, n) for n in (name, f"{name}_backward"))
 
     def refuse(ctx, *grads):
         raise RuntimeError(f"convattn::{name} has no second derivatives: use {instead}")
 
+    gradients = functools.partial(gradients, of_backward)
     torch.library.register_autograd(f"convattn::{name}", gradients, setup_context=save)
     torch.library.register_autograd(f"convattn::{name}_backward", refuse)
+    return operator

@@ -21,7 +21,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..outputs import appearing, missing_modules, whole_number
+from ..durable import appearing
+from ..outputs import missing_modules, whole_number
 from ..scoring.generated import ScoringError
 from . import ReportError
 from .collected import collect, results_table

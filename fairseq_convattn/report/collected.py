@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..outputs import appearing
+from ..durable import appearing
 from . import ReportError
 from .markdown import Table, cell_code, raw_table, text
 from .runs import Run, machine, read_json

@@ -1,5 +1,6 @@
 """What command lines say of models."""
 
+import pytest
 from conftest import PLUGIN
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -14,6 +15,15 @@ def parse(arch, *flags):
     parser = options.get_training_parser()
     arguments = ["data", "--user-dir", str(PLUGIN), "--arch", arch, *flags]
     return options.parse_args_and_arch(parser, arguments)
+
+
+def refusal(arch, *flags) -> str:
+    """The one line in which fairseq-train refuses a command line."""
+    with pytest.raises(SystemExit) as error:
+        parse(arch, *flags)
+    (line,) = str(error.value).splitlines()
+    assert line.startswith("error: ")
+    return line.removeprefix("error: ")
 
 
 def configuration(arch, *flags):

@@ -17,12 +17,13 @@ from fairseq_convattn.ops.implementation import has_triton
 
 DEVICE = "elsewhere"
 TIME = 9
-KERNELS = [
-    "reference",
-    pytest.param(
-        "triton",
-        marks=pytest.mark.skipif(not has_triton(), reason="needs Triton: pip install triton"),
-    ),
+slow = pytest.mark.slow
+needs_triton = pytest.mark.skipif(not has_triton(), reason="needs Triton: pip install triton")
+PASSES = [
+    pytest.param(False, torch.bfloat16, "reference", id="reference"),
+    pytest.param(True, torch.float16, "triton", id="triton, causal", marks=needs_triton),
+    pytest.param(True, torch.float16, "reference", id="reference, causal", marks=slow),
+    pytest.param(False, torch.bfloat16, "triton", id="triton", marks=[needs_triton, slow]),
 ]
 
 
@@ -69,8 +70,7 @@ def inputs(dtype):
     return x, torch.zeros(BATCH, TIME, dtype=torch.bool, device=DEVICE)
 
 
-@pytest.mark.parametrize("kernels", KERNELS, indirect=True)
-@pytest.mark.parametrize("causal, dtype", [(False, torch.bfloat16), (True, torch.float16)])
+@pytest.mark.parametrize("causal, dtype, kernels", PASSES, indirect=["kernels"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_mixers_stay_on_their_device(variant, causal, dtype, kernels):
     dropout = {"weight_dropout": 0.1} if variant in CONVOLUTIONS else {}
@@ -84,7 +84,11 @@ def test_mixers_stay_on_their_device(variant, causal, dtype, kernels):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kernels", KERNELS, indirect=True)
+@pytest.mark.parametrize(
+    "kernels",
+    ["reference", pytest.param("triton", marks=[needs_triton, slow])],
+    indirect=True,
+)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_states_stay_on_their_device(variant, kernels):
     module = moved(mixer(variant, causal=True), torch.float16).eval()

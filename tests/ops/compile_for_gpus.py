@@ -1,7 +1,7 @@
 """Compiles the Triton kernels for a GPU that need not be there; prints what each takes as JSON.
 
 export PYTHONPATH=.:benchmarks
-python tests/ops/compile_for_gpus.py convolution 90 bfloat16      # or attention
+python tests/ops/compile_for_gpus.py convolution 90 bfloat16      # attention, short_convolution
 python tests/ops/compile_for_gpus.py convolution 90 bfloat16 2    # the first two shapes
 """
 
@@ -15,6 +15,7 @@ from fairseq_convattn.ops.attention import triton_kernels as attention
 from fairseq_convattn.ops.attention.operators import Dropout
 from fairseq_convattn.ops.attention.scores import Layout, Scores
 from fairseq_convattn.ops.convolution import triton_kernels as convolution
+from fairseq_convattn.ops.short_convolution import triton_kernels as short_convolution
 
 TIME, BATCH, HEADS = 100, 2, 4
 
@@ -38,9 +39,17 @@ def attend(dtype: torch.dtype, width: int) -> None:
         kernels.backward(y, lse, y, Scores(*(x is not None for x in scores)))
 
 
+def convolve_shortly(dtype: torch.dtype, taps: int, ranks: int) -> None:
+    x = torch.randn(TIME, BATCH, 256, dtype=dtype)
+    z, up = torch.randn(TIME, BATCH, ranks, dtype=dtype), torch.randn(ranks, taps, 256, dtype=dtype)
+    short_convolution._forward(x, z, up, taps - 1, taps - 1)
+    short_convolution._backward(x, x, z, up, taps - 1, taps - 1, [True] * 3)
+
+
 OPERATIONS = {
     "convolution": (convolve, [(31, 64), (3, 64), (7, 8), (7, 64), (64, 80), (31, 256)]),
     "attention": (attend, [(64,), (32,), (128,)]),
+    "short_convolution": (convolve_shortly, [(4, 15), (3, 16), (8, 64)]),
 }
 
 

@@ -243,7 +243,10 @@ def test_operators_keep_pytorchs_rules(monkeypatch, impl, dtype, terms):
         torch.library.opcheck(getattr(torch.ops.convattn, backward).default, given)
 
 
-@pytest.mark.parametrize("impl", [None, "blocked", pytest.param("native", marks=needs_kernels)])
+@pytest.mark.parametrize(
+    "impl",
+    [None, "blocked", pytest.param("native", marks=[needs_kernels, pytest.mark.slow])],
+)
 def test_inside_a_compiled_function(impl):
     """One graph that calls the operator of the implementation, by default the fastest."""
     from torch._dynamo.backends.common import aot_autograd  # imports Triton

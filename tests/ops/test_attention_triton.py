@@ -157,8 +157,8 @@ def test_blocks_of_any_shape(monkeypatch, forward, backward):
     set_blocks(monkeypatch, forward, backward)
     torch.manual_seed(6)
     for causal, beyond in ((False, "mask"), (True, "clip")):
-        terms = parameters(("content", "tisa", "query", "key"), causal)
-        compare(inputs(40, 70), terms, causal=causal, beyond=beyond)
+        terms = parameters(("content", "tisa", "query", "key"), causal, heads=1)
+        compare(inputs(40, 70, heads=1), terms, causal=causal, beyond=beyond)
 
 
 def test_tables_that_heads_share():
@@ -338,6 +338,8 @@ def test_refuses_what_it_cannot_compute(monkeypatch):
         run(inputs(5, 5), terms)
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_without_fairseq_and_without_the_interpreter():
     code = (
         "import sys, torch, ops\n"

@@ -20,6 +20,7 @@ KERNELS = {
         *("forward_by_taps", "backward_by_taps", "forward_by_bands", "backward_by_bands"),
     },
     "attention": {"forward_by_queries", "backward_by_queries", "backward_by_keys"},
+    "short_convolution": {"by_inputs", "backward_z", "backward_up"},
 }
 pytestmark = pytest.mark.skipif(
     not importlib.util.find_spec("triton"), reason="needs Triton: pip install triton"
@@ -39,11 +40,15 @@ def compiled(operation, capability, dtype, *shapes):
     return found
 
 
-@pytest.mark.parametrize("operation, shapes", [("convolution", "2"), ("attention", "1")])
+@pytest.mark.slow
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "operation, shapes", [("convolution", "2"), ("attention", "1"), ("short_convolution", "1")]
+)
 def test_kernels_compile(operation, shapes):
     found = compiled(operation, "90", "bfloat16", shapes)
     assert all(kernel["shared_memory"] <= SHARED_MEMORY["89"] for kernel in found)
-    if operation == "convolution":  # those of attention with every term do spill registers
+    if operation != "attention":  # those of attention with every term do spill registers
         assert all(kernel["stack"] == 0 for kernel in found)
 
 

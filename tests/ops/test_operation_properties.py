@@ -60,9 +60,9 @@ def explore(strategy, check, examples):
             return
 
 
-def assert_close(actual, expected, dtype):
-    """To the precision of the largest value."""
-    tolerance = 2e-5 if dtype == torch.float32 else 4e-2
+def assert_close(actual, expected, dtype, tolerances=(2e-5, 4e-2)):
+    """Relative to the largest value, in float32 and in half precision."""
+    tolerance = tolerances[dtype != torch.float32]
     for a, e in zip(actual, expected, strict=True):
         scale = max(1.0, e.abs().max().item()) if e.numel() else 1.0
         torch.testing.assert_close(a.double() / scale, e.double() / scale, rtol=0, atol=tolerance)
@@ -162,8 +162,9 @@ def test_composite_attention(impl, examples):
         lengths = ((queries, "width"), (keys, "width"), (keys, "value_width"))
         qkv = [made((batch, heads, time, case[width]), case) for time, width in lengths]
         causal, span = case["causal"], case["span"]
+        # times the distance scores of 100 would be lost in float32's rounding
         terms = table_parameters(
-            case["terms"], lambda *s: torch.randn(heads, *s), causal, span, case["width"]
+            case["terms"], lambda *s: torch.randn(heads, *s) / 10, causal, span, case["width"]
         )
         options = {"causal": causal, "beyond": case["beyond"], "span": span}
         if case["padded"]:
@@ -175,6 +176,9 @@ def test_composite_attention(impl, examples):
             parameters = converted(terms, lambda t, to=wide: t.to(to).requires_grad_())
             y = composite_attention(*given, parameters, impl=name, **options)
             results.append(gradients(y, [*given, *tensors(parameters)]))
-        assert_close(*results, case["dtype"])
+        assert_close(*(found[:4] for found in results), case["dtype"])
+        # which sum every pair's rounding, and whose terms cancel
+        tables = (found[4:] for found in results)
+        assert_close(*tables, case["dtype"], tolerances=(2e-4, 0.3))
 
     explore(attentions, check, examples)

@@ -112,6 +112,7 @@ def test_nothing_outside_is_read_or_written(sanitized, name, instructions):
     assert run.returncode == 0, (run.stdout + run.stderr)[-5000:]
 
 
+@pytest.mark.ci
 def test_random_shapes_and_options(sanitized):
     """A fuzz: the property-based tests of the compiled kernels, for some seconds in all."""
     seconds = float(os.environ.get("CONVATTN_FUZZ_SECONDS", 20))

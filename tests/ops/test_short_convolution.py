@@ -249,6 +249,7 @@ def test_every_instruction_set_and_any_number_of_threads():
         ({"up": (2, 3, 6)}, "up must be"),
         ({"up": (3, 0, 6)}, "static taps must be"),
         ({"static": (3, 6)}, "static taps must be"),
+        ({"static": (6, 3, 1)}, "static taps must be"),
         ({"tail": (2, 1, 6)}, "agree in batch"),
         ({"tail": (2, 2, 6), "causal": False}, "only a causal"),
         ({"impl": "cuda"}, "unknown impl 'cuda'"),

@@ -5,7 +5,7 @@ import importlib
 import pytest
 import torch
 from test_short_convolution import inputs
-from triton_cases import DEVICE, needs_gpu, triton_tensors
+from triton_cases import DEVICE, FAR, far_apart, needs_gpu, record_grids, triton_tensors
 
 from fairseq_convattn.ops import low_rank_short_conv, short_conv
 from fairseq_convattn.ops.short_convolution import reference
@@ -18,9 +18,10 @@ DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=needs
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    """So that short inputs have several."""
+    """So that short inputs have several, and groups of several."""
     monkeypatch.setattr(kernels, "ROWS", 16)
     monkeypatch.setattr(kernels, "CHANNELS", 16)
+    monkeypatch.setattr(kernels, "PROGRAMS", 24)
 
 
 def gradients(function, tensors, grad, *arguments):
@@ -64,6 +65,26 @@ def test_any_strides_and_one_gradient_at_a_time():
         tensors[n].requires_grad_()
         (alone,) = torch.autograd.grad(kernels.convolve(*tensors, 3, 3), tensors[n], x)
         assert torch.equal(alone, expected[n + 1])
+
+
+def test_offsets_beyond_32_bits():
+    x, z, up, _ = (t.to(DEVICE).half() for t in inputs("low_rank", 5, 2, 4))
+    expected = gradients(kernels.convolve, (x, z, up), x, 1, -1)
+    far = far_apart(x, 0)
+    assert 4 * far.stride(0) > 2**31 and far.stride(0) == FAR
+    far.requires_grad_(), z.requires_grad_(), up.requires_grad_()
+    y = kernels.convolve(far, z, up, 1, -1)
+    actual = y, *torch.autograd.grad(y, (far, z, up), far_apart(x, 0))
+    assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
+
+
+def test_grids_of_more_than_65535_blocks(monkeypatch):
+    """Only the first dimension of a grid may have so many."""
+    names = "by_inputs", "backward_z", "backward_up"
+    grids = record_grids(monkeypatch, kernels, *names)
+    x, z, up = torch.zeros(1, 70_000, 20), torch.zeros(1, 70_000, 1), torch.zeros(1, 4, 20)
+    gradients(kernels.convolve, (x.to(DEVICE), z.to(DEVICE), up.to(DEVICE)), x.to(DEVICE), 3, 3)
+    assert grids == [(70_000, 1, 2), (70_000, 1, 2), (70_000, 1), (12, 2)]
 
 
 @pytest.mark.parametrize("kind", ["static", "headwise", "low_rank"])

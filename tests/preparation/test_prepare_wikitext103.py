@@ -33,6 +33,12 @@ def wikitext_numbers(texts: dict[str, str], archive: Path) -> dict[str, object]:
     return {"sum": sha256(archive), **numbers}
 
 
+@pytest.mark.parametrize("given", [("--source", "--sample"), ("--output",), ("--mirror", "")])
+def test_an_option_without_its_value_is_refused(scripts, given):
+    run = scripts.prepare("wikitext103", *given)
+    assert (run.returncode, run.stderr) == (2, f"error: {given[0]} needs a value\n")
+
+
 def test_wikitext103_resumes_and_is_what_fairseq_reads(scripts, wikitext, mirror, tmp_path):
     archive, output = tmp_path / "source" / WIKITEXT, tmp_path / "new" / "wikitext"
     scripts.for_release("wikitext103", **wikitext_numbers(wikitext, archive))

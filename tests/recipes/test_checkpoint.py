@@ -32,6 +32,8 @@ def trained(data, tmp_path_factory):
     return folder / "checkpoint_last.pt"
 
 
+@pytest.mark.slow
+@pytest.mark.ci
 def test_goes_straight_to_generating_and_scoring(trained, data, tmp_path, capsys):
     output = tmp_path / "run"
     arguments = ["wmt16_en_de", "--checkpoint", str(trained), "--output", str(output)]

@@ -1,6 +1,7 @@
 """A preparation script that can be disturbed, on data in miniature."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,9 @@ class Preparation:
     def begin(self, output: Path) -> subprocess.Popen:
         path = f"{self.scripts.bin}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         script = self.scripts.folder / "prepare_wikitext2.sh"
-        return subprocess.Popen(
+        # where a shell has begun the tests with &, SIGINT would be ignored and could not be trapped
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        run = subprocess.Popen(
             ["bash", str(script), "--source", str(self.source), "--output", str(output)],
             env={**os.environ, "PATH": path},
             stdout=subprocess.DEVNULL,
@@ -37,3 +40,5 @@ class Preparation:
             text=True,
             start_new_session=True,
         )
+        signal.signal(signal.SIGINT, before)
+        return run

@@ -51,6 +51,15 @@ def test_checkpoints_of_before_say_nothing(trained, data, tmp_path):
     assert len(generate(other, tmp_path / "before.pt", "--max-len-b", "3", "--beam", "1")) == 13
 
 
+@pytest.mark.parametrize("stored", [[""], {"source": 1}])
+def test_digests_that_are_none_are_refused(trained, data, tmp_path, stored):
+    state = torch.load(trained)
+    state["cfg"]["dictionaries"] = stored
+    torch.save(state, tmp_path / "changed.pt")
+    with pytest.raises(ValueError, match="cfg.dictionaries is .* and no list of digests; remove"):
+        generate(data, tmp_path / "changed.pt")
+
+
 def test_a_language_models_dictionary(monolingual, tmp_path):
     options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
     train(monolingual, tmp_path, *options, "--max-update", "1", "--tokens-per-sample", "16")

@@ -1,13 +1,13 @@
 """Disks that are full or read-only, data that go or change, numbers that are none: each fault ends
 in recovery or in one line, and the earlier checkpoints stay."""
 
-import faulthandler
 import functools
 import math
 import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from conftest import SHRUNK, train
 from fairseq import checkpoint_utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.trainer import Trainer
+from forks import fork
 from preparation import Preparation
 
 from fairseq_convattn import child_processes, run_records
@@ -155,33 +156,31 @@ def test_data_that_vanish(data, whole, tmp_path, monkeypatch):
         train(copied, tmp_path / "run", *TRAINING, "--max-update", "8")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "overwritten"])
 def test_data_that_change(data, whole, tmp_path, damage):
     """A file that is cut ends the training by SIGBUS, numbers of no type by an IndexError."""
     copied, run = shutil.copytree(data, tmp_path / "data"), tmp_path / "run"
     file = copied / "train.src-tgt.src.bin"
     before = file.read_bytes()
-
-    def change() -> None:
-        with open(file, "r+b") as opened:
-            opened.truncate(0) if damage == "cut" else opened.write(b"\x7f" * len(before))
-
-    child = os.fork()
-    if not child:
-        faulthandler.disable()  # which pytest enables
-        try:
-            at_update(4, change, pytest.MonkeyPatch())
-            train(copied, run, *TRAINING)
-        except IndexError:
-            os._exit(3)
-        finally:
-            os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status == (-signal.SIGBUS if damage == "cut" else 3)
+    training = fork(_train_while_data_change, copied, run, file, damage)
+    training.join()
+    assert training.exitcode == (-signal.SIGBUS if damage == "cut" else 3)
     assert is_whole(run / "checkpoint_1_2.pt")
     file.write_bytes(before)
     assert_goes_on(copied, run, whole)
+
+
+def _train_while_data_change(data: Path, run: Path, file: Path, damage: str) -> None:
+    def change() -> None:
+        with open(file, "r+b") as opened:
+            size = file.stat().st_size
+            opened.truncate(0) if damage == "cut" else opened.write(b"\x7f" * size)
+
+    at_update(4, change, pytest.MonkeyPatch())
+    try:
+        train(data, run, *TRAINING)
+    except IndexError:
+        sys.exit(3)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

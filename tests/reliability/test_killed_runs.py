@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import SHRUNK, slow_but, train
 from fairseq.data import Dictionary
+from forks import fork
 from torch import Tensor
 
 from fairseq_convattn.architectures.config import LANGUAGE_MODEL, complete
@@ -196,31 +197,17 @@ def test_killed_at_random_moments_of_saving(data, tmp_path, kills):
     moments = random.Random(kills)
     for _ in range(kills):
         begun = time.time()
-        child = os.fork()
-        if not child:
-            _train_quietly(data, tmp_path / "killed", given)
-        while not _saved_since(tmp_path / "killed", begun) and not os.waitid(
-            os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT
-        ):
+        training = fork(train, data, tmp_path / "killed", *given)
+        while not _saved_since(tmp_path / "killed", begun) and training.is_alive():
             time.sleep(0.001)
         time.sleep(moments.uniform(0, 0.3))
-        os.kill(child, signal.SIGKILL)
-        status = os.waitpid(child, 0)[1]
-        assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0
+        training.kill()
+        training.join()
+        assert training.exitcode in {0, -signal.SIGKILL}
     train(data, tmp_path / "killed", *given)
     train(data, tmp_path / "whole", *given)
     assert_same(tmp_path / "killed", tmp_path / "whole")
     assert not list((tmp_path / "killed").glob("*.tmp"))
-
-
-def _train_quietly(data, folder, given) -> None:
-    for stream in (1, 2):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-    try:
-        train(data, folder, *given)
-        os._exit(0)
-    finally:
-        os._exit(1)
 
 
 def _saved_since(folder, begun: float) -> bool:

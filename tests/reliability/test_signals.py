@@ -1,8 +1,5 @@
 """SIGKILL, SIGTERM and SIGINT at random moments: nothing that was complete is lost, and the same
-command ends where the undisturbed one does.
-
-A fault costs a fork of this process, which has imported everything, and no new Python.
-"""
+command ends where the undisturbed one does."""
 
 import fcntl
 import functools
@@ -11,31 +8,32 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import SHRUNK, generate, train
-from fairseq import checkpoint_utils
-from fairseq.tasks.fairseq_task import FairseqTask
-from fairseq.trainer import Trainer
+from conftest import SHRUNK, generate, train, training
 from fairseq_cli import train as train_command
+from forks import fork_to
 from preparation import Preparation
 
 from fairseq_convattn.checkpoints import averaging
 from fairseq_convattn.checkpoints.files import read_checkpoint
 from fairseq_convattn.checkpoints.recovery import is_whole, newest_whole
 
-# a fork's other threads are gone, and what they held stays held: seen to hang in a long session
-pytestmark = [pytest.mark.slow, pytest.mark.reliability]
+pytestmark = pytest.mark.reliability
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+# a function, and in how many of its first calls a process is ended
 PHASES = {
-    "training": (Trainer, "train_step"),
-    "validating": (train_command, "validate"),
-    "saving": (checkpoint_utils, "save_checkpoint"),
+    "training": ("fairseq.trainer.Trainer.train_step", 3),
+    "validating": ("fairseq_cli.train.validate", 3),
+    "saving": ("fairseq.checkpoint_utils.save_checkpoint", 3),
 }
+GENERATING = ("fairseq.tasks.fairseq_task.FairseqTask.inference_step", 4)
+AVERAGING = (f"{averaging.__name__}.write_checkpoint", 1)
 TRAINING = (
     *("--arch", "dynamic_conv_tiny", *SHRUNK, "--dropout", "0.3", "--max-tokens", "1000"),
     *("--update-epoch-batch-itr", "True", "--save-interval-updates", "1"),
@@ -45,57 +43,25 @@ faults = pytest.mark.parametrize("faults", [5, pytest.param(150, marks=pytest.ma
 
 
 def end_at_random(
-    work: Callable[[], Any], phase: tuple[Any, str], number: int, chance: random.Random
+    work: Callable[[], Any], phase: tuple[str, int], number: int, chance: random.Random
 ) -> None:
-    """Run ``work`` in a fork; end it within one of the first calls of ``phase`` or soon after."""
-    told, tell = os.pipe()
-    child = os.fork()
-    if not child:
-        _work_quietly(work, phase, chance.randrange(3), tell)
-    os.close(tell)
-    os.read(told, 1)
-    os.close(told)
+    """End a process of its own within one of its first calls of a function, or soon after.
+
+    torch.save makes a RuntimeError of a KeyboardInterrupt, and fairseq then writes once more behind
+    what it has written and goes on: a user presses again.
+    """
+    function, calls = phase
+    process = fork_to(function, chance.randrange(calls), work)
     time.sleep(chance.uniform(0, 0.05))
-    os.kill(child, number)
-    while not _ended(child, seconds=5):
-        os.kill(child, signal.SIGINT)
+    while process.is_alive():
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+        process.join(5)
+        number = signal.SIGINT
 
 
-def _ended(child: int, seconds: float) -> bool:
-    """torch.save makes a RuntimeError of a KeyboardInterrupt, and fairseq then writes once more
-    behind what it has written and goes on: a user presses again."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return True
-        time.sleep(0.002)
-    return False
-
-
-def _work_quietly(work: Callable[[], Any], phase: tuple[Any, str], calls: int, tell: int) -> None:
-    owner, name = phase
-    function = getattr(owner, name)
-    left = iter(range(calls, -1, -1))
-
-    @functools.wraps(function)
-    def telling(*args, **kwargs):
-        if next(left, None) == 0:
-            os.write(tell, b"x")
-        return function(*args, **kwargs)
-
-    try:
-        setattr(owner, name, telling)
-        for stream in (1, 2):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-        work()
-        os._exit(0)
-    finally:
-        os._exit(1)
-
-
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
-    """Its training is this process's first, which costs a second that forks then save."""
     folder = tmp_path_factory.mktemp("trained")
     train(data, folder, *TRAINING, "--max-update", "2")
     return folder / "checkpoint_last.pt"
@@ -105,12 +71,13 @@ def trained(data, tmp_path_factory):
 @faults
 def test_training_goes_on(data, tmp_path, phase, faults):
     chance, run = random.Random(f"{phase} {faults}"), tmp_path / "run"
+    configuration = training(data, run, *TRAINING, "--max-update", "9999")
+    endless = functools.partial(train_command.main, configuration)
     for number in range(faults):
-        endless = functools.partial(train, data, run, *TRAINING, "--max-update", "9999")
         end_at_random(endless, PHASES[phase], SIGNALS[number % 3], chance)
         copied = ("checkpoint_last.pt", "checkpoint_best.pt")
         saved = [path for path in run.glob("checkpoint*.pt") if path.name not in copied]
-        assert sum(not is_whole(path) for path in saved) <= 1  # see _ended
+        assert sum(not is_whole(path) for path in saved) <= 1  # see end_at_random
     updates = read_checkpoint(newest_whole(run))["optimizer_history"][-1]["num_updates"]
     for folder in (run, tmp_path / "whole"):
         train(data, folder, *TRAINING, "--max-update", str(updates + 3))
@@ -129,7 +96,7 @@ def test_generation_reads_and_changes_nothing(data, trained, tmp_path, faults):
     given = ("--results-path", str(tmp_path), "--max-len-b", "9", "--batch-size", "4")
     for number in range(faults):
         work = functools.partial(generate, data, trained, *given)
-        end_at_random(work, (FairseqTask, "inference_step"), SIGNALS[number % 3], chance)
+        end_at_random(work, GENERATING, SIGNALS[number % 3], chance)
     assert trained.read_bytes() == before
     generate(data, trained, *given)
     whole = generate(data, trained, *given[2:])
@@ -145,7 +112,7 @@ def test_an_average_is_there_or_is_not(trained, tmp_path, faults):
     chance, output = random.Random(faults), tmp_path / "average.pt"
     work = functools.partial(averaging.average_checkpoints, [trained], output)
     for number in range(faults):
-        end_at_random(work, (averaging, "write_checkpoint"), SIGNALS[number % 3], chance)
+        end_at_random(work, AVERAGING, SIGNALS[number % 3], chance)
         if output.exists():
             read_checkpoint(output)
             output.unlink()

@@ -59,9 +59,7 @@ def register(
         _fake_backward,
         devices,
     )
-    operator, of_backward = (getattr(torch.ops.convattn, n) for n in (name, f"{name}_backward"))
-    gradients = functools.partial(_differentiate, of_backward)
-    differentiate(name, _save, gradients, "impl='reference'")
+    operator = differentiate(name, _save, _differentiate, "impl='reference'")
     return functools.partial(_attend, operator)
 
 

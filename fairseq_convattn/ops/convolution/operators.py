@@ -1,6 +1,5 @@
 """Both convolutions by kernels as operators of PyTorch: one schema for every implementation."""
 
-import functools
 from collections.abc import Callable
 
 import torch
@@ -60,9 +59,7 @@ def register(
         _fake_backward,
         devices,
     )
-    operator, of_backward = (getattr(torch.ops.convattn, n) for n in (name, f"{name}_backward"))
-    gradients = functools.partial(_differentiate, of_backward)
-    differentiate(name, _save, gradients, "CONVATTN_IMPL=reference")
+    operator = differentiate(name, _save, _differentiate, "CONVATTN_IMPL=reference")
 
     def convolve(
         x: Tensor,

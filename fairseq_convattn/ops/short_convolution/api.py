@@ -58,6 +58,8 @@ def short_conv(
             is given to a convolution that is not causal.
     """
     check(taps is not None or static is not None, "give taps, static ones, or both")
+    if static is not None:
+        check(static.dim() == 2, f"static taps must be [channels, W], not {list(static.shape)}")
     if taps is None:
         z, up = x.new_empty(x.size(0), x.size(1), 0), static.new_empty(0, *static.t().shape)
         return low_rank_short_conv(

@@ -1,6 +1,5 @@
 """Low-rank short convolutions by kernels as operators of PyTorch: one schema for all."""
 
-import functools
 from collections.abc import Callable
 
 import torch
@@ -50,10 +49,7 @@ def register(
         _fake_backward,
         devices,
     )
-    operator, of_backward = (getattr(torch.ops.convattn, n) for n in (name, f"{name}_backward"))
-    gradients = functools.partial(_differentiate, of_backward)
-    differentiate(name, _save, gradients, "impl='reference'")
-    return operator
+    return differentiate(name, _save, _differentiate, "impl='reference'")
 
 
 def _check(

@@ -7,10 +7,11 @@ from torch import Tensor
 from .. import triton_tensors
 from ..triton_tensors import DEVICES, DTYPES, Strided, on_device_of, precision
 from .operators import register
-from .triton_tiles import backward_tile, forward_tile
+from .triton_tiles import backward_up, backward_z, by_inputs
 
 ROWS, CHANNELS = 32, 64  # of a program's tile
 LEAST = 16  # a side of the matrices that are multiplied
+PROGRAMS = 1024  # that share the gradient of up, some for each multiprocessor
 
 
 def unfit(*tensors: Tensor) -> str:
@@ -28,17 +29,14 @@ def _launch(kernel, grid: tuple[int, ...], **arguments) -> None:
         kernel[grid](**arguments, num_warps=4, num_stages=1)
 
 
-def _arguments(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> dict:
+def _arguments(x: Tensor, z: Tensor, up: Tensor, left: int) -> dict:
     ranks, taps, channels = up.shape
     return {
         "x": _strided(x),
-        "z": _strided(z),
-        "up": up.contiguous(),
         "time": z.size(0),
         "inputs": x.size(0),
         "channels": channels,
         "left": left,
-        "OWN": own,
         "TAPS": taps,
         "RANKS": ranks,
         "PADDED": max(triton.next_power_of_2(ranks), LEAST),
@@ -48,28 +46,55 @@ def _arguments(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> dict:
     }
 
 
-def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
-    y = x.new_empty(z.size(0), *x.shape[1:])
+def _by_inputs(x: Tensor, z: Tensor, up: Tensor, rows: int, left: int, **more) -> Tensor:
+    y = x.new_empty(rows, *x.shape[1:])
     if y.numel():
-        grid = triton.cdiv(z.size(0), ROWS), x.size(1), triton.cdiv(x.size(2), CHANNELS)
-        _launch(forward_tile, grid, y=_strided(y), **_arguments(x, z, up, left, own))
+        grid = x.size(1), triton.cdiv(rows, ROWS), triton.cdiv(x.size(2), CHANNELS)
+        given = _arguments(x, z, up, left) | {"z": _strided(z), "up": up, "y": _strided(y)}
+        _launch(by_inputs, grid, rows=rows, **given, **more)
     return y
+
+
+def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
+    z, up = z.to(x.dtype), up.to(x.dtype).contiguous()
+    return _by_inputs(x, z, up, z.size(0), left, OWN=own, BACKWARD=False)
+
+
+def _z_grad(grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int) -> Tensor:
+    z_grad = torch.zeros_like(z)
+    if grad.numel():
+        grid = x.size(1), triton.cdiv(z.size(0), ROWS)
+        gradients = {"grad": _strided(grad), "z_grad": _strided(z_grad)}
+        _launch(backward_z, grid, up=up, **gradients, **_arguments(x, z, up, left))
+    return z_grad
+
+
+def _up_grad(grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int) -> Tensor:
+    ranks, taps, channels = up.shape
+    batch, blocks = x.size(1), triton.cdiv(channels, CHANNELS)
+    tiles = batch * triton.cdiv(z.size(0), ROWS)
+    groups = min(tiles, max(1, PROGRAMS // (taps * blocks)))
+    sums = x.new_zeros(groups, *up.shape, dtype=torch.float32)
+    if grad.numel():
+        given = _arguments(x, z, up, left) | {"z": _strided(z), "grad": _strided(grad)}
+        _launch(backward_up, (groups * taps, blocks), up_grad=sums, batch=batch, **given)
+    return sums.sum(0)
 
 
 def _backward(
     grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int, own: int, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    tiles = triton.cdiv(max(x.size(0), z.size(0)), ROWS)
-    x_grad = x.new_empty(x.shape) if wanted[0] else None
-    z_grad = z.new_zeros(z.shape) if wanted[1] else None
-    up_grad = None
-    if wanted[2]:
-        up_grad = up.new_empty(tiles, x.size(1), *up.shape, dtype=torch.float32)
-    if grad.numel():
-        gradients = {"x_grad": _strided(x_grad), "z_grad": _strided(z_grad), "up_grad": up_grad}
-        arguments = _arguments(x, z, up, left, own)
-        _launch(backward_tile, (tiles, x.size(1)), grad=_strided(grad), **gradients, **arguments)
-    return x_grad, z_grad, None if up_grad is None else up_grad.sum((0, 1)).to(up.dtype)
+    dtypes = x.dtype, z.dtype, up.dtype
+    z, up = z.to(x.dtype), up.to(x.dtype).contiguous()
+    gradients = (
+        lambda: _by_inputs(grad, z, up, x.size(0), left, OWN=own, BACKWARD=True),
+        lambda: _z_grad(grad, x, z, up, left),
+        lambda: _up_grad(grad, x, z, up, left),
+    )
+    return tuple(
+        found().to(dtype) if want else None
+        for found, dtype, want in zip(gradients, dtypes, wanted, strict=True)
+    )
 
 
 convolve = register("short_convolve_triton", _forward, _backward, DTYPES, DEVICES)
