@@ -82,10 +82,16 @@ def markdown_table(
             spread.setdefault(tuple(line[key] for key in keys), {})[line[columns]] = line[value]
         header = [*keys, *(head + unit for head in heads)]
         cells = [[*key, *(line.get(h, "") for h in heads)] for key, line in spread.items()]
-    columns_ = zip(*cells, strict=True)
-    rule = ["---:" if all(c[:1].isdigit() for c in column if c) else "---" for column in columns_]
-    written = [header, rule, *([_figure(cell) for cell in row] for row in cells)]
-    return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in written)
+    return _as_table(header, [[_figure(cell) for cell in row] for row in cells])
+
+
+def _as_table(header: list[str], cells: list[list[str]]) -> str:
+    """Markdown; columns of figures are right-aligned."""
+    columns = zip(*cells, strict=True)
+    rule = ["---:" if all(c[:1].isdigit() for c in column if c) else "---" for column in columns]
+    return "\n".join(
+        f"| {' | '.join(row)} |".replace("|  |", "| |") for row in [header, rule, *cells]
+    )
 
 
 def _figure(cell: str) -> str:
@@ -112,8 +118,24 @@ def options_page() -> str:
         options, _, architectures = text.partition("\nArchitectures: ")
         names, _, table = architectures.strip().partition("\n\n")
         names = names.replace("given above", "given below").rstrip(":")
-        sections += [f"## {title}", f"Architectures: {names}.", table, *_option_list(options)]
+        sections += [f"## {title}", f"Architectures: {names}.", *_size_tables(table)]
+        sections += _option_list(options)
     return "\n\n".join(sections) + "\n"
+
+
+def _size_tables(table: str) -> list[str]:
+    """The table of architectures as two, of shapes and of parameters, with one figure a cell."""
+    table = table.replace("weight / input", "weight dropout / input dropout")
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    heads, _, *cells = rows
+    parameters = heads.pop().removeprefix("million parameters: ").split(" / ")
+    counts = [[row[0], *row.pop().split(" / ")] for row in cells]
+    shapes = [[part for cell in row for part in cell.split(" / ")] for row in [heads, *cells]]
+    return [
+        _as_table(shapes[0], shapes[1:]),
+        "Million parameters:",
+        _as_table([heads[0], *parameters], counts),
+    ]
 
 
 def _help_texts() -> list[str]:

@@ -14,7 +14,7 @@ fairseq-preprocess --only-source --trainpref train.bpe --validpref valid.bpe --d
 fairseq-train mlm --task masked_lm --criterion masked_lm --user-dir fairseq_convattn --arch "$1" \
   --sample-break-mode eos --tokens-per-sample 128 --max-tokens 2048 \
   --optimizer adam --adam-betas '(0.9, 0.999)' --lr 3e-3 --clip-norm 1.0 \
-  --lr-scheduler polynomial_decay --warmup-updates 100 --total-num-update 800 --max-update 800 \
+  --lr-scheduler polynomial_decay --warmup-updates 100 --total-num-update 800 --max-epoch 2 \
   --required-batch-size-multiple 1 --update-epoch-batch-itr True --skip-invalid-size-inputs-valid-test \
   --seed 1 --no-epoch-checkpoints --bf16 --num-workers 0 --save-dir "checkpoints/$1"
 convattn analyse "checkpoints/$1/checkpoint_last.pt" --output "analysis-$1"

@@ -332,4 +332,4 @@ def _ticks(heads: int) -> range:
 
 
 def _whole_numbers() -> MaxNLocator:
-    return MaxNLocator(6, integer=True, steps=[1, 2, 5, 10])
+    return MaxNLocator(5, integer=True, steps=[1, 2, 5, 10])
