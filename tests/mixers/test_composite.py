@@ -88,10 +88,12 @@ def test_injections_decode_what_training_saw(parts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("terms", SUBSETS, ids=",".join)
-def test_every_combination_of_terms_and_injections_decodes_what_training_saw(terms):
-    for beyond, parts in itertools.product(BEYOND, INJECTIONS):
-        check_three_evaluations(attention_terms=terms, beyond_span=beyond, **injected(*parts))
+@pytest.mark.parametrize("first", range(32))
+def test_every_combination_of_terms_and_injections_decodes_what_training_saw(first):
+    for terms in SUBSETS[first::32]:
+        print(*terms)
+        for beyond, parts in itertools.product(BEYOND, INJECTIONS):
+            check_three_evaluations(attention_terms=terms, beyond_span=beyond, **injected(*parts))
 
 
 @pytest.mark.parametrize("parts", PAIRS_OF_PARTS, ids=",".join)

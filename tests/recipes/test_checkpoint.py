@@ -225,6 +225,8 @@ def test_checkpoints_of_the_same_name_have_folders_of_their_own(trained, tmp_pat
         state["model"]["bias"] = torch.tensor([bias])
         torch.save(state, model)
         main(["wmt16_en_de", "--checkpoint", str(model), "--data", str(tmp_path), "--dry-run"])
-        folders += re.findall(r"mkdir -p (\S+)", capsys.readouterr().out)
+        printed = capsys.readouterr().out
+        assert f"--path {model} " in printed and "average_checkpoints" not in printed
+        folders += re.findall(r"mkdir -p (\S+)", printed)
     assert all(re.fullmatch(r"runs/wmt16_en_de-model-[0-9a-f]{8}", folder) for folder in folders)
     assert len(set(folders)) == 3 and folders[0] == folders[3]
