@@ -192,9 +192,14 @@ def validate(data: Path, checkpoint: Path, *extra: str) -> float:
 
 def generate(data: Path, checkpoint: Path, *extra: str) -> dict[int, tuple[float, str]]:
     """fairseq-generate in this process: score (base 2) and text by sentence number."""
+    return _hypotheses(generate_command.main, generation(data, checkpoint, *extra))
+
+
+def generation(data: Path, checkpoint: Path, *extra: str) -> DictConfig:
+    """The configuration of :func:`generate`."""
     parser = options.get_generation_parser()
     arguments = (*_decoding(data, checkpoint), "--required-batch-size-multiple", "1", *extra)
-    return _hypotheses(generate_command.main, options.parse_args_and_arch(parser, arguments))
+    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments))
 
 
 def interactive(

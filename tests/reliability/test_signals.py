@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SHRUNK, generate, train, training
+from conftest import SHRUNK, generate, generation, train, training
+from fairseq_cli import generate as generate_command
 from fairseq_cli import train as train_command
 from forks import fork_to
 from preparation import Preparation
@@ -94,8 +95,8 @@ def test_training_goes_on(data, tmp_path, phase, faults):
 def test_generation_reads_and_changes_nothing(data, trained, tmp_path, faults):
     before, chance = trained.read_bytes(), random.Random(faults)
     given = ("--results-path", str(tmp_path), "--max-len-b", "9", "--batch-size", "4")
+    work = functools.partial(generate_command.main, generation(data, trained, *given))
     for number in range(faults):
-        work = functools.partial(generate, data, trained, *given)
         end_at_random(work, GENERATING, SIGNALS[number % 3], chance)
     assert trained.read_bytes() == before
     generate(data, trained, *given)
