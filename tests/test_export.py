@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import inspect
 import subprocess
 import sys
 from argparse import Namespace
@@ -165,18 +166,24 @@ def test_states_follow_their_hypotheses():
 
 
 ALONE = """
-import numpy, sys, torch
+import sys
 sys.modules["fairseq"] = sys.modules["fairseq_convattn"] = None
-model, step = (torch.export.load(f"{sys.argv[1]}/{x}.pt2").module() for x in ("model", "step"))
-start = numpy.load(f"{sys.argv[1]}/start.npz").values()
-tokens = torch.load(sys.argv[2])
-state = [torch.from_numpy(x).expand(len(tokens), *x.shape[1:]).contiguous() for x in start]
-whole = model(tokens)
-for t in range(tokens.size(1)):
-    scores, state = step(tokens[:, t : t + 1], torch.tensor(t), state)
-    assert (scores - whole[:, t]).abs().max() < 1e-5
-torch.save(whole, sys.argv[2])
+import numpy, torch
+{}
+torch.save(run_language_model(sys.argv[1], torch.load(sys.argv[2])), sys.argv[2])
 """
+
+
+def run_language_model(folder, tokens):
+    """The scores of the exported programs, of which the step's are the whole model's."""
+    model, step = (torch.export.load(f"{folder}/{x}.pt2").module() for x in ("model", "step"))
+    start = numpy.load(f"{folder}/start.npz").values()
+    state = [torch.from_numpy(x).expand(len(tokens), *x.shape[1:]).contiguous() for x in start]
+    whole = model(tokens)
+    for t in range(tokens.size(1)):
+        scores, state = step(tokens[:, t : t + 1], torch.tensor(t), state)
+        assert (scores - whole[:, t]).abs().max() < 1e-5
+    return whole
 
 
 @pytest.fixture(scope="module")
@@ -188,17 +195,23 @@ def language_model(monolingual, tmp_path_factory):
     return folder / "checkpoint_last.pt"
 
 
-def test_command_exports_a_language_model(language_model, tmp_path):
-    """It runs in a process without fairseq and this package."""
+@torch.no_grad()
+@pytest.mark.parametrize("alone", [False, pytest.param(True, marks=[slow, pytest.mark.ci])])
+def test_command_exports_a_language_model(language_model, tmp_path, alone):
+    """It runs in a process without fairseq and this package, too."""
     main([str(language_model), "--output", str(tmp_path / "exported")])
     (net,), _, task = load_model_ensemble_and_task([str(language_model)])
     tokens = torch.randint(4, len(task.target_dictionary), (3, 17))
-    torch.save(tokens, tmp_path / "tokens")
-    alone = [sys.executable, "-c", ALONE, str(tmp_path / "exported"), str(tmp_path / "tokens")]
-    subprocess.run(alone, check=True, cwd=tmp_path)
-    with torch.no_grad():
-        expected = net.eval().get_normalized_probs(net(tokens), log_probs=True)
-    assert_close(torch.load(tmp_path / "tokens"), expected)
+    expected = net.eval().get_normalized_probs(net(tokens), log_probs=True)
+    if alone:
+        torch.save(tokens, tmp_path / "tokens")
+        code = ALONE.format(inspect.getsource(run_language_model))
+        given = [str(tmp_path / name) for name in ("exported", "tokens")]
+        subprocess.run([sys.executable, "-c", code, *given], check=True, cwd=tmp_path)
+        actual = torch.load(tmp_path / "tokens")
+    else:
+        actual = run_language_model(tmp_path / "exported", tokens)
+    assert_close(actual, expected)
 
 
 def fails(given, *causes):
