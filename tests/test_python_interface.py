@@ -22,6 +22,7 @@ from fairseq_convattn.architectures import (
     ConvAttnMaskedLanguageModel,
     ConvAttnModel,
 )
+from fairseq_convattn.checkpoints.checks import CheckpointError
 from fairseq_convattn.report import ReportError, pack
 
 WORDS = "cedar elm fir hazel larch oak pine rowan willow ash".split()
@@ -241,7 +242,7 @@ RESULTS = {
     "command": "python -m fairseq_convattn.recipes multi30k --mixer dynamic --data /home/me/data",
     "environment": {"versions": {"torch": "2.13.0", "fairseq_convattn": "0.1.0"}, "git": None},
     **{"title": "Multi30k", "mixer": "dynamic", "architecture": "dynamic_conv_tiny", "seed": 1},
-    **{"paper": "Wu et al. 2021", "origin": "its code", "reading": "nothing", "smoke": False},
+    **{"paper": "Wu et al. 2021", "origin": "its code", "reading": "its length", "smoke": False},
 }
 SCORE = {"name": "BLEU", "score": 42.0, "published": {}, "signature": "tok:none"}
 PARAMETERS = (
@@ -253,8 +254,11 @@ def run_of_a_recipe(here: Path, folder: Path, name: str, **changes) -> Path:
     """With a model of the fixture, and its subwords where the preparation puts them."""
     (folder / "logs").mkdir(parents=True)
     (folder / "logs" / "train.log").write_text(PARAMETERS)
+    task = {"lm": "language_modeling", "mlm": "masked_lm"}.get(name, name)
+    (folder / "stages").mkdir()
+    (folder / "stages" / "train.json").write_text(json.dumps({"settings": [{"--task": task}]}))
     (folder / "checkpoints").symlink_to(here / "checkpoints" / name)
-    pieces = (here / "data" / name).resolve().parent / "bpe" / "bpe.model"
+    pieces = (here / "data" / name.removeprefix("m")).resolve().parent / "bpe" / "bpe.model"
     pieces.parent.mkdir(exist_ok=True)
     shutil.copyfile(here / "bpe.model", pieces)
     (folder / "results.json").write_text(json.dumps(RESULTS | {"scores": [SCORE]} | changes))
@@ -266,6 +270,11 @@ def run_of_a_recipe(here: Path, folder: Path, name: str, **changes) -> Path:
     [
         ("translation", ConvAttnModel, lambda model: model.translate(SOURCES, max_len_b=9)),
         ("lm", ConvAttnLanguageModel, lambda model: model.sample(SOURCES, max_len_b=9)),
+        (
+            "mlm",
+            ConvAttnMaskedLanguageModel,
+            lambda model: model.fill_mask("oak <mask>", topk=1)[0][0],
+        ),
     ],
 )
 def test_a_packed_model_is_one_folder(name, model, use, here, tmp_path, monkeypatch):
@@ -274,23 +283,58 @@ def test_a_packed_model_is_one_folder(name, model, use, here, tmp_path, monkeypa
     pack.main()
     card = (tmp_path / "packed" / "README.md").read_text()
     assert "| 42.00 |" in card and "9,126 parameters" in card and "/home/me" not in card
-    weights = torch.load(tmp_path / "packed" / "model.pt")["model"].values()
-    assert {w.dtype for w in weights if w.is_floating_point()} == {torch.float16}
-    expected = use(load(model, name, **PIECES).half().float())
+    state = torch.load(tmp_path / "packed" / "model.pt")
+    assert "last_optimizer_state" not in state
+    floats = [w for w in state["model"].values() if w.is_floating_point()]
+    assert {w.dtype for w in floats} == {torch.float16}
+    assert str(here) not in str(state["cfg"]) and str(ROOT) not in str(state["cfg"])
+    assert use(model.from_pretrained(tmp_path / "packed"))
+    kept = load(model, name, "lm" if name == "mlm" else None, **PIECES)
+    expected = use(kept.half().float())
     shutil.move(tmp_path / "packed", tmp_path / "elsewhere")
     monkeypatch.chdir("/")
     assert use(model.from_pretrained(tmp_path / "elsewhere")) == expected
 
 
+def test_bpe_codes_are_packed_too(here, tmp_path):
+    run = run_of_a_recipe(here, tmp_path / "run", "translation")
+    data = tmp_path / "data"
+    shutil.copytree(here / "data" / "translation", data / "bin")
+    (data / "bpe").mkdir()
+    (data / "bpe" / "codes.src").write_text("#version: 0.2\no a\nk</w> x\n")
+    pack.pack(run, tmp_path / "packed", data)
+    assert "pip install subword-nmt" in (tmp_path / "packed" / "README.md").read_text()
+    model = ConvAttnModel.from_pretrained(tmp_path / "packed")
+    assert model.apply_bpe("oak") == "oa@@ k"
+
+
 @pytest.mark.parametrize(
     "changes, message",
-    [({"smoke": True}, "is a smoke test"), ({"scores": []}, "has no scores yet")],
+    [
+        ({"smoke": True}, "is a smoke test"),
+        ({"scores": []}, "has no scores yet"),
+        ({"reading": ""}, "does not say its reading"),
+    ],
 )
 def test_what_is_no_finished_run_is_not_packed(changes, message, here, tmp_path):
     run = run_of_a_recipe(here, tmp_path / "run", "translation", **changes)
     with pytest.raises(ReportError, match=message):
         pack.pack(run, tmp_path / "packed")
     assert not (tmp_path / "packed").exists()
+
+
+def test_weights_beyond_half_precision_are_not_packed(here, tmp_path):
+    run = run_of_a_recipe(here, tmp_path / "run", "translation")
+    best = here / "checkpoints" / "translation" / "checkpoint_best.pt"
+    state = torch.load(best, weights_only=False)
+    state["model"]["encoder.layers.0.fc1.bias"][0] = 1e5
+    (run / "checkpoints").unlink()
+    (run / "checkpoints").mkdir()
+    torch.save(
+        {k: v for k, v in state.items() if k != "digest"}, run / "checkpoints" / "average.pt"
+    )
+    with pytest.raises(CheckpointError, match="beyond float16.*fc1.bias"):
+        pack.pack(run, tmp_path / "packed")
 
 
 @pytest.mark.parametrize(

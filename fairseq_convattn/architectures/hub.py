@@ -86,7 +86,7 @@ class Pretrained:
             options: ``bpe`` and ``tokenizer`` with their own options, and others that replace
                 those of the checkpoint. ``sentencepiece_model=FILE`` implies
                 ``bpe="sentencepiece"``, as does a file ``sentencepiece.bpe.model`` in the
-                checkpoint's folder; a file ``bpecodes`` there, ``bpe="subword_nmt"``.
+                checkpoint's folder.
 
         Raises:
             FileNotFoundError: a folder or its dictionaries are not there.
@@ -133,8 +133,6 @@ def _load(
         data = _data_folder(folder, data)
         if "sentencepiece_model" in options or Path(folder, PIECES).exists():
             options.setdefault("bpe", "sentencepiece")
-        elif Path(folder, CODES).exists():
-            options.setdefault("bpe", "subword_nmt")
         elif options.get("bpe") == "sentencepiece":
             raise ValueError("bpe='sentencepiece' needs sentencepiece_model=FILE")
     elif not Path(folder).exists() and "://" not in folder:

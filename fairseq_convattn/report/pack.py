@@ -9,91 +9,128 @@ import argparse
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from fairseq.data.data_utils import infer_language_pair
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceConfig
+from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPEConfig
 from torch import Tensor
 
-from ..architectures.hub import CODES, DICTIONARIES, PIECES
+from ..architectures.hub import CODES, PIECES
 from ..checkpoints.checks import CheckpointError, check_finite
 from ..checkpoints.files import read_checkpoint, write_checkpoint
 from ..durable import appearing
 from ..run_records import write_json
 from . import ReportError
 from .collected import collected, results_table
+from .markdown import cell_code
 from .runs import Run
-
-_OF_PREPARATION = {"bpe/codes": CODES, "bpe/bpe.model": PIECES}
 
 
 class _Use(NamedTuple):
-    """How a task's models are used from Python."""
+    """How a task's models are used from Python, and which checkpoint a recipe scores that
+    averages none."""
 
     model: str
     call: str
+    checkpoint: str = "checkpoint_best.pt"
 
 
 _USES = {
     "translation": _Use("ConvAttnModel", "translate({text!r})"),
     "summarization": _Use("ConvAttnModel", "summarize({text!r})"),
-    "language_modeling": _Use("ConvAttnLanguageModel", "sample({text!r}, sampling=True)"),
-    "masked_lm": _Use("ConvAttnMaskedLanguageModel", "fill_mask({text!r})"),
+    "language_modeling": _Use("ConvAttnLanguageModel", "sample('the', sampling=True)"),
+    "masked_lm": _Use(
+        "ConvAttnMaskedLanguageModel", "fill_mask('the <mask>')", "checkpoint_last.pt"
+    ),
 }
-_TEXTS = {"language_modeling": "the", "masked_lm": "the <mask>"}
+_LONGEST = 200  # characters of a sample
+_TO_KNOW = ("parameters", "architecture", "origin", "reading")  # of results, for the card
 
 
-def pack(run: Path, output: Path) -> None:
+def pack(run: Path, output: Path, data: Path | None = None) -> None:
     """Write the folder of a finished run's model.
+
+    Args:
+        data: the folder of the prepared data, where it is not that of the training any more.
 
     Raises:
         CheckpointError: the model cannot be read, or has values beyond float16's.
         FileExistsError: ``output`` is there already.
-        FileNotFoundError: the run has no model, or its prepared data are not there any more.
-        ReportError: ``run`` is no run of a recipe, a smoke test, or has no scores yet.
+        FileNotFoundError: the folder of ``output`` or the prepared data are not there.
+        ReportError: ``run`` is no run of a recipe, a smoke test, or has not what is told of it.
     """
     record = Run(run)
     results = collected(record)
+    use = _USES.get(record.training.get("--task") or "")
+    missing = [name for name in _TO_KNOW if not results.get(name)]
+    if not use or missing:
+        raise ReportError(f"{run} does not say its {', '.join(missing) or 'task'}")
     model = run / "checkpoints" / "average.pt"
     if not model.is_file():
-        model = run / "checkpoints" / "checkpoint_best.pt"
+        model = run / "checkpoints" / use.checkpoint
     state = read_checkpoint(model)
+    if not isinstance(state.get("cfg"), dict):
+        raise CheckpointError(f"{model} has no configuration: it is of a fairseq before 0.10")
+    state.pop("last_optimizer_state", None)
     task = state["cfg"]["task"]
-    data = Path(task["data"])
+    binarised = data / "bin" if data else Path(task["data"])
     with appearing(output) as folder:
         folder.mkdir()
-        _copy_text_files(data, folder)
+        _copy_dictionaries(binarised, folder)
         if "source_lang" in task and not task["source_lang"]:
-            task["source_lang"], task["target_lang"] = infer_language_pair(str(data))
-        task["data"] = "."
+            task["source_lang"], task["target_lang"] = infer_language_pair(str(binarised))
+        bpe = _copy_subwords(binarised.parent / "bpe", task.get("source_lang"), folder)
+        task["data"], state["cfg"]["common"]["user_dir"] = ".", None
         state["cfg"]["checkpoint"]["save_dir"] = "checkpoints"
-        state["model"] = _halved(state["model"])
+        state["cfg"]["bpe"] = bpe
+        state["model"] = _halved(state["model"], model)
         write_checkpoint(state, folder / "model.pt")
         write_json(results, folder / "results.json")
-        card = _card(output.name, results, task["_name"], _sample(record), folder)
+        card = _card(output.name, results, use, _sample(record), folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def _copy_text_files(data: Path, folder: Path) -> None:
-    dictionaries = [path for pattern in DICTIONARIES for path in data.glob(pattern)]
+def _copy_dictionaries(binarised: Path, folder: Path) -> None:
+    dictionaries = list(binarised.glob("dict*.txt"))
     if not dictionaries:
-        raise FileNotFoundError(f"{data} has no dictionaries; it has to be as in training")
+        raise FileNotFoundError(
+            f"{binarised} has no dictionaries: run this where the recipe ran, or give --data"
+        )
     for path in dictionaries:
         shutil.copyfile(path, folder / path.name)
-    for prepared, name in _OF_PREPARATION.items():
-        path = data.parent / prepared
-        if path.is_file():
-            shutil.copyfile(path, folder / name)
 
 
-def _halved(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _copy_subwords(prepared: Path, source: str | None, folder: Path) -> dict | None:
+    """What splits text, under the names that fairseq looks for; its configuration."""
+    pieces, codes = (
+        SentencepieceConfig(sentencepiece_model=PIECES),
+        SubwordNMTBPEConfig(bpe_codes=CODES),
+    )
+    for name, kept, bpe, configuration in (
+        ("bpe.model", PIECES, "sentencepiece", pieces),
+        ("codes", CODES, "subword_nmt", codes),
+        (f"codes.{source}", CODES, "subword_nmt", codes),
+    ):
+        if (prepared / name).is_file():
+            shutil.copyfile(prepared / name, folder / kept)
+            return {**asdict(configuration), "_name": bpe}
+    return None
+
+
+def _halved(weights: Mapping[str, Tensor], model: Path) -> dict[str, Tensor]:
     """Equal ones, such as tied embeddings, are one tensor, which a file has once."""
     halved: dict[str, Tensor] = {}
     for name, weight in weights.items():
         half = weight.half() if weight.is_floating_point() else weight
         halved[name] = next((x for x in halved.values() if _is_equal(x, half)), half)
-    check_finite(halved)
+    try:
+        check_finite(halved)
+    except CheckpointError as error:
+        raise CheckpointError(f"{model} has weights beyond float16's 65,504: {error}") from None
     return halved
 
 
@@ -101,37 +138,41 @@ def _is_equal(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and torch.equal(one, other)
 
 
-def _sample(run: Run) -> tuple[str, str] | None:
-    """A source, as the model reads it, and what it wrote."""
-    found = next(iter(run.generated.values()), None)
-    return (found.sources[0], found.hypotheses[0]) if found and found.sources else None
+def _sample(run: Run) -> tuple[str, str]:
+    """A source and what the model wrote; no long ones."""
+    for texts in run.generated.values():
+        for pair in zip(texts.sources or (), texts.hypotheses, strict=False):
+            if max(map(len, pair)) <= _LONGEST:
+                return pair
+    return "...", ""
 
 
 def _card(
-    name: str, results: Mapping[str, Any], task: str, sample: tuple[str, str] | None, folder: Path
+    name: str, results: Mapping[str, Any], use: _Use, sample: tuple[str, str], folder: Path
 ) -> str:
-    use, text = _USES[task], sample[0] if sample else _TEXTS.get(task, "...")
-    versions = results["environment"]["versions"]
-    table = results_table([folder / "results.json"])
+    source, answer = sample
+    kept = {path.name for path in folder.iterdir()}
     size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
     parts = [
         f"# {results['title']}, {results['architecture']}",
         f"{results['parameters']:,} parameters in half precision, {size:.1f} MB.",
         "```python\n"
         f"from fairseq_convattn.architectures import {use.model}\n\n"
-        f'{use.model}.from_pretrained("{name}").{use.call.format(text=text)}\n```',
+        f"{use.model}.from_pretrained({name!r}).{use.call.format(text=source)}\n```",
     ]
-    if sample:
-        parts.append(f"It answers `{sample[1]}` (with the training's decoding options).")
+    if answer:
+        parts.append(f"With the recipe's decoding options it answers {cell_code(answer)}.")
+    if CODES in kept:
+        parts.append("Its subwords need `pip install subword-nmt`.")
+    elif PIECES not in kept:
+        parts.append("It reads and writes subwords: the folder has nothing that splits text.")
     parts += [
-        "The model reads and writes text that is prepared like the training's: the recipe below "
-        "says how.",
+        "Text has to be prepared like the training's: the recipe below says how.",
         "## Results",
-        table,
+        results_table([folder / "results.json"]),
         "## Training",
         f"```bash\n{results['command']}\n```",
         f"After {results['paper']}; {results['origin']}. Chosen here: {results['reading']}.",
-        f"Trained by torch {versions['torch']}, fairseq_convattn {versions['fairseq_convattn']}. "
         "`results.json` has the versions, the checksums of the data and the validation curve.",
         "## Limits",
         "It learned from one corpus, whose licence says what may be done with it. Text of another "
@@ -150,9 +191,12 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, required=True, help="folder to write; it must not exist"
     )
+    parser.add_argument(
+        "--data", type=Path, help="folder of the prepared data (default: that of the training)"
+    )
     arguments = parser.parse_args()
     try:
-        pack(arguments.run, arguments.output)
+        pack(arguments.run, arguments.output, arguments.data)
     except (CheckpointError, ReportError, OSError) as error:
         sys.exit(f"error: {error}")
     print(*(path for path in sorted(arguments.output.iterdir())), sep="\n")

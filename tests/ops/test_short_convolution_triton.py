@@ -67,6 +67,26 @@ def test_any_strides_and_one_gradient_at_a_time():
         assert torch.equal(alone, expected[n + 1])
 
 
+def test_products_beyond_float16():
+    """A gradient, which a loss scale enlarges, times an input; and either when it is small."""
+    x, z, up, _ = (t.to(DEVICE) for t in inputs("low_rank", 20, 4, 20))
+    for scale, large in ((1e-4, 1e-5), (300, 200)):
+        tensors = [(x * scale).half(), (z / 100).half(), (up / 100).half()]
+        grad = (torch.randn_like(x) * large).half()
+        _, _, *actual = gradients(kernels.convolve, tensors, grad, 3, 3)
+        wide = [t.double() for t in tensors]
+        _, _, *expected = gradients(reference.convolve, wide, grad.double(), 3, 3)
+        for a, e in zip(actual, expected, strict=True):
+            e = e.half()
+            assert a.isfinite().all() and torch.allclose(a, e, rtol=1e-2, atol=1e-2 * e.abs().max())
+
+
+def test_no_channels():
+    x, z, up = (torch.zeros(shape, device=DEVICE) for shape in ((4, 2, 0), (4, 2, 3), (3, 4, 0)))
+    for found in gradients(kernels.convolve, (x, z, up), x, 3, 3):
+        assert not found.any()
+
+
 def test_offsets_beyond_32_bits():
     x, z, up, _ = (t.to(DEVICE).half() for t in inputs("low_rank", 5, 2, 4))
     expected = gradients(kernels.convolve, (x, z, up), x, 1, -1)
@@ -80,11 +100,11 @@ def test_offsets_beyond_32_bits():
 
 def test_grids_of_more_than_65535_blocks(monkeypatch):
     """Only the first dimension of a grid may have so many."""
-    names = "by_inputs", "backward_z", "backward_up"
+    names = "forward", "backward_x", "backward_z", "backward_up"
     grids = record_grids(monkeypatch, kernels, *names)
     x, z, up = torch.zeros(1, 70_000, 20), torch.zeros(1, 70_000, 1), torch.zeros(1, 4, 20)
     gradients(kernels.convolve, (x.to(DEVICE), z.to(DEVICE), up.to(DEVICE)), x.to(DEVICE), 3, 3)
-    assert grids == [(70_000, 1, 2), (70_000, 1, 2), (70_000, 1), (12, 2)]
+    assert grids == [(70_000, 2), (70_000, 2), (70_000,), (12, 2)]
 
 
 @pytest.mark.parametrize("kind", ["static", "headwise", "low_rank"])
@@ -103,6 +123,9 @@ def test_operator_keeps_pytorchs_rules():
     tensors = [t.float().to(DEVICE).requires_grad_() for t in inputs("low_rank", 5, 3)[:3]]
     operator = torch.ops.convattn.short_convolve_triton.default
     torch.library.opcheck(operator, (*tensors, 2, 2))
+    x, z, up = tensors
+    transposed = z.detach().transpose(0, 2).contiguous().transpose(0, 2).requires_grad_()
+    torch.library.opcheck(operator, (x, transposed, up, 2, 2))
     assert triton_tensors.unfit(*tensors) == kernels.unfit(*tensors) == ""
     with pytest.raises(ValueError, match="impl='triton' takes float32"):
         low_rank_short_conv(*(t.double() for t in tensors), causal=True, impl="triton")

@@ -7,7 +7,7 @@ from torch import Tensor
 from .. import triton_tensors
 from ..triton_tensors import DEVICES, DTYPES, Strided, on_device_of, precision
 from .operators import register
-from .triton_tiles import backward_up, backward_z, by_inputs
+from .triton_tiles import backward_up, backward_x, backward_z, forward
 
 ROWS, CHANNELS = 32, 64  # of a program's tile
 LEAST = 16  # a side of the matrices that are multiplied
@@ -33,6 +33,7 @@ def _arguments(x: Tensor, z: Tensor, up: Tensor, left: int) -> dict:
     ranks, taps, channels = up.shape
     return {
         "x": _strided(x),
+        "batch": x.size(1),
         "time": z.size(0),
         "inputs": x.size(0),
         "channels": channels,
@@ -42,28 +43,39 @@ def _arguments(x: Tensor, z: Tensor, up: Tensor, left: int) -> dict:
         "PADDED": max(triton.next_power_of_2(ranks), LEAST),
         "ROWS": ROWS,
         "CHANNELS": CHANNELS,
-        "PRECISION": precision(x.device),
+        "PRECISION": _precision(x),
     }
 
 
-def _by_inputs(x: Tensor, z: Tensor, up: Tensor, rows: int, left: int, **more) -> Tensor:
+def _precision(x: Tensor) -> str:
+    """tf32 has all digits of float16."""
+    exact = precision(x.device)
+    return "tf32" if x.dtype == torch.float16 and exact == "tf32x3" else exact
+
+
+def _tiles(batch: int, rows: int) -> int:
+    """The first axis of a grid, which alone may be long."""
+    return batch * triton.cdiv(rows, ROWS)
+
+
+def _convolve(kernel, x: Tensor, z: Tensor, up: Tensor, rows: int, left: int, own: int) -> Tensor:
     y = x.new_empty(rows, *x.shape[1:])
     if y.numel():
-        grid = x.size(1), triton.cdiv(rows, ROWS), triton.cdiv(x.size(2), CHANNELS)
+        grid = _tiles(x.size(1), rows), triton.cdiv(x.size(2), CHANNELS)
         given = _arguments(x, z, up, left) | {"z": _strided(z), "up": up, "y": _strided(y)}
-        _launch(by_inputs, grid, rows=rows, **given, **more)
+        _launch(kernel, grid, rows=rows, OWN=own, **given)
     return y
 
 
 def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
     z, up = z.to(x.dtype), up.to(x.dtype).contiguous()
-    return _by_inputs(x, z, up, z.size(0), left, OWN=own, BACKWARD=False)
+    return _convolve(forward, x, z, up, z.size(0), left, own)
 
 
 def _z_grad(grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int) -> Tensor:
-    z_grad = torch.zeros_like(z)
+    z_grad = z.new_zeros(z.shape)
     if grad.numel():
-        grid = x.size(1), triton.cdiv(z.size(0), ROWS)
+        grid = (_tiles(z.size(1), z.size(0)),)
         gradients = {"grad": _strided(grad), "z_grad": _strided(z_grad)}
         _launch(backward_z, grid, up=up, **gradients, **_arguments(x, z, up, left))
     return z_grad
@@ -71,13 +83,12 @@ def _z_grad(grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int) -> Tensor
 
 def _up_grad(grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int) -> Tensor:
     ranks, taps, channels = up.shape
-    batch, blocks = x.size(1), triton.cdiv(channels, CHANNELS)
-    tiles = batch * triton.cdiv(z.size(0), ROWS)
-    groups = min(tiles, max(1, PROGRAMS // (taps * blocks)))
+    blocks = triton.cdiv(channels, CHANNELS)
+    groups = min(_tiles(z.size(1), z.size(0)), max(1, PROGRAMS // max(1, taps * blocks)))
     sums = x.new_zeros(groups, *up.shape, dtype=torch.float32)
     if grad.numel():
         given = _arguments(x, z, up, left) | {"z": _strided(z), "grad": _strided(grad)}
-        _launch(backward_up, (groups * taps, blocks), up_grad=sums, batch=batch, **given)
+        _launch(backward_up, (groups * taps, blocks), up_grad=sums, **given)
     return sums.sum(0)
 
 
@@ -87,7 +98,7 @@ def _backward(
     dtypes = x.dtype, z.dtype, up.dtype
     z, up = z.to(x.dtype), up.to(x.dtype).contiguous()
     gradients = (
-        lambda: _by_inputs(grad, z, up, x.size(0), left, OWN=own, BACKWARD=True),
+        lambda: _convolve(backward_x, grad, z, up, x.size(0), left, own),
         lambda: _z_grad(grad, x, z, up, left),
         lambda: _up_grad(grad, x, z, up, left),
     )

@@ -14,6 +14,12 @@ VARYING = ["batch", "rows", "time", "inputs", "left"]
 
 
 @triton.jit
+def _tile(tile, batch, ROWS: tl.constexpr):
+    """A sentence and positions of it; tiles of one time follow each other."""
+    return (tile % batch).to(tl.int64), tile // batch * ROWS + tl.arange(0, ROWS)
+
+
+@triton.jit
 def _load_rows(x, b, t, time, c, channels):
     """``[rows, channels]`` at positions t, zero outside of the sentence."""
     there = (t >= 0) & (t < time)
@@ -28,17 +34,14 @@ def _load_up(up, tap, c, channels, TAPS: tl.constexpr, RANKS: tl.constexpr, PADD
     return tl.load(place, mask=(r < RANKS) & (c < channels), other=0.0)
 
 
-@triton.jit(do_not_specialize=VARYING)
-def by_inputs(
-    x, z, up, y, rows, time, inputs, channels, left, OWN: tl.constexpr, BACKWARD: tl.constexpr,
-    TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+@triton.jit
+def _convolve(
+    x, z, up, y, batch, rows, time, inputs, channels, left, OWN: tl.constexpr,
+    BACKWARD: tl.constexpr, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``y[t] = sum_k w[t, k] x[t + k - left]``; BACKWARD, where x is the gradient of that and y
-    becomes the gradient of x: ``y[t] = sum_k w[t + left - k, k] x[t + left - k]``."""
-    b = tl.program_id(0).to(tl.int64)
-    t = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    c = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    b, t = _tile(tl.program_id(0), batch, ROWS)
+    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     r = tl.arange(0, PADDED)[None, :]
     z_rows = _load_rows(z, b, t, time, r, RANKS)
     sums = tl.zeros([ROWS, CHANNELS], tl.float32)
@@ -55,27 +58,55 @@ def by_inputs(
     store(y, b, t, t * 0, (t < rows)[:, None] & (c < channels), c, sums)
 
 
+@triton.jit(do_not_specialize=VARYING)
+def forward(
+    x, z, up, y, batch, rows, time, inputs, channels, left, OWN: tl.constexpr,
+    TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """``y[t] = sum_k w[t, k] x[t + k - left]``"""
+    _convolve(
+        x, z, up, y, batch, rows, time, inputs, channels, left, OWN, False, TAPS, RANKS, PADDED,
+        ROWS, CHANNELS, PRECISION,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=VARYING)
+def backward_x(
+    x, z, up, y, batch, rows, time, inputs, channels, left, OWN: tl.constexpr,
+    TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Of x, the gradient of the outputs: ``y[t] = sum_k w[t + left - k, k] x[t + left - k]``"""
+    _convolve(
+        x, z, up, y, batch, rows, time, inputs, channels, left, OWN, True, TAPS, RANKS, PADDED,
+        ROWS, CHANNELS, PRECISION,
+    )  # fmt: skip
+
+
 @triton.jit
 def _products(grad, x, b, t, tap, time, inputs, c, channels, left):
-    """What kernels' gradients sum, at outputs t."""
+    """What kernels' gradients sum, at outputs t: in bfloat16 of such inputs, else in float32,
+    since a gradient times an input may be beyond float16."""
     of_outputs = _load_rows(grad, b, t, time, c, channels).to(tl.float32)
     of_inputs = _load_rows(x, b, t + tap - left, inputs, c, channels)
-    return (of_outputs * of_inputs.to(tl.float32)).to(of_inputs.dtype)
+    products = of_outputs * of_inputs.to(tl.float32)
+    return products.to(tl.bfloat16) if of_inputs.dtype == tl.bfloat16 else products
 
 
 @triton.jit(do_not_specialize=VARYING)
 def backward_z(
-    x, up, grad, z_grad, time, inputs, channels, left, TAPS: tl.constexpr, RANKS: tl.constexpr,
-    PADDED: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+    x, up, grad, z_grad, batch, time, inputs, channels, left, TAPS: tl.constexpr,
+    RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    t = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    b, t = _tile(tl.program_id(0), batch, ROWS)
     sums = tl.zeros([ROWS, PADDED], tl.float32)
     for first in range(0, channels, CHANNELS):
         c = first + tl.arange(0, CHANNELS)[None, :]
         for tap in tl.static_range(TAPS):
             products = _products(grad, x, b, t, tap, time, inputs, c, channels, left)
-            u = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED)
+            u = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED).to(products.dtype)
             sums += tl.dot(products, tl.trans(u), input_precision=PRECISION)
     r = tl.arange(0, PADDED)[None, :]
     store(z_grad, b, t, t * 0, (t < time)[:, None] & (r < RANKS), r, sums)
@@ -94,10 +125,10 @@ def backward_up(
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     sums = tl.zeros([PADDED, CHANNELS], tl.float32)
     for tile in range(group, batch * tl.cdiv(time, ROWS), groups):
-        b = (tile % batch).to(tl.int64)
-        t = tile // batch * ROWS + tl.arange(0, ROWS)
+        b, t = _tile(tile, batch, ROWS)
         products = _products(grad, x, b, t, tap, time, inputs, c, channels, left)
         z_rows = _load_rows(z, b, t, time, tl.arange(0, PADDED)[None, :], RANKS)
+        z_rows = z_rows.to(products.dtype)
         sums += tl.dot(tl.trans(z_rows), products, input_precision=PRECISION)
     r = tl.arange(0, PADDED)[:, None]
     place = up_grad + ((group.to(tl.int64) * RANKS + r) * TAPS + tap) * channels + c
