@@ -54,7 +54,7 @@ def living_workers(url: str, timeout: timedelta, **_: object) -> Iterator[tuple[
         store.set(f"worker/{rank}", uuid.uuid4().hex)
         group = _group(store, rank, size, timeout)
     except DistError as error:
-        raise TimeoutError(f"the others have not come within {timeout}: {error}") from error
+        raise TimeoutError(f"the workers have not found each other: {error}") from error
     yield PrefixStore(group, store), rank, size
 
 

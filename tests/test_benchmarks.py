@@ -27,6 +27,7 @@ def test_long_inputs(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 def test_short_convolutions(tmp_path):
     figures = tmp_path / "figures.csv"
     options = "--tokens 8 --batch 1 --repetitions 2 --threads 1 --csv"

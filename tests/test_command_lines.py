@@ -75,9 +75,7 @@ FEATURES = {
         "--encoder-learned-pos --decoder-learned-pos "
         "--encoder-normalize-before --decoder-normalize-before",
         lambda m: all(
-            x.embed_positions.weight.requires_grad
-            and x.layer_norm
-            and x.layers[0].normalize_before
+            x.embed_positions.weight.requires_grad and x.layer_norm and x.layers[0].normalize_before
             for x in (m.encoder, m.decoder)
         ),
     ),

@@ -28,7 +28,7 @@ def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) ->
 
     Raises:
         ValueError: the task lacks a dictionary, one is as large as that of the training and
-            another, or the digests are none.
+            another, or what the checkpoint stores is no list of digests.
     """
     whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
     current = []

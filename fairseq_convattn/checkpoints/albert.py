@@ -85,9 +85,7 @@ NEW gets checkpoint.pt, dict.txt and sentencepiece.bpe.model. On GLUE it is fine
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command that converts; its arguments are the process's unless given."""
-    parser = ArgumentParser(
-        description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument(
         "old",
         type=Path,

@@ -104,9 +104,7 @@ this command prints.
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command that converts; its arguments are the process's unless given."""
-    parser = ArgumentParser(
-        description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("old", metavar="OLD", help="checkpoint that fairseq wrote, v0.6 or later")
     parser.add_argument("new", metavar="NEW", help="file to write; it must not exist")
     arguments = parser.parse_args(argv)

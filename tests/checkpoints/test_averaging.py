@@ -235,9 +235,7 @@ def test_command_wants_a_positive_count(options, capsys):
         (["{}/checkpoint1.pt"], 0.0, ["checkpoint1.pt"]),
     ],
 )
-def test_command_averages_what_was_chosen_and_names_it(
-    tmp_path, capsys, choice, mean, read
-):
+def test_command_averages_what_was_chosen_and_names_it(tmp_path, capsys, choice, mean, read):
     save_many(tmp_path, *(f"checkpoint{i}.pt" for i in (1, 2, 3)), "checkpoint.best_loss_1.000.pt")
     output = tmp_path / "out.pt"
     choice = [option.format(tmp_path) for option in choice]

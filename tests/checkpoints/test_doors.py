@@ -230,22 +230,17 @@ def poisoned(good, folder, place: str, code: str):
 
 
 @pytest.mark.parametrize("door", [*DOORS, "eval-lm"])
-def test_every_door_checks_every_option(good, data, monolingual, tmp_path, monkeypatch, door):
-    """Each calls the function that all share; what it then calls is not reached."""
+def test_every_door_checks_options_first(good, data, monolingual, tmp_path, monkeypatch, door):
+    """By the function that knows all of them."""
 
-    def walk(state):
-        for part, name, option in fields():
-            evil = checkpoint(part, name, option, touch(tmp_path / "created"))
-            with pytest.raises(CheckpointError, match=rf"its option cfg\.{part}\.{option}"):
-                check_configuration(evil)
-        raise CheckpointError("all options have been tried")
+    def refuse(state):
+        raise CheckpointError("options are looked at")
 
     for module in (files, guard):
-        monkeypatch.setattr(module, "check_configuration", walk)
+        monkeypatch.setattr(module, "check_configuration", refuse)
     path = poisoned(good, tmp_path, "model", "5")
-    with pytest.raises(ValueError, match="all options have been tried"):
+    with pytest.raises(ValueError, match="options are looked at"):
         eval_lm(monolingual, path) if door == "eval-lm" else DOORS[door](data, path)
-    assert not (tmp_path / "created").exists()
     assert {file.name for file in tmp_path.rglob("*.pt")} == {"evil.pt", "good.pt"}
 
 

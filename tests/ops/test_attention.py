@@ -252,7 +252,11 @@ def test_operators_keep_pytorchs_rules(monkeypatch, impl, dtype, terms):
 
 @pytest.mark.parametrize(
     "impl",
-    [None, "blocked", pytest.param("native", marks=[needs_kernels, pytest.mark.slow])],
+    [
+        None,
+        "blocked",
+        pytest.param("native", marks=[needs_kernels, pytest.mark.slow, pytest.mark.ci]),
+    ],
 )
 def test_inside_a_compiled_function(impl):
     """One graph that calls the operator of the implementation, by default the fastest."""
