@@ -28,6 +28,7 @@ USELESS = (
     "'pin_memory' argument is set as true but no accelerator is found",
 )
 _NO_CHECKPOINT = "Model file not found: "
+_NO_PAIR = "Could not infer language pair"
 _WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq's, around any exception
 
 
@@ -112,6 +113,11 @@ def _one_line(error: BaseException) -> str | None:
         return _missing(path) if _was_named(path) else None
     if isinstance(error, OSError) and text.startswith(_NO_CHECKPOINT):
         return _missing_checkpoint(Path(text.removeprefix(_NO_CHECKPOINT)))
+    if text.startswith(_NO_PAIR):
+        return (
+            "the data folder has no sentence pairs; give the folder that fairseq-preprocess wrote "
+            "(its --destdir), or --source-lang and --target-lang where it has dictionaries alone"
+        )
     return None
 
 

@@ -88,7 +88,7 @@ require_same_origin() {
 require_tools() { # TOOL...
   local tool
   for tool in "$@"; do
-    command -v "$tool" >/dev/null || die "$tool is not installed: run 'bash scripts/setup.sh' or activate its environment"
+    command -v "$tool" >/dev/null || die "$tool is not installed: run 'bash scripts/setup.sh', or pip install $tool"
   done
   [ -n "$source_dir" ] || command -v curl >/dev/null ||
     die "curl is not installed; a local copy works with --source DIR"

@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         sys.exit(missing("sentencepiece"))
     except (RuntimeError, ValueError, OSError) as error:
-        sys.exit(f"sentencepiece_bpe.py: {error}")
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ def test_mistyped_data(trained, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fairseq-generate", str(none)])
     line = reported(capsys, generate, none, trained)
     assert f"there is no {none}; give the folder that fairseq-preprocess wrote" in line
+    line = reported(capsys, generate, tmp_path, trained)
+    assert "has no sentence pairs; give the folder that fairseq-preprocess wrote" in line
 
 
 def test_a_checkpoint_of_another_vocabulary(trained, tmp_path, capsys):

@@ -23,7 +23,7 @@ from .programs import in_a_line
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command that exports; its arguments are the process's unless given."""
-    parser = argparse.ArgumentParser(prog="python -m fairseq_convattn.export", description=__doc__)
+    parser = argparse.ArgumentParser(prog="convattn export", description=__doc__)
     parser.add_argument("checkpoint")
     parser.add_argument("--output", required=True, help="folder to write; it must not exist")
     parser.add_argument("--data", help="folder of the dictionaries (default: that of the training)")

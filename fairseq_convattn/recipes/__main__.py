@@ -89,7 +89,7 @@ def command_line() -> argparse.ArgumentParser:
     add("--data", type=Path, metavar="DIR", help=f"prepared data (default: {default})")
     default = "runs/RECIPE-MIXER-seedN; with --smoke runs/smoke/RECIPE-MIXER-seedN"
     add("--output", type=Path, metavar="DIR", help=f"of the run (default: {default})")
-    most = "the most here that share an update evenly"
+    most = "the largest number here that divides an update"
     add("--gpus", type=whole_number(1), metavar="N", help=f"of each machine (default: {most})")
     add("--nodes", type=whole_number(1), default=1, metavar="N", help="machines (default: 1)")
     add("--fsdp", action="store_true", help="shard the model over the GPUs; needs fairscale")

@@ -1,8 +1,8 @@
-"""``python -m fairseq_convattn.report.pack``: a recipe's model as a folder to hand on.
+"""A recipe's model as a folder to hand on.
 
-The folder has ``model.pt`` in half precision and without the optimizer's state, the dictionaries,
-what splits text into subwords, and ``README.md``, a model card. From Python it opens with
-``from_pretrained(FOLDER)``.
+The folder has model.pt in half precision and without the optimizer's state, the dictionaries,
+what splits text into subwords, and README.md, a model card. From Python it opens with
+ConvAttnModel.from_pretrained(FOLDER), or that of ConvAttnLanguageModel and the like.
 """
 
 import argparse
@@ -183,7 +183,7 @@ def _card(
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m fairseq_convattn.report.pack",
+        prog="convattn pack",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

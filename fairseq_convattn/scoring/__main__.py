@@ -303,12 +303,18 @@ def warn(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr)
 
 
+def _in_a_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
+
+
 def main(given: Sequence[str] | None = None) -> None:
     arguments = parsed_arguments(given)
     try:
         result = report(arguments)
     except (ImportError, OSError, RuntimeError, ScoringError) as error:
-        sys.exit(f"error: {' '.join(str(error).split())}")
+        sys.exit(f"error: {_in_a_line(error)}")
     print((as_json if arguments.format == "json" else as_text)(arguments, result))
 
 
