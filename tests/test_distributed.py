@@ -53,7 +53,7 @@ def test_what_ended_workers_left_in_the_store_is_not_read(monkeypatch):
             assert second.get("address") == attempt.encode()
     with pytest.raises(TimeoutError, match="worker 0 of 2 waited 0:00:01 for the others"):
         start(0, timeout=1)
-    with pytest.raises(TimeoutError, match="others have not come within 0:00:01: .*worker/2"):
+    with pytest.raises(TimeoutError, match="workers have not found each other: .*worker/2"):
         next(living_workers("living:?rank=0&world_size=3", timedelta(seconds=1)))
 
 
