@@ -62,24 +62,17 @@ def settings(words: Sequence[str]) -> dict[str, str | None]:
     return {"command": shlex.join(command), **found} if command else found
 
 
-def recorded_settings(record: Mapping[str, Any]) -> list[Settings]:
-    """Those of a stage's commands; older records have lines of a shell, as their ``essence``."""
-    if "essence" in record:
-        return [settings(shlex.split(line)) for line in record["essence"]]
-    return record.get("settings", [])
-
-
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
     """The first setting that differs, in words; None if none does."""
     for name in {**before, **after}:
         if name not in after:
-            return f"with {spelled(name, before[name])}"
+            return f"with {_spelled(name, before[name])}"
         if name not in before:
-            return f"without {spelled(name, after[name])}"
+            return f"without {_spelled(name, after[name])}"
         if before[name] != after[name]:
-            return f"{spelled(name, before[name])}, not {after[name]}"
+            return f"{_spelled(name, before[name])}, not {after[name]}"
     return None
 
 
-def spelled(name: str, value: Any) -> str:
+def _spelled(name: str, value: Any) -> str:
     return name if value is None else f"{name} {value}"

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from fairseq_convattn.run_records import difference, recorded_settings, settings, write_json
+from fairseq_convattn.run_records import difference, settings, write_json
 
 
 def test_json_appears_whole(tmp_path):
@@ -32,7 +32,3 @@ def test_settings_are_what_a_command_line_means():
     line = "fairseq-train data/bin --lr 0.1 --adam-betas '(0.9, 0.98)' --flag --lr=0.2 --ids 1 2"
     options = {"--lr": "0.2", "--adam-betas": "(0.9, 0.98)", "--flag": None, "--ids": "1 2"}
     assert settings(shlex.split(line)) == {"command": "fairseq-train data/bin", **options}
-    # older records have lines, and settings of another form beside them
-    old = {"essence": [line], "settings": [{"command": "fairseq-train", "--": "--lr 0.2"}]}
-    assert recorded_settings(old) == recorded_settings({"settings": [settings(shlex.split(line))]})
-    assert recorded_settings({}) == []

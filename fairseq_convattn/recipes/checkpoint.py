@@ -1,5 +1,6 @@
 """What the runner has to know of checkpoints."""
 
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,28 +30,22 @@ def evaluated(path: Path, task: str) -> Evaluated:
         RecipeError: it is of another kind of model.
     """
     state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
-    found = _task(state)
+    configuration, args = state.get("cfg") or {}, _mapping(state.get("args"))
+    stored = _mapping(configuration.get("task")) or args
+    found = stored.get("_name") or args.get("task")
     if found not in (None, task):
         raise RecipeError(f"{path} is a model for {found}, and the recipe's are for {task}")
-    args = state.get("args")
-    if str(getattr(args, "arch", "")).startswith("lightconv"):
-        return Evaluated(True, getattr(args, "decoder_conv_type", "dynamic"))
-    model = (state.get("cfg") or {}).get("model") or {}
-    stored = [model.get(f"{side}_mixers") for side in ("encoder", "decoder")]
-    names = [name for value in stored if value for name in _names(value)]
+    if str(args.get("arch")).startswith("lightconv"):
+        return Evaluated(True, args.get("decoder_conv_type", "dynamic"))
+    model, names = configuration.get("model") or {}, []
+    for side in ("encoder", "decoder"):
+        mixers = model.get(f"{side}_mixers") or ()
+        names += mixers.split(",") if isinstance(mixers, str) else mixers
     return Evaluated(False, ",".join(dict.fromkeys(names)) or "fairseq's own")
 
 
-def _task(state: dict[str, Any]) -> str | None:
-    """fairseq's name of what a model was trained for, where it is known."""
-    stored = (state.get("cfg") or {}).get("task") or state.get("args")
-    if isinstance(stored, Mapping):
-        return stored.get("_name")
-    return getattr(stored, "_name", None) or getattr(stored, "task", None)
-
-
-def _names(mixers: str | list[str]) -> list[str]:
-    return mixers.split(",") if isinstance(mixers, str) else list(mixers)
+def _mapping(options: Any) -> Mapping[str, Any]:
+    return vars(options) if isinstance(options, Namespace) else options or {}
 
 
 def require_dictionaries(checkpoint: Path, binarised: Path) -> None:
@@ -71,11 +66,3 @@ def require_dictionaries(checkpoint: Path, binarised: Path) -> None:
             raise RecipeError(
                 f"{dictionary} is not {own}: the data have to be binarised with the model's"
             )
-
-
-def updates_done(folder: Path) -> int:
-    """How far the training is that saves its checkpoints in a folder."""
-    last = folder / "checkpoint_last.pt"
-    if not last.is_file():
-        return 0
-    return read_checkpoint(last)["optimizer_history"][-1]["num_updates"]

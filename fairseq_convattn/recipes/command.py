@@ -49,15 +49,23 @@ class Command:
 
 @dataclass(frozen=True)
 class Stage:
-    """The commands of one stage; ``note`` says why there are none, what is used instead, or what
-    they need."""
+    """The commands of one stage.
+
+    Attributes:
+        note: why there are none, what is used instead, or what they need.
+        launch: lines for a shell that run the stage on several machines, in place of the commands.
+        left: what an earlier run has made of it. It goes on from there with the same options.
+    """
 
     name: str
     commands: Sequence[Command] = ()
     note: str = ""
+    launch: Sequence[str] = ()
+    left: Sequence[Path] = ()
 
     def lines(self) -> list[str]:
-        return [command.line() for command in self.commands]
+        """What runs it, as lines for a shell."""
+        return list(self.launch) or [command.line() for command in self.commands]
 
 
 def options(line: str) -> Options:

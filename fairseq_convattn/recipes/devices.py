@@ -1,8 +1,6 @@
 """How many devices train, in which precision, and what that makes of an update."""
 
-import importlib.util
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,8 +9,16 @@ import torch
 
 from .errors import RecipeError
 
+ENDED = "training-ended"
 PORT = 29_500
 RESTARTS = 3
+FLOAT32 = "--fp32"  # ours: fairseq-train has no option for it
+PRECISIONS = {
+    FLOAT32: "float32",
+    **dict.fromkeys(("--fp16", "--memory-efficient-fp16", "--amp"), "float16"),
+    **dict.fromkeys(("--bf16", "--memory-efficient-bf16"), "bfloat16"),
+}
+_BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # processors that train in it twice as fast
 
 
 @dataclass(frozen=True)
@@ -110,16 +116,21 @@ class Devices:
             f"({whose} {batch.workers} x {batch.size:,} x {batch.update_freq})"
         )
 
-    def launch_lines(self, command: str, log: Path, end: Path) -> list[str]:
-        """How to start a training command on several machines; ``log`` gets what it prints, and
-        ``end`` is a file that is to be there when it has ended by itself."""
-        logged = f"2>&1 | tee -a {shlex.quote(str(log))}"
-        ended = f"touch {shlex.quote(str(end))}"
+    def launch_lines(self, command: str, output: Path) -> list[str]:
+        """How to start a training command on several machines; none for one machine.
+
+        The run's folder ``output`` gets its log and, when it has ended by itself, ``ENDED``.
+        """
+        if self.nodes == 1:
+            return []
+        logs, ended = shlex.quote(f"{output}/logs"), f"touch {shlex.quote(f'{output}/{ENDED}')}"
+        start = f"mkdir -p {logs} && set -o pipefail;"
+        logged = f"2>&1 | tee -a {logs}/train.log"
         arguments = command.partition(" ")[2]  # of fairseq-train
         torchrun = [
             "# torchrun, on every machine with its own number from 0 on in NODE_RANK and the name "
             "of the first one in MASTER_ADDR:",
-            f"set -o pipefail; torchrun --nnodes {self.nodes} --nproc-per-node "
+            f"{start} torchrun --nnodes {self.nodes} --nproc-per-node "
             f'{max(self.gpus, 1)} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" '
             f"--master-port {PORT} --max-restarts {RESTARTS} -m fairseq_convattn.launch "
             f'{arguments} {logged} && {{ [ "$NODE_RANK" != 0 ] || {ended}; }}',
@@ -129,7 +140,7 @@ class Devices:
         return [
             *torchrun,
             "# or SLURM, from the machine that submits:",
-            f"set -o pipefail; srun --nodes {self.nodes} --ntasks-per-node {self.gpus} "
+            f"# {start} srun --nodes {self.nodes} --ntasks-per-node {self.gpus} "
             f"--gpus-per-node {self.gpus} {command} --distributed-port {PORT} "
             f"{logged} && {ended}",
         ]
@@ -159,33 +170,17 @@ def _precision(gpus: int, fsdp: bool, visible: int) -> Literal["--fp16", "--bf16
     """bfloat16 where the devices here compute in it, else float16, which the papers used, or
     float32 on a CPU."""
     if not gpus:
-        return "--bf16" if cpu_computes_bfloat16() else None
+        return None if _BFLOAT16.isdisjoint(processor().get("flags", "").split()) else "--bf16"
     if fsdp or not visible:  # fairseq's sharding knows float16 alone
         return "--fp16"
     return "--bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "--fp16"
 
 
-def cpu_computes_bfloat16(information: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the processor multiplies bfloat16, which doubles its speed of training."""
+def processor(information: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """What Linux says of a processor of this machine, by name; empty on other systems."""
     try:
-        words = information.read_text(encoding="utf-8").split()
+        lines = information.read_text(encoding="utf-8").splitlines()
     except OSError:
-        return False
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(words)
-
-
-def require_devices(devices: Devices, stages: Sequence[str]) -> None:
-    """See that this machine can run what it is to run.
-
-    Raises:
-        RecipeError: it cannot.
-    """
-    if "train" not in stages or not devices.gpus:
-        return
-    if devices.nodes == 1 and devices.gpus > torch.cuda.device_count():
-        raise RecipeError(
-            f"--gpus {devices.gpus}: this machine has {torch.cuda.device_count()} "
-            "(--dry-run prints the commands for another one)"
-        )
-    if devices.fsdp and importlib.util.find_spec("fairscale") is None:
-        raise RecipeError("--fsdp needs fairscale: pip install fairscale")
+        return {}
+    pairs = (line.partition(":") for line in lines)
+    return {name.strip(): value.strip() for name, _, value in pairs}

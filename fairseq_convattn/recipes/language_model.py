@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,35 +25,28 @@ class LanguageModel(Recipe):
     """A language model.
 
     Attributes:
-        evaluation: fairseq-eval-lm's options.
-        other_evaluations: what differs, for further figures, by name.
-        adaptive: whether its inputs and outputs are, by the frequency of words.
-        published: test perplexities by mixer.
+        evaluations: fairseq-eval-lm's options by the name of the figure, which is empty for the
+            paper's.
     """
 
-    evaluation: Options
-    other_evaluations: Mapping[str, Options] = field(default_factory=dict)
-    adaptive: bool = True
-    published: Mapping[str, float] = field(default_factory=dict)
+    evaluations: Mapping[str, Options]
 
     task: ClassVar[str] = "language_modeling"
     smoke_batch: ClassVar[Batch] = Batch(1024, 1, 1)
 
     @property
     def shrunk(self) -> Options:
-        return _SHRUNK | ({"--adaptive-softmax-cutoff": "10,20"} if self.adaptive else {})
+        adaptive = self.training["--criterion"] == "adaptive_loss"
+        return _SHRUNK | ({"--adaptive-softmax-cutoff": "10,20"} if adaptive else {})
 
     def generate(self, settings: Settings) -> Stage:
         return Stage("generate", note="a language model is scored by its perplexity")
 
     def score(self, settings: Settings) -> Stage:
-        return Stage("score", [self._score(settings, name) for name in self._evaluations()])
+        return Stage("score", [self._score(settings, name) for name in self.evaluations])
 
     def scores(self, settings: Settings) -> list[Score]:
-        return [self._read_score(settings, name) for name in self._evaluations()]
-
-    def _evaluations(self) -> list[str]:
-        return ["", *self.other_evaluations]
+        return [self._read_score(settings, name) for name in self.evaluations]
 
     def _score(self, settings: Settings, name: str) -> Command:
         return Command(
@@ -75,20 +68,18 @@ class LanguageModel(Recipe):
         found = re.search(r"Loss \(base 2\): ([\d.]+), Perplexity: ([\d.]+)", text)
         tokens = re.search(r"Evaluated ([\d,]+) tokens", text)
         if not found or not tokens:
-            done = settings.output / "stages" / "score.json"
             raise RecipeError(
                 f"{output}, the log of fairseq-eval-lm, has no perplexity; to do the stage score "
-                f"again remove {done}"
+                f"again remove {settings.output}/stages/score.json"
             )
-        signature = f"fairseq-eval-lm|tokens:{tokens[1].replace(',', '')}|" + "|".join(
-            f"{option.removeprefix('--')}:{value}"
-            for option, value in self._evaluation(settings, name).items()
-        )
+        evaluation = self._evaluation(settings, name).items()
+        how = "|".join(f"{option.removeprefix('--')}:{value}" for option, value in evaluation)
+        signature = f"fairseq-eval-lm|tokens:{tokens[1].replace(',', '')}|{how}"
         title = f"test perplexity, {name}" if name else "test perplexity"
-        return Score(title, 2 ** float(found[1]), {} if name else self.published, signature)
+        return Score(title, 2 ** float(found[1]), None, signature)
 
     def _evaluation(self, settings: Settings, name: str) -> Options:
-        found = {**self.evaluation, **self.other_evaluations.get(name, {})}
+        found = dict(self.evaluations[name])
         if not settings.smoke:
             return found
         if context := found.get("--context-window"):
@@ -97,4 +88,5 @@ class LanguageModel(Recipe):
 
 
 def _output(settings: Settings, name: str) -> Path:
-    return settings.output / ".".join(filter(None, ("scores.test", name.replace(" ", "_"), "txt")))
+    suffix = f".{name.replace(' ', '_')}" if name else ""
+    return settings.output / f"scores.test{suffix}.txt"

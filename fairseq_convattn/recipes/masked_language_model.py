@@ -1,11 +1,11 @@
 """Recipes of masked language models, scored by GLUE after fine-tuning."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from ..run_records import read_json
 from .command import Command, Options, Stage, arguments, options
 from .devices import Batch
 from .recipe import Recipe, Score, prepare_command
@@ -51,11 +51,8 @@ class MaskedLanguageModel(Recipe):
         }
         if settings.source:
             asked["--download-rest"] = None
-        words = arguments(asked)
-        return [
-            *super().prepare(settings),
-            prepare_command(settings, "prepare_glue.sh", words, glue),
-        ]
+        further = prepare_command(settings, "prepare_glue.sh", arguments(asked), glue)
+        return [*super().prepare(settings), further]
 
     def generate(self, settings: Settings) -> Stage:
         return Stage("generate", [self._fine_tune(settings, task) for task in _tasks(settings)])
@@ -82,11 +79,11 @@ class MaskedLanguageModel(Recipe):
     def scores(self, settings: Settings) -> list[Score]:
         found = []
         for task in _tasks(settings):
-            report = json.loads(_glue(settings, task).read_text(encoding="utf-8"))
+            report = read_json(_glue(settings, task))
             seeds = ",".join(str(seed["seed"]) for seed in report["seeds"])
             signature = f"GLUE|dev|best epoch|median of seeds {seeds}"
             found += [
-                Score(f"{task} {metric}", figures["median"], {}, signature)
+                Score(f"{task} {metric}", figures["median"], None, signature)
                 for metric, figures in report["summary"].items()
             ]
         return found

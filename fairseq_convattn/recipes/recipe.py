@@ -23,21 +23,12 @@ _SMOKE_AVERAGE = 2
 
 @dataclass(frozen=True)
 class Score:
-    """One figure of a run.
-
-    Attributes:
-        published: the paper's by mixer.
-    """
+    """One figure of a run; ``confidence`` is its 95 % interval."""
 
     name: str
-    value: float
-    published: Mapping[str, float]
+    score: float
+    confidence: Sequence[float] | None
     signature: str
-    confidence: tuple[float, float] | None = None
-
-    def difference(self, mixer: str) -> float | None:
-        """From the published figure of this mixer, which alone compares with a run of it."""
-        return self.value - self.published[mixer] if mixer in self.published else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +37,14 @@ class Recipe(ABC):
 
     Attributes:
         paper: whose figures they are.
+        published: the paper's figures by mixer, by the name of the score.
         figures: where the published figures were looked up, if that is not the paper.
         origin: where the hyper-parameters come from.
         reading: what of them is ours because nobody has published it; empty if nothing is.
         unconfirmed: what was quoted without a look at its source, printed with every result.
         corpus: the name of the prepared data.
-        prepare_script: the script that makes them, with its arguments.
+        prepare_script: the script that makes them, with its arguments (default:
+            prepare_CORPUS.sh).
         release: the files of the release, and in the words of scripts/miniature_release.py what
             is in them, for smoke tests.
         smoke_preparation: further arguments for the script then.
@@ -67,11 +60,12 @@ class Recipe(ABC):
     paper: str
     origin: str
     corpus: str
-    prepare_script: Sequence[str]
     release: Mapping[str, str]
     shape: str
     training: Options
     batch: Batch
+    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    prepare_script: Sequence[str] = ()
     mixer: str = "dynamic"
     figures: str = ""
     reading: str = ""
@@ -88,15 +82,24 @@ class Recipe(ABC):
 
     def stages(self, settings: Settings) -> list[Stage]:
         """All that this run consists of, in order."""
+        evaluation = [self._average(settings), self.generate(settings), self.score(settings)]
         if settings.checkpoint:
-            return [self._convert(settings), self.generate(settings), self.score(settings)]
-        return [
-            Stage("prepare", self.prepare(settings), self._needed_source(settings)),
-            Stage("train", [self._train(settings)]),
-            self._average(settings),
-            self.generate(settings),
-            self.score(settings),
-        ]
+            return evaluation
+        data, asked = settings.data, self.source and not settings.source and not settings.smoke
+        prepare = Stage(
+            "prepare",
+            self.prepare(settings),
+            note=f"needs --source DIR, {self.source}" if asked else "",
+            left=[x for x in (data, data.with_name(f"{data.name}.preparing")) if x.exists()],
+        )
+        command = self.train(settings)
+        train = Stage(
+            "train",
+            [command],
+            launch=settings.devices.launch_lines(command.line(), settings.output),
+            left=list(settings.checkpoints.glob("*.pt*")),
+        )
+        return [prepare, train, *evaluation]
 
     def architecture(self, settings: Settings) -> str:
         """fairseq-train's ``--arch``."""
@@ -107,46 +110,14 @@ class Recipe(ABC):
 
     def prepare(self, settings: Settings) -> list[Command]:
         """The commands that make the data; a smoke test begins with a release in miniature."""
-        name, *words = self.prepare_script
+        name, *words = self.prepare_script or (f"prepare_{self.corpus}.sh",)
         if settings.smoke:
             words += self.smoke_preparation
         commands = [prepare_command(settings, name, words, settings.data)]
         return [self._miniature(settings), *commands] if settings.smoke else commands
 
-    @abstractmethod
-    def generate(self, settings: Settings) -> Stage:
-        """What the model is scored by."""
-
-    @abstractmethod
-    def score(self, settings: Settings) -> Stage:
-        """The commands that write the scores."""
-
-    @abstractmethod
-    def scores(self, settings: Settings) -> list[Score]:
-        """The scores that these commands wrote, the paper's own first."""
-
-    def model(self, settings: Settings) -> Path:
-        """The checkpoint that is evaluated."""
-        if settings.checkpoint:
-            converted = settings.output / "converted.pt"
-            return converted if settings.published_format else settings.checkpoint
-        return settings.checkpoints / ("average.pt" if self.average else self.single)
-
-    def _needed_source(self, settings: Settings) -> str:
-        if not self.source or settings.source or settings.smoke:
-            return ""
-        return f"needs --source DIR, {self.source}"
-
-    def _miniature(self, settings: Settings) -> Command:
-        source = [] if settings.source is None else ["--source", str(settings.source)]
-        release = release_folder(settings)
-        files = [f"{file}={content}" for file, content in self.release.items()]
-        return Command(
-            ["python", script("miniature_release.py"), str(release), *source, "--files", *files],
-            writes=[release],
-        )
-
-    def _train(self, settings: Settings) -> Command:
+    def train(self, settings: Settings) -> Command:
+        """fairseq-train, on the devices of this run."""
         training = dict(self.training)
         if settings.smoke:
             training |= {k: v for k, v in _SMOKE_SCHEDULE.items() if k in training}
@@ -172,24 +143,45 @@ class Recipe(ABC):
             further=settings.extra,
         )
 
-    def _average(self, settings: Settings) -> Stage:
-        if not self.average:
-            return Stage("average", note=f"{self.single} is used")
-        output = self.model(settings)
-        how = {
-            "--inputs": str(settings.checkpoints),
-            "--last": str(_SMOKE_AVERAGE if settings.smoke else self.average),
-            "--output": str(output),
-        }
-        words = ["python", script("average_checkpoints.py")]
-        return Stage("average", [Command(words, how, writes=[output])])
+    @abstractmethod
+    def generate(self, settings: Settings) -> Stage:
+        """What the model is scored by."""
 
-    def _convert(self, settings: Settings) -> Stage:
-        if not settings.published_format:
-            return Stage("average", note=f"{settings.checkpoint} is used as it is")
+    @abstractmethod
+    def score(self, settings: Settings) -> Stage:
+        """The commands that write the scores."""
+
+    @abstractmethod
+    def scores(self, settings: Settings) -> list[Score]:
+        """The scores that these commands wrote, the paper's own first."""
+
+    def model(self, settings: Settings) -> Path:
+        """The checkpoint that is evaluated."""
+        if settings.checkpoint:
+            converted = settings.output / "converted.pt"
+            return converted if settings.published_format else settings.checkpoint
+        return settings.checkpoints / ("average.pt" if self.average else self.single)
+
+    def _miniature(self, settings: Settings) -> Command:
+        source = [] if settings.source is None else ["--source", str(settings.source)]
+        release = release_folder(settings)
+        files = [f"{file}={content}" for file, content in self.release.items()]
+        return Command(
+            ["python", script("miniature_release.py"), str(release), *source, "--files", *files],
+            writes=[release],
+        )
+
+    def _average(self, settings: Settings) -> Stage:
         output = self.model(settings)
-        words = ["python", script("convert_checkpoint.py"), str(settings.checkpoint), str(output)]
-        return Stage("average", [Command(words, writes=[output])])
+        if settings.published_format:
+            words = [script("convert_checkpoint.py"), str(settings.checkpoint), str(output)]
+        elif settings.checkpoint or not self.average:
+            return Stage("average", note=f"{output} is used as it is")
+        else:
+            last = _SMOKE_AVERAGE if settings.smoke else self.average
+            words = [script("average_checkpoints.py"), "--inputs", str(settings.checkpoints)]
+            words += ["--last", str(last), "--output", str(output)]
+        return Stage("average", [Command(["python", *words], writes=[output])])
 
 
 def release_folder(settings: Settings) -> Path:

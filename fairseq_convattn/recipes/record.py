@@ -4,13 +4,15 @@ import functools
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..run_records import sha256, versions
+from .devices import processor
 from .recipe import Recipe, Score
 from .settings import ROOT, Settings
 
@@ -32,7 +34,7 @@ def environment() -> dict[str, Any]:
         "versions": versions(_PACKAGES),
         "git": _git(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor().get("model name") or platform.processor(),
         "processors": os.cpu_count(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_VARIABLES)},
@@ -41,25 +43,14 @@ def environment() -> dict[str, Any]:
 
 def _git() -> dict[str, Any] | None:
     """The commit, and whether the files differ from it; None without git."""
+    describe = "describe --always --dirty --exclude * --abbrev=40"
     try:
-        commit, changes = (
-            subprocess.run(
-                ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
-            ).stdout.strip()
-            for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
-        )
+        found = subprocess.check_output(
+            ["git", "-C", str(ROOT), *describe.split()], stderr=subprocess.DEVNULL, text=True
+        ).strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return {"commit": commit, "changed": bool(changes)}
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.processor())
+    return {"commit": found.removesuffix("-dirty"), "changed": found.endswith("-dirty")}
 
 
 def data_checksums(settings: Settings) -> dict[str, str]:
@@ -79,6 +70,8 @@ def results(
     command: str, recipe: Recipe, settings: Settings, stages: dict[str, Any], scores: list[Score]
 ) -> dict[str, Any]:
     """The content of ``results.json``; ``stages`` are their records by name."""
+    batch = recipe.used_batch(settings)
+    trained = settings.checkpoint is None
     return {
         "command": command,
         "title": recipe.title,
@@ -87,54 +80,45 @@ def results(
         "reading": recipe.reading,
         "unconfirmed": recipe.unconfirmed,
         "mixer": settings.mixer,
-        "architecture": None if settings.checkpoint else recipe.architecture(settings),
-        "seed": None if settings.checkpoint else settings.seed,
-        "precision": None if settings.checkpoint else settings.precision,
+        "architecture": recipe.architecture(settings) if trained else None,
+        "seed": settings.seed if trained else None,
+        "precision": settings.precision if trained else None,
         "smoke": settings.smoke,
-        "checkpoint": str(settings.checkpoint) if settings.checkpoint else None,
-        "batch": {
-            "size": recipe.used_batch(settings).size,
-            "unit": recipe.used_batch(settings).unit,
-            "per_update": recipe.used_batch(settings).per_update,
-        },
+        "checkpoint": None if trained else str(settings.checkpoint),
+        "batch": {"size": batch.size, "unit": batch.unit, "per_update": batch.per_update},
         "stages": stages,
         "environment": environment(),
         "data": data_checksums(settings),
-        "scores": [
-            {
-                "name": score.name,
-                "score": score.value,
-                "confidence": score.confidence,
-                "signature": score.signature,
-                "published": dict(score.published),
-                "published_in": recipe.figures or recipe.paper,
-                "difference": None if settings.smoke else score.difference(settings.mixer),
-            }
-            for score in scores
-        ],
+        "scores": [_compared(score, recipe, settings) for score in scores],
     }
 
 
-def score_lines(recipe: Recipe, settings: Settings, scores: list[Score]) -> list[str]:
+def _compared(score: Score, recipe: Recipe, settings: Settings) -> dict[str, Any]:
+    """A score beside the paper's figures, and its difference from that of the same mixer."""
+    published = recipe.published.get(score.name, {})
+    own = None if settings.smoke else published.get(settings.mixer)
+    return {
+        **asdict(score),
+        "published": published,
+        "published_in": recipe.figures or recipe.paper,
+        "difference": None if own is None else score.score - own,
+    }
+
+
+def score_lines(results: Mapping[str, Any]) -> list[str]:
     """The scores, each beside what the paper has; those that it has come last, to be seen first."""
-    lines = []
-    for score in sorted(scores, key=lambda score: bool(score.published)):
-        interval = "" if score.confidence is None else " [{:.2f}, {:.2f}]".format(*score.confidence)
-        lines.append(f"{score.name}: {score.value:.2f}{interval} ({settings.mixer})")
-        lines.append(f"  {_published(recipe, settings, score)}")
-        lines.append(f"  {score.signature}")
-    if recipe.unconfirmed:
-        lines.append(f"unconfirmed: {recipe.unconfirmed}")
-    if settings.smoke:
+    lines, mixer = [], results["mixer"]
+    for score in sorted(results["scores"], key=lambda score: bool(score["published"])):
+        interval = " [{:.2f}, {:.2f}]".format(*score["confidence"]) if score["confidence"] else ""
+        lines.append(f"{score['name']}: {score['score']:.2f}{interval} ({mixer})")
+        figures = {name: f"{name} {figure:.2f}" for name, figure in score["published"].items()}
+        if score["difference"] is not None:
+            figures[mixer] += f" (difference {score['difference']:+.2f})"
+        known = f"published, {score['published_in']}: {', '.join(figures.values())}"
+        lines.append(f"  {known if figures else 'published: no figure known'}")
+        lines.append(f"  {score['signature']}")
+    if results["unconfirmed"]:
+        lines.append(f"unconfirmed: {results['unconfirmed']}")
+    if results["smoke"]:
         lines.append("(a smoke test: it shows that every stage runs, its scores mean nothing)")
     return lines
-
-
-def _published(recipe: Recipe, settings: Settings, score: Score) -> str:
-    if not score.published:
-        return "published: no figure known"
-    figures = {mixer: f"{mixer} {figure:.2f}" for mixer, figure in score.published.items()}
-    difference = score.difference(settings.mixer)
-    if difference is not None and not settings.smoke:
-        figures[settings.mixer] += f" (difference {difference:+.2f})"
-    return f"published, {recipe.figures or recipe.paper}: {', '.join(figures.values())}"

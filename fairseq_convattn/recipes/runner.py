@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -11,12 +11,12 @@ from typing import Any
 
 from ..child_processes import run as run_command
 from ..folder_lock import locked
-from ..run_records import difference, read_json, recorded_settings, write_json
+from ..run_records import difference, read_json, write_json
 from .command import Stage
+from .devices import ENDED
 from .errors import RecipeError
 from .record import environment, now
-
-_TO_COMPARE = ("essence", "settings")  # essence: of older records
+from .settings import ROOT
 
 
 class Runner:
@@ -29,11 +29,7 @@ class Runner:
     def records(self) -> dict[str, Any]:
         """What was written when stages were finished, by name; only of those that are."""
         found = {stage.name: self._read(stage, "json") for stage in self.stages}
-        return {
-            name: {key: value for key, value in record.items() if key not in _TO_COMPARE}
-            for name, record in found.items()
-            if record
-        }
+        return {name: record for name, record in found.items() if record}
 
     def is_done(self, stage: Stage) -> bool:
         return not stage.commands or self._path(stage, "json").is_file()
@@ -45,25 +41,24 @@ class Runner:
             RecipeError: a stage was begun with other options, or one before is not done, or one
                 after is and would no longer fit.
         """
-        to_do = []
+        to_do, missing = [], []
         for stage in self.stages:
             self._require_same(stage)
-            done = self.is_done(stage)
-            if done and stage.commands and to_do:
-                raise RecipeError(
-                    f"the stage {stage.name} is done and {to_do[0]} before it is not; remove "
-                    f"{self._path(stage, 'json')} to do it again"
-                )
-            if not done and stage.name in chosen:
+            if self.is_done(stage):
+                if stage.commands and to_do:
+                    raise RecipeError(
+                        f"the stage {stage.name} is done and {to_do[0]} before it is not; remove "
+                        f"{self._path(stage, 'json')} to do it again"
+                    )
+            elif stage.name not in chosen:
+                missing.append(stage.name)
+            elif missing:
+                raise RecipeError(f"the stage {missing[0]} has to be done first")
+            else:
                 to_do.append(stage.name)
-            elif not done and self._to_do_after(stage, chosen):
-                raise RecipeError(f"the stage {stage.name} has to be done first")
 
-    def run(self, chosen: Sequence[str], before: Callable[[Stage], None]) -> None:
-        """Run the chosen stages that are not done.
-
-        Args:
-            before: called with each of them first.
+    def run(self, chosen: Sequence[str]) -> None:
+        """Run the chosen stages that are not done, as far as that is here.
 
         Raises:
             CommandFailed: a command fails.
@@ -73,33 +68,18 @@ class Runner:
                 continue
             if not stage.commands:
                 print(f"{stage.name}: nothing to do, {stage.note}", flush=True)
-            elif self.is_done(stage):
+            elif self.is_done(stage) or self._ended_elsewhere(stage):
                 print(f"{stage.name}: done already", flush=True)
+            elif stage.launch:
+                self._begin(stage)
+                print(
+                    f"{stage.name} has not ended; start it with one of these, with {ROOT} and the "
+                    "data on every machine, and repeat this command when it is done\n"
+                )
+                print("\n".join(stage.launch))
+                return
             else:
-                before(stage)
                 self._run(stage)
-
-    def begin(self, stage: Stage, launched: Sequence[str] = ()) -> None:
-        """Write that a stage has begun, so that it is continued as it is.
-
-        Args:
-            launched: the lines of which one starts it, if that is on other machines.
-        """
-        self._path(stage, "begun").parent.mkdir(exist_ok=True)
-        write_json(
-            {**self._identity(stage), "launched": list(launched)}, self._path(stage, "begun")
-        )
-
-    def start_over(self, stage: Stage) -> None:
-        """Forget a stage that was begun here with other options and has made nothing; its log
-        stays beside the new one's."""
-        begun = self._read(stage, "begun")
-        if not begun or begun.get("launched") or not _difference(begun, self._identity(stage)):
-            return
-        self._path(stage, "begun").unlink()
-        log = self.output / "logs" / f"{stage.name}.log"
-        if log.exists():
-            os.replace(log, log.with_suffix(".before.log"))
 
     def finish(
         self,
@@ -113,51 +93,61 @@ class Runner:
         Args:
             memory: the most that a process had, in bytes.
         """
-        launched = self._read(stage, "begun").get("launched")
         content = {
-            "stage": stage.name,
-            "commands": launched or stage.lines(),
+            "commands": stage.lines(),
             **self._identity(stage),
             "begun": begun,
             "finished": now(),
             "seconds": seconds,
             "memory": memory,
             "log": f"logs/{stage.name}.log",
-            "environment": None if launched else environment(),
+            "environment": None if stage.launch else environment(),
         }
         self._path(stage, "json").parent.mkdir(exist_ok=True)
         write_json(content, self._path(stage, "json"))
         self._path(stage, "begun").unlink(missing_ok=True)
 
     def _run(self, stage: Stage) -> None:
-        log = self.output / "logs" / f"{stage.name}.log"
-        log.parent.mkdir(exist_ok=True)
+        log = self._log(stage)
         begun, start = now(), time.monotonic()
-        self.begin(stage)
+        self._begin(stage)
         print(f"{stage.name}: log in {log}", flush=True)
         memory = 0
         for command in stage.commands:
             for path in command.writes:
                 _remove(path)
             print(f"+ {command.line()}", flush=True)
-            memory = max(
-                memory, run_command(command.words(), log, command.stdout, command.logs_too)
-            )
+            used = run_command(command.words(), log, command.stdout, command.logs_too)
+            memory = max(memory, used)
         self.finish(stage, begun, round(time.monotonic() - start, 1), memory)
+
+    def _begin(self, stage: Stage) -> None:
+        """Write that a stage has begun, so that it is continued as it is.
+
+        The log of one that was begun with other options, and has left nothing, is set aside.
+        """
+        log, record = self._log(stage), self._path(stage, "begun")
+        log.parent.mkdir(exist_ok=True)
+        record.parent.mkdir(exist_ok=True)
+        if log.exists() and self._difference(self._read(stage, "begun"), stage):
+            os.replace(log, log.with_suffix(".before.log"))
+        write_json({**self._identity(stage), "elsewhere": bool(stage.launch)}, record)
+
+    def _ended_elsewhere(self, stage: Stage) -> bool:
+        """Whether several machines have run it to its end, which is noted down."""
+        end = self.output / ENDED
+        if not (stage.launch and stage.left and end.exists()):
+            return False
+        self.finish(stage)
+        end.unlink()
+        return True
 
     def _require_same(self, stage: Stage) -> None:
         for kind in ("json", "begun"):
-            before, identity = self._read(stage, kind), self._identity(stage)
-            if not before:
+            before = self._read(stage, kind)
+            if kind == "begun" and not stage.left and not before.get("elsewhere"):
                 continue
-            directory = before.get("directory")
-            if directory not in (None, identity["directory"]):
-                raise RecipeError(
-                    f"the stage {stage.name} in {self.output} was run from "
-                    f"{(self.output / directory).resolve()}; continue it from there, or choose "
-                    "another folder with --output"
-                )
-            if found := _difference(before, identity):
+            if found := self._difference(before, stage):
                 raise RecipeError(
                     f"the stage {stage.name} in {self.output} was run with other options "
                     f"({found}); choose another folder with --output, or remove "
@@ -172,9 +162,19 @@ class Runner:
             "directory": os.path.relpath(os.curdir, self.output),
         }
 
-    def _to_do_after(self, stage: Stage, chosen: Sequence[str]) -> bool:
-        later = self.stages[self.stages.index(stage) + 1 :]
-        return any(other.name in chosen and not self.is_done(other) for other in later)
+    def _difference(self, record: Mapping[str, Any], stage: Stage) -> str | None:
+        """What a record, if there is one, says of a stage that is otherwise now."""
+        if not record:
+            return None
+        before, after = (
+            [{"from": str((self.output / known["directory"]).resolve())}, *known["settings"]]
+            for known in (record, self._identity(stage))
+        )
+        pairs = zip_longest(before, after, fillvalue={})
+        return next(filter(None, (difference(*pair) for pair in pairs)), None)
+
+    def _log(self, stage: Stage) -> Path:
+        return self.output / "logs" / f"{stage.name}.log"
 
     def _path(self, stage: Stage, kind: str) -> Path:
         return self.output / "stages" / f"{stage.name}.{kind}"
@@ -197,12 +197,6 @@ def exclusive(output: Path) -> Iterator[None]:
         raise RecipeError(f"{output} is not empty and of no run; choose another with --output")
     with locked(output):
         yield
-
-
-def _difference(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    """What differs between two records of a stage."""
-    pairs = zip_longest(*map(recorded_settings, (before, after)), fillvalue={})
-    return next(filter(None, (difference(*pair) for pair in pairs)), None)
 
 
 def _remove(path: Path) -> None:

@@ -1,11 +1,12 @@
 """Recipes of encoder-decoders: translation and summarization."""
 
-import json
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from ..run_records import read_json
 from .command import Command, Options, Stage, options
 from .devices import Batch
 from .recipe import Recipe, Score
@@ -16,7 +17,10 @@ _SHRUNK = options(
     "--decoder-attention-heads 4 --encoder-layers 2 --decoder-layers 2"
 )
 _SMOKE_DECODING = options("--batch-size 32 --max-len-b 20 --num-workers 0")
+_SUBSETS = ("test", "test1")  # fairseq's names of test sets
 
+TOKENISED = "bleu --tokenize none"
+"""BLEU of tokenised text, that of Moses' multi-bleu.perl."""
 DETOKENISED = {"score": ("sacremoses",)}
 PREPARED_HERE = {"prepare": ("subword_nmt", "sacremoses"), **DETOKENISED}
 """What recipes need that tokenise and split the text themselves."""
@@ -29,33 +33,16 @@ class Scoring:
     Attributes:
         reference: the file of the prepared data's ``text`` that it is compared with.
         metric: of scripts/score.py, with options.
+        name: what distinguishes it from the paper's, which has none.
         reference_options: those that are about this file, left out where there is none.
         baseline: the file of ``text`` that is scored instead of what was generated.
-        published: the paper's figures by mixer, for each score that the metric gives.
-        name: what distinguishes it from the paper's, which has none.
     """
 
     reference: str
-    metric: Sequence[str]
-    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    metric: str
     name: str = ""
-    reference_options: Sequence[str] = ()
+    reference_options: str = ""
     baseline: str = ""
-
-
-@dataclass(frozen=True)
-class TestSet:
-    """What is generated and how it is scored.
-
-    Attributes:
-        name: as papers call it.
-        scorings: the paper's first.
-        subset: fairseq's name of it.
-    """
-
-    name: str
-    scorings: Sequence[Scoring]
-    subset: str = "test"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,33 +51,42 @@ class SequenceToSequence(Recipe):
 
     Attributes:
         decoding: fairseq-generate's options.
+        tests: how each test set is scored, the paper's way first, by the papers' name of it.
     """
 
     decoding: Options
-    tests: Sequence[TestSet]
+    tests: Mapping[str, Sequence[Scoring]]
 
     shrunk: ClassVar[Options] = _SHRUNK
     smoke_batch: ClassVar[Batch] = Batch(2048, 1, 1)
 
     def generate(self, settings: Settings) -> Stage:
-        return Stage("generate", [self._generate(settings, test) for test in self.tests])
+        subsets = _SUBSETS[: len(self.tests)]
+        return Stage("generate", [self._generate(settings, subset) for subset in subsets])
 
     def score(self, settings: Settings) -> Stage:
-        return Stage("score", [self._score(settings, *each) for each in self._scorings(settings)])
+        scorings = self._scorings(settings)
+        return Stage("score", [_score(settings, subset, how) for _, subset, how in scorings])
 
     def scores(self, settings: Settings) -> list[Score]:
-        scorings = self._scorings(settings)
-        return [score for each in scorings for score in _read_scores(settings, *each)]
+        found = []
+        for test, subset, scoring in self._scorings(settings):
+            report = read_json(_scores(settings, subset, scoring))
+            way = f", {scoring.name}" if scoring.name else ""
+            found += [
+                Score(f"{test} {name}{way}", x["score"], x["confidence"], report["signature"])
+                for name, x in report["scores"].items()
+            ]
+        return found
 
-    def _scorings(self, settings: Settings) -> list[tuple[TestSet, Scoring]]:
-        return [
-            (test, scoring)
-            for test in self.tests
-            for scoring in test.scorings
-            if _has_text(settings) or not scoring.baseline
-        ]
+    def _scorings(self, settings: Settings) -> Iterator[tuple[str, str, Scoring]]:
+        """The test set, fairseq's name of it, and how it is scored."""
+        for (test, scorings), subset in zip(self.tests.items(), _SUBSETS, strict=False):
+            for scoring in scorings:
+                if _has_text(settings) or not scoring.baseline:
+                    yield test, subset, scoring
 
-    def _generate(self, settings: Settings, test: TestSet) -> Command:
+    def _generate(self, settings: Settings, subset: str) -> Command:
         decoding = dict(self.decoding)
         if settings.smoke:
             decoding |= {"--min-len": "1"} if "--min-len" in decoding else {}
@@ -100,25 +96,28 @@ class SequenceToSequence(Recipe):
             {
                 "--user-dir": user_dir(),
                 "--task": self.task,
-                "--gen-subset": test.subset,
+                "--gen-subset": subset,
                 "--path": str(self.model(settings)),
                 **decoding,
                 "--required-batch-size-multiple": "1",
             },
-            stdout=_generated(settings, test),
+            stdout=_generated(settings, subset),
             scaling=settings.devices.one(),
         )
 
-    def _score(self, settings: Settings, test: TestSet, scoring: Scoring) -> Command:
-        text = settings.data / "text"
-        reference = ("--reference", str(text / scoring.reference), *scoring.reference_options)
-        compared = reference if _has_text(settings) else ()
-        hypothesis = text / scoring.baseline if scoring.baseline else _generated(settings, test)
-        return Command(
-            ["python", script("score.py"), "--metric", *scoring.metric, *compared],
-            {"--hypothesis": str(hypothesis), "--format": "json"},
-            stdout=_scores(settings, test, scoring),
-        )
+
+def _score(settings: Settings, subset: str, scoring: Scoring) -> Command:
+    text = settings.data / "text"
+    words = ["python", script("score.py"), "--metric", *shlex.split(scoring.metric)]
+    if _has_text(settings):
+        words += ["--reference", str(text / scoring.reference)]
+        words += shlex.split(scoring.reference_options)
+    hypothesis = text / scoring.baseline if scoring.baseline else _generated(settings, subset)
+    return Command(
+        words,
+        {"--hypothesis": str(hypothesis), "--format": "json"},
+        stdout=_scores(settings, subset, scoring),
+    )
 
 
 def _has_text(settings: Settings) -> bool:
@@ -126,53 +125,29 @@ def _has_text(settings: Settings) -> bool:
     return settings.binarised != settings.data
 
 
-def _generated(settings: Settings, test: TestSet) -> Path:
-    return settings.output / f"generated.{test.subset}.txt"
+def _generated(settings: Settings, subset: str) -> Path:
+    return settings.output / f"generated.{subset}.txt"
 
 
-def _scores(settings: Settings, test: TestSet, scoring: Scoring) -> Path:
-    name = f"{test.subset}.{scoring.name}" if scoring.name else test.subset
+def _scores(settings: Settings, subset: str, scoring: Scoring) -> Path:
+    name = f"{subset}.{scoring.name}" if scoring.name else subset
     return settings.output / f"scores.{name}.json"
 
 
-def _read_scores(settings: Settings, test: TestSet, scoring: Scoring) -> list[Score]:
-    report = json.loads(_scores(settings, test, scoring).read_text(encoding="utf-8"))
-    return [
-        Score(
-            f"{test.name} {name}" + (f", {scoring.name}" if scoring.name else ""),
-            score["score"],
-            scoring.published.get(name, {}),
-            report["signature"],
-            tuple(score["confidence"]),
-        )
-        for name, score in report["scores"].items()
-    ]
-
-
-def tokenised(
-    reference: str, *options: str, published: Mapping[str, float] | None = None, name: str = ""
-) -> Scoring:
-    """BLEU of tokenised text, that of Moses' multi-bleu.perl."""
-    metric = ("bleu", "--tokenize", "none", *options)
-    return Scoring(reference, metric, {"BLEU": published or {}}, name)
-
-
-def detokenised(
-    language: str,
-    reference: str,
-    *options: str,
-    also: str = "",
-    published: Mapping[str, float] | None = None,
-    name: str = "detokenised",
-) -> Scoring:
-    """sacreBLEU of text that was detokenised, against a reference that never was tokenised, or
-    is detokenised by the option ``also``."""
-    metric = ("bleu", "--detokenize", language, *options)
-    return Scoring(reference, metric, {"BLEU": published or {}}, name, (also,) if also else ())
+def parallel(files: Mapping[str, str], source: str, target: str) -> dict[str, str]:
+    """Both sides of the parallel files of a release, whose names have {} for the language, and
+    what is in them, with {} for the side."""
+    return {
+        file.format(language): content.format(side)
+        for file, content in files.items()
+        for language, side in ((source, "source"), (target, "target"))
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Translation(SequenceToSequence):
+    needs: Mapping[str, Sequence[str]] = field(default_factory=lambda: PREPARED_HERE)
+
     task: ClassVar[str] = "translation"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .devices import Devices
+from .devices import FLOAT32, PRECISIONS, Devices
 
 ROOT = Path(__file__).resolve().parents[2]
 _INSTALLED = ROOT / "convattn"  # the package that scripts/ is where no checkout is
@@ -24,7 +24,6 @@ class Settings:
         checkpoint: the file to evaluate instead of training.
         published_format: whether ``checkpoint`` is of 2019 and has to be converted.
         extra: further arguments for fairseq-train, which win.
-        precision: of training.
     """
 
     mixer: str
@@ -37,7 +36,6 @@ class Settings:
     checkpoint: Path | None = None
     published_format: bool = False
     extra: Sequence[str] = ()
-    precision: str = "float32"
 
     @property
     def binarised(self) -> Path:
@@ -45,6 +43,12 @@ class Settings:
         if not (self.data / "bin").exists() and list(self.data.glob("dict*.txt")):
             return self.data
         return self.data / "bin"
+
+    @property
+    def precision(self) -> str:
+        """Of training."""
+        given = (PRECISIONS.get(word or "") for word in (self.devices.precision, *self.extra))
+        return next(filter(None, given), PRECISIONS[FLOAT32])
 
     @property
     def checkpoints(self) -> Path:

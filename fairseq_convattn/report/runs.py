@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..run_records import Settings, recorded_settings, settings
+from ..run_records import Settings, settings
 from ..scoring.generated import ScoringError, Texts, read_texts
 from . import ReportError
 from .train_log import TrainLog, read_train_log
@@ -84,7 +84,7 @@ class Run:
         done."""
         begun = self.folder / "stages" / "train.begun"
         record = self.stages.get("train") or (read_json(begun) if begun.is_file() else {})
-        found = next(iter(recorded_settings(record)), {})
+        found = next(iter(record.get("settings", ())), {})
         return {k: v for k, v in found.items() if k not in _NOT_OF_THE_EXPERIMENT}
 
     @cached_property
@@ -121,7 +121,7 @@ class Run:
     def scorings(self) -> Mapping[str, Sequence[Settings]]:
         """How it was scored against references, options of scripts/score.py by the same names."""
         found: dict[str, list[Settings]] = {}
-        for scoring in recorded_settings(self.stages.get("score", {})):
+        for scoring in self.stages.get("score", {}).get("settings", ()):
             hypothesis = Path(scoring.get("--hypothesis") or "")
             if scoring.get("--reference") and hypothesis.match(_GENERATED):
                 found.setdefault(_subset(hypothesis), []).append(scoring)

@@ -14,7 +14,7 @@ from fairseq_convattn.checkpoints.files import write_checkpoint
 from fairseq_convattn.checkpoints.recovery import restore_last
 from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import command_line, main, resolve
-from fairseq_convattn.recipes.checkpoint import evaluated, updates_done
+from fairseq_convattn.recipes.checkpoint import evaluated
 from fairseq_convattn.recipes.runner import Runner, exclusive
 from fairseq_convattn.report.__main__ import main as report
 from fairseq_convattn.report.runs import Run, machine
@@ -71,7 +71,7 @@ def test_data_with_another_dictionary_are_refused(trained, data, tmp_path):
 def test_trains_nothing(trained):
     with pytest.raises(SystemExit, match="--checkpoint needs no stage train"):
         main(["wmt16_en_de", "train", "--checkpoint", str(trained)])
-    with pytest.raises(SystemExit, match="which mixer it has: it goes with no --mixer"):
+    with pytest.raises(SystemExit, match="which mixer it has: leave out .*--mixer and"):
         main(["wmt16_en_de", "--checkpoint", str(trained), "--mixer", "dynamic"])
 
 
@@ -115,6 +115,8 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, c
     """Wherever that is, as --patience can stop before --max-update; as it was begun; once."""
     output = tmp_path / "run"
     arguments = ["multi30k", "train", "--gpus", "1", "--nodes", "2", "--output", str(output)]
+    arguments += ["--data", str(tmp_path)]
+    (tmp_path / "dict.en.txt").touch()
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with pytest.raises(SystemExit, match="the stage prepare has to be done first"):
         main(arguments)
@@ -127,7 +129,7 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, c
         main(arguments)
         lines = capsys.readouterr().out.splitlines()
         (torchrun,) = (line for line in lines if "; torchrun --nnodes 2" in line)
-        assert any("; srun --nodes 2" in line for line in lines)
+        assert any(line.startswith("# ") and "; srun --nodes 2" in line for line in lines)
         assert any("-- --bf16 where they compute in it" in line for line in lines)
         last = torchrun.partition(" && ")[2]
         subprocess.run(last, shell=True, check=True, env={**os.environ, "NODE_RANK": str(node)})
@@ -136,11 +138,10 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, c
     checkpoints.mkdir()
     ended(0)  # without a checkpoint it has not
     (output / "training-ended").unlink()
-    state = {"model": {}, "optimizer_history": [{"num_updates": 7_999}]}
-    write_checkpoint(state, checkpoints / "checkpoint_last.pt")
+    (checkpoints / "checkpoint_last.pt").touch()
     ended(1)
     main(arguments)
-    assert "training is at update 7,999 and has not ended; start it" in capsys.readouterr().out
+    assert "train has not ended; start it" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="was run with other options .--dropout 0.3, not 0.9"):
         main([*arguments, "--", "--dropout", "0.9"])
     ended(0)
@@ -148,8 +149,7 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, c
     assert "train: done already" in capsys.readouterr().out
     record = json.loads((output / "stages" / "train.json").read_text(encoding="utf-8"))
     assert {record[x] for x in ("begun", "seconds", "memory", "environment")} == {None}
-    starts = [line.split()[3] for line in record["commands"] if line.startswith("set ")]
-    assert starts == ["torchrun", "srun"] and (output / "logs").is_dir()
+    assert any("; torchrun --nnodes 2" in line for line in record["commands"])
     assert machine(Run(output).environment) is None
     report([str(output), "--output", str(tmp_path / "report.html")])
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -167,18 +167,13 @@ def test_other_options_are_refused_once_there_is_a_checkpoint(tmp_path):
     with exclusive(output):
         runner = Runner(output, stages)
         runner.finish(stages[0], begun="", seconds=0)
-        runner.begin(stages[1])
-    (output / "logs").mkdir()
-    (output / "logs" / "train.log").write_text("stopped\n")
-    other = [*arguments, "--", "--dropout", "0.9"]
-    with pytest.raises(SystemExit, match="data/bin is gone"):  # only training would need it
-        main(other)
-    assert [path.name for path in (output / "logs").iterdir()] == ["train.before.log"]
-    runner.begin(stages[1])
+    with pytest.raises(SystemExit, match="data/bin is gone"):
+        main(arguments)
     (output / "checkpoints").mkdir()
     (output / "checkpoints" / "checkpoint1.pt").touch()
+    Runner(output, stages)._begin(stages[1])
     with pytest.raises(SystemExit, match="was run with other options .--dropout 0.3, not 0.9"):
-        main(other)
+        main([*arguments, "--", "--dropout", "0.9"])
 
 
 def test_a_preparation_that_wrote_nothing_may_have_another_source(tmp_path):
@@ -193,26 +188,30 @@ def test_a_preparation_that_wrote_nothing_may_have_another_source(tmp_path):
         main([*arguments, str(tmp_path / "a")])
 
 
+def updates(checkpoint) -> int:
+    return torch.load(checkpoint)["optimizer_history"][-1]["num_updates"]
+
+
 @pytest.mark.parametrize("left", ["nothing", "half", "whole"])
 def test_the_copy_that_was_interrupted_is_made_again(tmp_path, left):
     """From the training's newest checkpoint, whatever its name; one that is whole stays."""
     names = ("checkpoint2.pt", "checkpoint_1_30.pt", "checkpoint_best.pt")
-    for updates, name in enumerate((*names, "average.pt")):
-        state = {"model": {}, "optimizer_history": [{"num_updates": updates}]}
+    for done, name in enumerate((*names, "average.pt")):
+        state = {"model": {}, "optimizer_history": [{"num_updates": done}]}
         write_checkpoint(state, tmp_path / name)
-        os.utime(tmp_path / name, (updates, updates))
+        os.utime(tmp_path / name, (done, done))
     last = tmp_path / "checkpoint_last.pt"
     if left != "nothing":
         content = (tmp_path / "checkpoint_1_30.pt").read_bytes()
         last.write_bytes(content if left == "whole" else content[:-100])
     restore_last(tmp_path)
-    assert updates_done(tmp_path) == (1 if left == "whole" else 2)
+    assert updates(last) == (1 if left == "whole" else 2)
     if left == "half":
         last.write_bytes(b"PK")
         for name in names:
             (tmp_path / name).unlink()
         restore_last(tmp_path)
-        assert not last.exists() and updates_done(tmp_path) == 0
+        assert not last.exists()
 
 
 def test_checkpoints_of_the_same_name_have_folders_of_their_own(trained, tmp_path, capsys):

@@ -18,7 +18,7 @@ def test_every_number_of_devices_sees_the_papers_tokens_or_is_refused(workers):
 
 
 def test_the_default_is_what_the_machine_has(monkeypatch):
-    monkeypatch.setattr(devices, "cpu_computes_bfloat16", lambda: False)
+    monkeypatch.setattr(devices, "processor", dict)
     assert choose_devices(None, 1, False, WMT, visible=0).one() == ["--cpu"]
     assert choose_devices(None, 1, False, WMT, visible=0).precision is None
 
@@ -49,11 +49,11 @@ def test_precision_is_what_the_gpus_compute_in(monkeypatch, supported, precision
     assert choose_devices(8, 2, False, WMT, visible=0).precision == "--fp16"  # of another machine
 
 
-@pytest.mark.parametrize("flags", ["fpu amx_bf16 sse", "avx512_bf16", "fpu avx512", ""])
-def test_a_cpu_says_whether_it_computes_bfloat16(tmp_path, flags):
-    (tmp_path / "cpuinfo").write_text(f"model name : x\nflags : {flags}\n")
-    assert devices.cpu_computes_bfloat16(tmp_path / "cpuinfo") == ("_bf16" in flags)
-    assert not devices.cpu_computes_bfloat16(tmp_path / "none")
+def test_what_linux_says_of_a_processor(tmp_path):
+    (tmp_path / "cpuinfo").write_text("model name\t: x: y\nflags\t\t: fpu amx_bf16\n\n")
+    found = devices.processor(tmp_path / "cpuinfo")
+    assert (found["model name"], found["flags"]) == ("x: y", "fpu amx_bf16")
+    assert devices.processor(tmp_path / "none") == {}
 
 
 def test_sentences_are_a_batch_too():

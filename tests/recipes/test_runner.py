@@ -1,7 +1,6 @@
 """Stages of small commands: interrupted, repeated, changed."""
 
 import fcntl
-import json
 import multiprocessing
 import os
 import signal
@@ -45,7 +44,7 @@ def run(folder: Path, stages: list[Stage], chosen=STAGES) -> None:
     with exclusive(folder):
         runner = Runner(folder, stages)
         runner.check(chosen)
-        runner.run(chosen, lambda stage: None)
+        runner.run(chosen)
 
 
 def assert_each_ran_once(folder: Path) -> None:
@@ -134,7 +133,7 @@ def test_other_options_are_refused(tmp_path, finished):
         scaling = ["--update-freq", devices]
         arguments = ["sh", "-c", script]
         command = Command(arguments, {"--lr": rate}, scaling=scaling, further=further)
-        return [Stage("train", [command])]
+        return [Stage("train", [command], left=[output])]
 
     if finished:
         (tmp_path / "again").touch()
@@ -150,6 +149,16 @@ def test_other_options_are_refused(tmp_path, finished):
     run(output, train("0.1", "2"), ["train"])
 
 
+def test_a_stage_that_has_made_nothing_may_begin_with_other_options(tmp_path):
+    for rate in ("0.1", "0.1", "0.2"):
+        command = Command(["sh", "-c", "exit 1"], {"--lr": rate})
+        with pytest.raises(CommandFailed):
+            run(tmp_path, [Stage("train", [command])], ["train"])
+    logs = [(tmp_path / "logs" / name).read_text() for name in ("train.before.log", "train.log")]
+    assert [log.count("--lr 0.1") for log in logs] == [2, 0]
+    assert [log.count("--lr 0.2") for log in logs] == [0, 1]
+
+
 def test_paths_from_another_folder_are_explained(tmp_path, monkeypatch):
     def copy(source: str) -> list[Stage]:
         return [Stage("prepare", [Command(["cp", source, str(tmp_path / "copy")])])]
@@ -159,7 +168,7 @@ def test_paths_from_another_folder_are_explained(tmp_path, monkeypatch):
     run(tmp_path / "run", copy("text"), ["prepare"])
     monkeypatch.chdir("/")
     for words in ("text", f"{tmp_path}/text"):
-        with pytest.raises(RecipeError, match=f"was run from {tmp_path}; continue it from there"):
+        with pytest.raises(RecipeError, match=f"other options .from {tmp_path}, not /.;"):
             run(tmp_path / "run", copy(words), ["prepare"])
     moved = tmp_path.rename(f"{tmp_path}-moved")
     monkeypatch.chdir(moved)
@@ -217,16 +226,3 @@ def test_records_say_what_was_run_and_where(tmp_path):
     assert record["environment"]["versions"]["torch"]
     assert record["seconds"] >= 0 and record["begun"] <= record["finished"]
     assert os.path.isfile(tmp_path / record["log"])
-
-
-def test_a_run_of_a_release_that_noted_lines_alone_goes_on(tmp_path):
-    run(tmp_path, five_stages(tmp_path), ["prepare"])
-    path = tmp_path / "stages" / "prepare.json"
-    record = json.loads(path.read_text())
-    (command,) = (settings["command"] for settings in record.pop("settings"))
-    path.write_text(json.dumps(record | {"essence": [command]}))
-    run(tmp_path, five_stages(tmp_path))
-    assert_each_ran_once(tmp_path)
-    path.write_text(json.dumps(record | {"essence": [f"{command} --lr 0.1"]}))
-    with pytest.raises(RecipeError, match=r"the stage prepare in .* options \(with --lr 0.1\)"):
-        run(tmp_path, five_stages(tmp_path))

@@ -33,7 +33,6 @@ RECIPE = MaskedLanguageModel(
     "with MNLI's model there, with the pre-trained one here; it scores the last epoch, ours the "
     "best on the dev set; its seeds are others",
     corpus="mlm",
-    prepare_script=("prepare_mlm.sh",),
     source="with train.txt and valid.txt, and what is there of GLUE",
     release=RELEASE,
     smoke_preparation=("--pieces", "200"),

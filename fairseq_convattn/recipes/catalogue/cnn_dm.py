@@ -1,7 +1,7 @@
 """CNN/DailyMail."""
 
 from ..command import options
-from ..sequence_to_sequence import Scoring, Summarization, TestSet
+from ..sequence_to_sequence import Scoring, Summarization
 from . import _wu_2019
 
 RECIPE = Summarization(
@@ -16,7 +16,6 @@ RECIPE = Summarization(
     "cosine, as in wmt16_en_de; summaries have 55 to 140 pieces and no three of them twice (the "
     "author names the limits without figures), beam 5",
     corpus="cnn_dm",
-    prepare_script=("prepare_cnn_dm.sh",),
     release={
         "url_lists/all_train.txt": "train.source.stories",
         "url_lists/all_val.txt": "valid.source.stories",
@@ -30,20 +29,10 @@ RECIPE = Summarization(
         "--max-source-tokens 400 --batch-size 128 --beam 5 --min-len 55 --max-len-b 140 "
         "--no-repeat-ngram-size 3 --remove-bpe sentencepiece"
     ),
-    tests=(
-        TestSet(
-            "test",
-            (
-                Scoring(
-                    "test.target",
-                    ("rouge", "--rouge-split", "<q>"),
-                    {
-                        "rouge1": {"lightweight": 39.52, "dynamic": 39.84, "attention": 39.26},
-                        "rouge2": {"lightweight": 15.97, "dynamic": 16.25, "attention": 15.98},
-                        "rougeLsum": {"lightweight": 36.51, "dynamic": 36.73, "attention": 36.35},
-                    },
-                ),
-            ),
-        ),
-    ),
+    tests={"test": [Scoring("test.target", "rouge --rouge-split '<q>'")]},
+    published={
+        "test rouge1": {"lightweight": 39.52, "dynamic": 39.84, "attention": 39.26},
+        "test rouge2": {"lightweight": 15.97, "dynamic": 16.25, "attention": 15.98},
+        "test rougeLsum": {"lightweight": 36.51, "dynamic": 36.73, "attention": 36.35},
+    },
 )

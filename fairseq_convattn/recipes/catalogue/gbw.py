@@ -18,7 +18,6 @@ RECIPE = LanguageModel(
     reading="sentences are trained and scored one by one; everything else as in wikitext103, but "
     "dropouts of 0.1 and none of activations or in the adaptive softmax",
     corpus="gbw",
-    prepare_script=("prepare_gbw.sh",),
     release={
         f"{TRAINING}/news.en-00001-of-00100": "train.source",
         f"{HELDOUT}/news.en.heldout-00000-of-00050": "test.source",
@@ -27,6 +26,6 @@ RECIPE = LanguageModel(
     shape="lm_gbw",
     training=_baevski_2019.training("eos", period=137_000, shrink="0.6", updates=975_000),
     batch=_baevski_2019.GPUS,
-    evaluation=options("--sample-break-mode eos --max-tokens 3072 --softmax-batch 1024"),
-    published={"dynamic": 26.67, "attention": 26.73},
+    evaluations={"": options("--sample-break-mode eos --max-tokens 3072 --softmax-batch 1024")},
+    published={"test perplexity": {"dynamic": 26.67, "attention": 26.73}},
 )

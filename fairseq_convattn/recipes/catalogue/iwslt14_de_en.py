@@ -2,11 +2,10 @@
 
 from ..command import options
 from ..devices import Batch
-from ..sequence_to_sequence import PREPARED_HERE, TestSet, Translation, detokenised, tokenised
+from ..sequence_to_sequence import TOKENISED, Scoring, Translation, parallel
 from . import _wu_2019
 
 TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
-LANGUAGES = (("de", "source"), ("en", "target"))
 
 RECIPE = Translation(
     title="IWSLT14 German-English",
@@ -16,13 +15,11 @@ RECIPE = Translation(
     reading="tokenised by sacremoses, a port of Moses, so that a few pairs more or fewer may be "
     "kept than the 167,522 of fairseq's script",
     corpus="iwslt14",
-    prepare_script=("prepare_iwslt14.sh",),
-    release={
-        **{f"train.tags.de-en.{x}": f"train.{side}.tags" for x, side in LANGUAGES},
-        **{
-            f"IWSLT14.{t}.de-en.{x}.xml": f"test.{side}.xml" for t in TESTS for x, side in LANGUAGES
-        },
-    },
+    release=parallel(
+        {"train.tags.de-en.{}": "train.{}.tags"}
+        | {f"IWSLT14.{test}.de-en.{{}}.xml": "test.{}.xml" for test in TESTS},
+        *("de", "en"),
+    ),
     shape="iwslt_de_en",
     training=options(
         f"{_wu_2019.OBJECTIVE} --clip-norm 0 --weight-decay 0.0001 --lr-scheduler inverse_sqrt "
@@ -32,16 +29,11 @@ RECIPE = Translation(
     batch=Batch(4000, workers=1, update_freq=1),
     average=10,
     decoding=options("--batch-size 128 --beam 4 --lenpen 1 --remove-bpe"),
-    tests=(
-        TestSet(
-            "test",
-            (
-                tokenised(
-                    "test.en", published={"lightweight": 34.8, "dynamic": 35.2, "attention": 34.4}
-                ),
-                detokenised("en", "test.raw.en", "--lowercase"),
-            ),
-        ),
-    ),
-    needs=PREPARED_HERE,
+    tests={
+        "test": [
+            Scoring("test.en", TOKENISED),
+            Scoring("test.raw.en", "bleu --detokenize en --lowercase", "detokenised"),
+        ]
+    },
+    published={"test BLEU": {"lightweight": 34.8, "dynamic": 35.2, "attention": 34.4}},
 )

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 from ..command import options
 from ..devices import Batch
+from ..sequence_to_sequence import parallel
 from . import iwslt14_de_en
-
-TEST = iwslt14_de_en.RECIPE.tests[0]
-SCORINGS = tuple(replace(scoring, published={}) for scoring in TEST.scorings)
 
 RECIPE = replace(
     iwslt14_de_en.RECIPE,
@@ -20,23 +18,16 @@ RECIPE = replace(
     corpus="iwslt14_low",
     prepare_script=("prepare_iwslt14.sh", "--low"),
     source="with tok/train.low.de and .en, tok/valid.de and .en, and raw/IWSLT14.TED*.xml",
-    release={
-        **{
-            f"tok/{name}.{language}": f"{split}.{side}"
-            for name, split in (("train.low", "train"), ("valid", "valid"))
-            for language, side in iwslt14_de_en.LANGUAGES
-        },
-        **{
-            f"raw/IWSLT14.{test}.de-en.{language}.xml": f"test.{side}.xml"
-            for test in iwslt14_de_en.TESTS
-            for language, side in iwslt14_de_en.LANGUAGES
-        },
-    },
+    release=parallel(
+        {"tok/train.low.{}": "train.{}", "tok/valid.{}": "valid.{}"}
+        | {f"raw/IWSLT14.{test}.de-en.{{}}.xml": "test.{}.xml" for test in iwslt14_de_en.TESTS},
+        *("de", "en"),
+    ),
     shape="tiny",
     training={
         **iwslt14_de_en.RECIPE.training,
         **options("--weight-decay 0 --lr 0.003 --warmup-updates 1000 --max-update 6000"),
     },
     batch=Batch(4096, workers=1, update_freq=1),
-    tests=(replace(TEST, scorings=SCORINGS),),
+    published={},
 )

@@ -4,7 +4,6 @@ from .multi30k import PUBLIC, multi30k
 
 RECIPE = multi30k(
     "fr",
-    {},
     title="Multi30k English-French",
     origin=f"{PUBLIC}, for English-German",
     prepare_script=("prepare_multi30k.sh", "--target", "fr"),

@@ -14,7 +14,7 @@ _EPOCHS = 6
 def multi30k_short(target: str, updates_per_epoch: int, **others) -> Translation:
     """The recipe of the same source and training for a target language."""
     return replace(
-        multi30k(target, {}, **others),  # the published figures are those of the whole training
+        multi30k(target, **others),
         training=options(
             f"--share-all-embeddings --dropout 0.2 {_wu_2019.OBJECTIVE} --lr 0.002 "
             "--lr-scheduler polynomial_decay --warmup-updates 400 "
@@ -31,7 +31,6 @@ RECIPE = multi30k_short(
     updates_per_epoch=460,
     title="Multi30k English-German, short",
     origin=f"{PUBLIC}, but for our reading",
-    prepare_script=("prepare_multi30k.sh",),
     reading="the size of a CPU, to compare mixers: 6 epochs of 1,024 tokens an update, 4 % of the "
     "tokens of 8,000 updates of 8,192, at which the published training ends at the latest; "
     "learning rate 0.002 falling linearly to 0 after 400 updates, no clipping, dropout 0.2, of "

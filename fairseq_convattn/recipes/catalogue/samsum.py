@@ -2,14 +2,8 @@
 
 from ..command import options
 from ..devices import Batch
-from ..sequence_to_sequence import Scoring, Summarization, TestSet
+from ..sequence_to_sequence import Scoring, Summarization
 from . import _wu_2019
-
-PUBLISHED = {
-    "rouge1": {"lightweight": 33.19, "dynamic": 33.79},
-    "rouge2": {"lightweight": 11.14, "dynamic": 11.19},
-    "rougeL": {"lightweight": 30.34, "dynamic": 30.41},
-}
 
 RECIPE = Summarization(
     title="SAMSum",
@@ -22,7 +16,6 @@ RECIPE = Summarization(
     "least 5 pieces and no three of them twice, beam 5; ROUGE by rouge-score, with and without "
     "stems",
     corpus="samsum",
-    prepare_script=("prepare_samsum.sh",),
     release={
         "train.json": "train.source.dialogues",
         "val.json": "valid.source.dialogues",
@@ -41,14 +34,16 @@ RECIPE = Summarization(
         "--max-source-tokens 512 --batch-size 64 --beam 5 --min-len 5 --max-len-b 100 "
         "--no-repeat-ngram-size 3 --remove-bpe sentencepiece"
     ),
-    tests=(
-        TestSet(
-            "test",
-            (
-                Scoring("test.target", ("rouge",), PUBLISHED),
-                Scoring("test.target", ("rouge", "--rouge-no-stem"), name="unstemmed"),
-                Scoring("test.target", ("rouge",), name="longest-3", baseline="test.longest3"),
-            ),
-        ),
-    ),
+    tests={
+        "test": [
+            Scoring("test.target", "rouge"),
+            Scoring("test.target", "rouge --rouge-no-stem", "unstemmed"),
+            Scoring("test.target", "rouge", "longest-3", baseline="test.longest3"),
+        ]
+    },
+    published={
+        "test rouge1": {"lightweight": 33.19, "dynamic": 33.79},
+        "test rouge2": {"lightweight": 11.14, "dynamic": 11.19},
+        "test rougeL": {"lightweight": 30.34, "dynamic": 30.41},
+    },
 )

@@ -13,7 +13,6 @@ RECIPE = LanguageModel(
     "updates, in which t-mult and lr-shrink do nothing, for the paper's several; mixers other than "
     "attention, and with them the kernels of convolutions, which are those of gbw",
     corpus="wikitext103",
-    prepare_script=("prepare_wikitext103.sh",),
     release={
         "wiki.train.tokens": "train.source",
         "wiki.valid.tokens": "valid.source",
@@ -23,9 +22,11 @@ RECIPE = LanguageModel(
     mixer="attention",
     training=_baevski_2019.training("none", period=270_000, shrink="0.75", updates=286_000),
     batch=_baevski_2019.GPUS,
-    evaluation=options(
-        "--sample-break-mode complete --tokens-per-sample 3072 --max-tokens 3072 "
-        "--context-window 2560 --softmax-batch 1024"
-    ),
-    published={"attention": 18.7},
+    evaluations={
+        "": options(
+            "--sample-break-mode complete --tokens-per-sample 3072 --max-tokens 3072 "
+            "--context-window 2560 --softmax-batch 1024"
+        )
+    },
+    published={"test perplexity": {"attention": 18.7}},
 )

@@ -12,14 +12,12 @@ RECIPE = LanguageModel(
     "falling linearly to 0 after 200 updates, dropout 0.3, inputs and outputs tied; <unk> and ends "
     "of lines count, as usual; at least 128 tokens before every token, or none before a block",
     corpus="wikitext2",
-    prepare_script=("prepare_wikitext2.sh",),
     release={
         "train.txt": "train.source",
         "valid.txt": "valid.source",
         "test.txt": "test.source",
     },
     shape="lm_tiny",
-    adaptive=False,
     training=options(
         "--criterion cross_entropy --share-decoder-input-output-embed --sample-break-mode none "
         "--tokens-per-sample 256 --optimizer adam --adam-betas '(0.9, 0.98)' --weight-decay 0.01 "
@@ -27,8 +25,11 @@ RECIPE = LanguageModel(
         "--total-num-update 2000 --max-update 2000 --keep-last-epochs 1"
     ),
     batch=Batch(4096, workers=1, update_freq=2),
-    evaluation=options(
-        "--sample-break-mode none --tokens-per-sample 256 --max-tokens 4096 --context-window 128"
-    ),
-    other_evaluations={"without context": {"--context-window": "0"}},
+    evaluations={
+        name: options(
+            "--sample-break-mode none --tokens-per-sample 256 --max-tokens 4096 "
+            f"--context-window {context}"
+        )
+        for name, context in (("", 128), ("without context", 0))
+    },
 )

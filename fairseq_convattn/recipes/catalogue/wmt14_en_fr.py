@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ..sequence_to_sequence import PREPARED_HERE, TestSet, Translation, detokenised, tokenised
+from ..sequence_to_sequence import TOKENISED, Scoring, Translation, parallel
 from . import _wu_2019
 
 CORPORA = (
@@ -24,27 +24,19 @@ RECIPE = Translation(
     "makes two); tokenised by sacremoses, a port of Moses; validated on every 1,333rd training "
     "pair as by fairseq's script, where the paper has newstest2012 and 2013",
     corpus="wmt14_en_fr",
-    prepare_script=("prepare_wmt14_en_fr.sh",),
     release={
-        **{f"{name}.en": "train.source" for name in CORPORA},
-        **{f"{name}.fr": "train.target" for name in CORPORA},
-        "dev/newstest2014-fren-src.en.sgm": "test.source.sgm",
-        "dev/newstest2014-fren-ref.fr.sgm": "test.target.sgm",
+        **parallel({f"{name}.{{}}": "train.{}" for name in CORPORA}, "en", "fr"),
+        **parallel({"dev/newstest2014-fren-{}.sgm": "test.{}.sgm"}, "src.en", "ref.fr"),
     },
     shape="wmt_en_fr_big",
     training=_wu_2019.training(80_000, before="--share-all-embeddings"),
     batch=replace(_wu_2019.GPUS, size=5120),
     decoding=_wu_2019.decoding(length_penalty="0.9"),
-    tests=(
-        TestSet(
-            "newstest2014",
-            (
-                tokenised(
-                    "test.fr", published={"lightweight": 43.1, "dynamic": 43.2, "attention": 43.2}
-                ),
-                detokenised("fr", "test.raw.fr"),
-            ),
-        ),
-    ),
-    needs=PREPARED_HERE,
+    tests={
+        "newstest2014": [
+            Scoring("test.fr", TOKENISED),
+            Scoring("test.raw.fr", "bleu --detokenize fr", "detokenised"),
+        ]
+    },
+    published={"newstest2014 BLEU": {"lightweight": 43.1, "dynamic": 43.2, "attention": 43.2}},
 )
