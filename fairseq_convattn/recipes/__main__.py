@@ -19,10 +19,9 @@ from ..outputs import missing_modules, whole_number
 from ..run_records import sha256, write_json
 from ..training_options import refusal
 from . import catalogue
-from .checkpoint import evaluated, require_dictionaries
-from .command import Stage
+from .checkpoint import evaluated, require_data
+from .command import RecipeError, Stage
 from .devices import FLOAT32, PRECISIONS, Batch, Devices, choose_devices
-from .errors import RecipeError
 from .recipe import STAGES, Recipe
 from .record import results, score_lines
 from .runner import Runner, exclusive
@@ -106,8 +105,12 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
         print("\n".join(_dry_run(recipe, settings, runner.stages, chosen)))
         return
     _require(recipe, settings, chosen)
-    runner.check(chosen)  # what is refused leaves no folder
+    to_do = runner.check(chosen)
+    if to_do and "prepare" not in to_do:
+        require_data(settings)  # what is refused leaves no folder
     with exclusive(settings.output):
+        if "train" in to_do:
+            restore_last(settings.checkpoints)
         _run(command, recipe, settings, runner, chosen)
 
 
@@ -226,34 +229,11 @@ def _require(recipe: Recipe, settings: Settings, chosen: Sequence[str]) -> None:
             )
     if missing := missing_modules(*dict.fromkeys(needed)):
         raise RecipeError(f"a stage needs {missing}")
-    if settings.checkpoint:
-        require_dictionaries(settings.checkpoint, settings.binarised)
-
-
-def _require_data(settings: Settings, runner: Runner, chosen: Sequence[str]) -> None:
-    """See that what the stages before have made is there, and whole.
-
-    Raises:
-        RecipeError: the prepared data are gone.
-    """
-    prepare, train, *_ = runner.stages
-    to_do = {stage.name for stage in runner.stages if not runner.is_done(stage)}.intersection(
-        chosen
-    )
-    prepared = any(settings.binarised.glob("dict*.txt"))
-    if to_do and runner.is_done(prepare) and not prepared:
-        raise RecipeError(
-            f"{settings.binarised} is gone; to make it again remove {settings.output}/stages"
-        )
-    if train.name in to_do:
-        restore_last(settings.checkpoints)
 
 
 def _run(
     command: str, recipe: Recipe, settings: Settings, runner: Runner, chosen: Sequence[str]
 ) -> None:
-    if not settings.checkpoint:
-        _require_data(settings, runner, chosen)
     if "train" in chosen:
         notes = settings.devices.notes() if settings.devices.nodes > 1 else []
         print(_explained(recipe, settings), *notes, sep="\n", flush=True)

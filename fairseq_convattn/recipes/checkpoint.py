@@ -3,27 +3,20 @@
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..checkpoints.files import read_checkpoint
 from ..checkpoints.legacy import HARMLESS_GLOBALS
-from .errors import RecipeError
+from .command import RecipeError
+from .settings import Settings
 
 
-class Evaluated(NamedTuple):
-    """A checkpoint that is there already.
-
-    Attributes:
-        published_format: whether it is one of 2019 and has to be converted.
-        mixer: the mixer of its layers, or all of them if they differ.
-    """
-
-    published_format: bool
-    mixer: str
-
-
-def evaluated(path: Path, task: str) -> Evaluated:
+def evaluated(path: Path, task: str) -> tuple[bool, str]:
     """What a checkpoint is that a model of fairseq's ``task`` is needed of.
+
+    Returns:
+        Whether it is one of 2019 and has to be converted, and the mixer of its layers, or all of
+        them if they differ.
 
     Raises:
         CheckpointError: it is none.
@@ -36,31 +29,36 @@ def evaluated(path: Path, task: str) -> Evaluated:
     if found not in (None, task):
         raise RecipeError(f"{path} is a model for {found}, and the recipe's are for {task}")
     if str(args.get("arch")).startswith("lightconv"):
-        return Evaluated(True, args.get("decoder_conv_type", "dynamic"))
+        return True, args.get("decoder_conv_type", "dynamic")
     model, names = configuration.get("model") or {}, []
     for side in ("encoder", "decoder"):
         mixers = model.get(f"{side}_mixers") or ()
         names += mixers.split(",") if isinstance(mixers, str) else mixers
-    return Evaluated(False, ",".join(dict.fromkeys(names)) or "fairseq's own")
+    return False, ",".join(dict.fromkeys(names)) or "fairseq's own"
 
 
 def _mapping(options: Any) -> Mapping[str, Any]:
     return vars(options) if isinstance(options, Namespace) else options or {}
 
 
-def require_dictionaries(checkpoint: Path, binarised: Path) -> None:
-    """See that data are there, and with the dictionaries that lie beside the checkpoint, if any.
+def require_data(settings: Settings) -> None:
+    """See that there are binarised data, and that their dictionaries are those beside a checkpoint
+    that is evaluated, if it has any.
 
     Raises:
         RecipeError: they are not.
     """
-    dictionaries = sorted(binarised.glob("dict*.txt"))
+    dictionaries, checkpoint = sorted(settings.binarised.glob("dict*.txt")), settings.checkpoint
+    if not dictionaries and checkpoint:
+        raise RecipeError(
+            f"{settings.binarised} has no dictionary: --data is the binarised test set that comes "
+            "with the model, or prepare the data without --checkpoint first"
+        )
     if not dictionaries:
         raise RecipeError(
-            f"{binarised} has no dictionary: --data is the binarised test set that comes with the "
-            "model, or prepare the data without --checkpoint first"
+            f"{settings.binarised} is gone; to make it again remove {settings.output}/stages"
         )
-    for dictionary in dictionaries:
+    for dictionary in dictionaries if checkpoint else ():
         own = checkpoint.parent / dictionary.name
         if own.is_file() and own.read_bytes() != dictionary.read_bytes():
             raise RecipeError(

@@ -9,6 +9,10 @@ from ..run_records import Settings as Options
 from ..run_records import settings
 
 
+class RecipeError(Exception):
+    """A recipe cannot be run as asked; the message says in one line why."""
+
+
 @dataclass(frozen=True)
 class Command:
     """One program with its arguments.

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from .errors import RecipeError
+from .command import RecipeError
 
 ENDED = "training-ended"
 PORT = 29_500

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from .command import Command, Options, Stage, options
+from .command import Command, Options, RecipeError, Stage, options
 from .devices import Batch
-from .errors import RecipeError
 from .recipe import Recipe, Score
 from .settings import Settings, user_dir
 

@@ -17,7 +17,7 @@ _SHRUNK = options(
     "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 "
     "--encoder-layers 2 --tokens-per-sample 64"
 )
-_SMOKE_TASKS, _SMOKE_SEEDS, _SMOKE_FINE_TUNING = ("RTE",), (1,), {"--epochs": "1"}
+_SMOKE_TASKS, _SMOKE_FINE_TUNING = ("RTE",), {"--seeds": "1", "--epochs": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +26,11 @@ class MaskedLanguageModel(Recipe):
     dev sets.
 
     Attributes:
-        seeds: of fine-tuning.
         fine_tuning: options of scripts/finetune_glue.sh for all tasks.
         of_task: what differs for one of them.
         fine_tuning_further: fairseq-train's options of fine-tuning that differ from the script's.
     """
 
-    seeds: Sequence[int]
     fine_tuning: Options
     of_task: Mapping[str, Options]
     fine_tuning_further: Options = field(default_factory=dict)
@@ -58,14 +56,12 @@ class MaskedLanguageModel(Recipe):
         return Stage("generate", [self._fine_tune(settings, task) for task in _tasks(settings)])
 
     def _fine_tune(self, settings: Settings, task: str) -> Command:
-        seeds = _SMOKE_SEEDS if settings.smoke else self.seeds
         further = arguments(self.fine_tuning_further)
         return Command(
             ["bash", script("finetune_glue.sh"), task, str(self.model(settings))],
             {
                 "--data": str(_glue_data(settings) / "bin"),
                 "--output": str(_glue(settings, task).parent),
-                "--seeds": ",".join(map(str, seeds)),
                 **self.fine_tuning,
                 **self.of_task.get(task, {}),
                 **(_SMOKE_FINE_TUNING if settings.smoke else {}),

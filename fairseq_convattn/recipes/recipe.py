@@ -111,10 +111,17 @@ class Recipe(ABC):
     def prepare(self, settings: Settings) -> list[Command]:
         """The commands that make the data; a smoke test begins with a release in miniature."""
         name, *words = self.prepare_script or (f"prepare_{self.corpus}.sh",)
-        if settings.smoke:
-            words += self.smoke_preparation
-        commands = [prepare_command(settings, name, words, settings.data)]
-        return [self._miniature(settings), *commands] if settings.smoke else commands
+        if not settings.smoke:
+            return [prepare_command(settings, name, words, settings.data)]
+        release = str(settings.release)
+        source = [] if settings.source is None else ["--source", str(settings.source)]
+        files = [f"{file}={content}" for file, content in self.release.items()]
+        miniature = ["python", script("miniature_release.py"), release, *source, "--files", *files]
+        words += self.smoke_preparation
+        return [
+            Command(miniature, writes=[settings.release]),
+            prepare_command(settings, name, words, settings.data),
+        ]
 
     def train(self, settings: Settings) -> Command:
         """fairseq-train, on the devices of this run."""
@@ -162,15 +169,6 @@ class Recipe(ABC):
             return converted if settings.published_format else settings.checkpoint
         return settings.checkpoints / ("average.pt" if self.average else self.single)
 
-    def _miniature(self, settings: Settings) -> Command:
-        source = [] if settings.source is None else ["--source", str(settings.source)]
-        release = release_folder(settings)
-        files = [f"{file}={content}" for file, content in self.release.items()]
-        return Command(
-            ["python", script("miniature_release.py"), str(release), *source, "--files", *files],
-            writes=[release],
-        )
-
     def _average(self, settings: Settings) -> Stage:
         output = self.model(settings)
         if settings.published_format:
@@ -184,16 +182,11 @@ class Recipe(ABC):
         return Stage("average", [Command(["python", *words], writes=[output])])
 
 
-def release_folder(settings: Settings) -> Path:
-    """Where a smoke test has its corpus."""
-    return settings.output / "release"
-
-
 def prepare_command(
     settings: Settings, name: str, arguments: Sequence[str], output: Path
 ) -> Command:
     """A prepare script, from ``--source`` or a smoke test's release if there is one."""
-    source = release_folder(settings) if settings.smoke else settings.source
+    source = settings.release if settings.smoke else settings.source
     asked = {} if source is None else {"--source": str(source)}
     asked["--output"] = str(output)
     if settings.smoke:

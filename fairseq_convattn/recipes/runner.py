@@ -12,9 +12,8 @@ from typing import Any
 from ..child_processes import run as run_command
 from ..folder_lock import locked
 from ..run_records import difference, read_json, write_json
-from .command import Stage
+from .command import RecipeError, Stage
 from .devices import ENDED
-from .errors import RecipeError
 from .record import environment, now
 from .settings import ROOT
 
@@ -34,8 +33,8 @@ class Runner:
     def is_done(self, stage: Stage) -> bool:
         return not stage.commands or self._path(stage, "json").is_file()
 
-    def check(self, chosen: Sequence[str]) -> None:
-        """See that the chosen stages can be run, one after the other.
+    def check(self, chosen: Sequence[str]) -> list[str]:
+        """See that the chosen stages can be run, one after the other; those that are not done.
 
         Raises:
             RecipeError: a stage was begun with other options, or one before is not done, or one
@@ -56,6 +55,7 @@ class Runner:
                 raise RecipeError(f"the stage {missing[0]} has to be done first")
             else:
                 to_do.append(stage.name)
+        return to_do
 
     def run(self, chosen: Sequence[str]) -> None:
         """Run the chosen stages that are not done, as far as that is here.

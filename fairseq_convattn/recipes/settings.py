@@ -51,6 +51,11 @@ class Settings:
         return next(filter(None, given), PRECISIONS[FLOAT32])
 
     @property
+    def release(self) -> Path:
+        """Where a smoke test has its corpus."""
+        return self.output / "release"
+
+    @property
     def checkpoints(self) -> Path:
         return self.output / "checkpoints"
 

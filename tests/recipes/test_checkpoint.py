@@ -84,7 +84,7 @@ def test_trains_nothing(trained):
 )
 def test_published_checkpoints_are_converted(shared, tmp_path, capsys, file, mixer):
     checkpoint = shared / "legacy" / file
-    assert evaluated(checkpoint, "translation").published_format
+    assert evaluated(checkpoint, "translation") == (True, mixer)
     with pytest.raises(SystemExit, match="is a model for translation, and .* for masked_lm"):
         main(["bert_small", "--checkpoint", str(checkpoint), "--dry-run"])
     main(["wmt16_en_de", "--checkpoint", str(checkpoint), "--data", str(tmp_path), "--dry-run"])
@@ -131,7 +131,7 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(tmp_path, c
         (torchrun,) = (line for line in lines if "; torchrun --nnodes 2" in line)
         assert any(line.startswith("# ") and "; srun --nodes 2" in line for line in lines)
         assert any("-- --bf16 where they compute in it" in line for line in lines)
-        last = torchrun.partition(" && ")[2]
+        last = torchrun.rpartition(" && ")[2]
         subprocess.run(last, shell=True, check=True, env={**os.environ, "NODE_RANK": str(node)})
 
     checkpoints = output / "checkpoints"

@@ -1,8 +1,8 @@
 import pytest
 
 from fairseq_convattn.recipes import devices
+from fairseq_convattn.recipes.command import RecipeError
 from fairseq_convattn.recipes.devices import Batch, choose_devices
-from fairseq_convattn.recipes.errors import RecipeError
 
 WMT = Batch(3584, workers=8, update_freq=16)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from fairseq_convattn.recipes.catalogue.iwslt14_de_en import TESTS
+from fairseq_convattn.recipes.catalogue.translation import TED
 
 SEGMENTS = 'source scripts/prepare_common.sh; for file; do segments <(plain "$file"); done'
 
@@ -28,7 +28,7 @@ def test_the_test_set_has_fairseqs_tokens(shared, language):
     """The released XML; fairseq's valid is a part of the training set, which is not here."""
     pytest.importorskip("sacremoses")
     corpus = shared / "data" / "iwslt14"
-    files = [corpus / "raw" / f"IWSLT14.{name}.de-en.{language}.xml.gz" for name in TESTS]
+    files = [corpus / "raw" / f"IWSLT14.{name}.de-en.{language}.xml.gz" for name in TED]
     text = output("bash", "-c", SEGMENTS, "bash", *files)
     tokenise = ("python", "scripts/moses_text.py", "tokenise", "--language", language, "--lower")
     assert output(*tokenise, input=text).decode().splitlines() == lines(

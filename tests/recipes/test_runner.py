@@ -11,8 +11,7 @@ from conftest import ROOT
 
 import fairseq_convattn
 from fairseq_convattn.child_processes import CommandFailed
-from fairseq_convattn.recipes.command import Command, Stage
-from fairseq_convattn.recipes.errors import RecipeError
+from fairseq_convattn.recipes.command import Command, RecipeError, Stage
 from fairseq_convattn.recipes.recipe import STAGES
 from fairseq_convattn.recipes.runner import Runner, exclusive
 

@@ -1,17 +1,21 @@
-"""The recipes, a file each, with a ``RECIPE``; those that begin with _ are what some share."""
-
-import importlib
-import pkgutil
+"""The recipes, by task: a variable of these modules holds a recipe and is its name."""
 
 from ..recipe import Recipe
+from . import language_models, masked_language_models, summarization, translation
+
+_RECIPES = {
+    name: value
+    for module in (language_models, masked_language_models, summarization, translation)
+    for name, value in vars(module).items()
+    if isinstance(value, Recipe)
+}
 
 
 def names() -> list[str]:
     """Of all recipes."""
-    found = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in found if not name.startswith("_"))
+    return sorted(_RECIPES)
 
 
 def recipe(name: str) -> Recipe:
     """The recipe of a name that :func:`names` has."""
-    return importlib.import_module(f"{__name__}.{name}").RECIPE
+    return _RECIPES[name]

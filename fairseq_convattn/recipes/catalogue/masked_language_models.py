@@ -1,11 +1,13 @@
-"""BERT-small pre-trained with composite attention, and GLUE."""
+"""Masked language models, fine-tuned on GLUE."""
+
+from dataclasses import replace
 
 from ..command import options
 from ..devices import Batch
 from ..masked_language_model import MaskedLanguageModel
-from . import _baevski_2019
+from .language_models import RESUMPTION
 
-RELEASE = {
+_RELEASE = {
     "train.txt": "train.source",
     "valid.txt": "valid.source",
     "glue/RTE/train.tsv": "train.source.RTE",
@@ -13,7 +15,7 @@ RELEASE = {
 }
 
 # what differs from three epochs in batches of 32: run_glue.py of the public code
-OF_TASK = {
+_OF_TASK = {
     "MNLI": {"--batch-size": "128", "--epochs": "4"},
     "QQP": {"--batch-size": "128", "--epochs": "4"},
     "QNLI": {"--lr": "0.0001"},
@@ -22,7 +24,7 @@ OF_TASK = {
     "WNLI": {"--epochs": "5"},
 }
 
-RECIPE = MaskedLanguageModel(
+bert_small = MaskedLanguageModel(
     title="BERT-small, pre-training and GLUE",
     paper="Chang et al. 2021",
     origin="the paper's set-up and mlpc-ucsd/BERT_Convolutions",
@@ -34,7 +36,7 @@ RECIPE = MaskedLanguageModel(
     "best on the dev set; its seeds are others",
     corpus="mlm",
     source="with train.txt and valid.txt, and what is there of GLUE",
-    release=RELEASE,
+    release=_RELEASE,
     smoke_preparation=("--pieces", "200"),
     shape="bert_small",
     mixer="composite",
@@ -43,11 +45,32 @@ RECIPE = MaskedLanguageModel(
         "--optimizer adam --adam-betas '(0.9, 0.999)' --adam-eps 1e-06 --weight-decay 0.01 "
         "--clip-norm 1.0 --lr-scheduler polynomial_decay --warmup-updates 10000 --lr 0.0001 "
         "--total-num-update 1000000 --max-update 1000000 "
-        f"--skip-invalid-size-inputs-valid-test {_baevski_2019.RESUMPTION}"
+        f"--skip-invalid-size-inputs-valid-test {RESUMPTION}"
     ),
     batch=Batch(32, workers=4, update_freq=1, unit="sentences"),
-    seeds=tuple(range(1, 11)),
-    fine_tuning={"--lr": "0.0003", "--batch-size": "32", "--epochs": "3"},
-    of_task=OF_TASK,
+    fine_tuning=options("--seeds 1,2,3,4,5,6,7,8,9,10 --lr 0.0003 --batch-size 32 --epochs 3"),
+    of_task=_OF_TASK,
     fine_tuning_further={"--weight-decay": "0", "--adam-eps": "1e-08"},
+)
+
+bert_base = replace(
+    bert_small,
+    title="BERT-base, pre-training and GLUE",
+    shape="bert_base",
+    fine_tuning={**bert_small.fine_tuning, "--lr": "0.0001"},
+)
+
+albert_base = replace(
+    bert_small,
+    title="ALBERT-base with TISA, fine-tuning on GLUE",
+    paper="Wennberg and Henter 2021",
+    origin="the paper's TISA; it fine-tunes and has no public recipe",
+    reading="the paper's model, ALBERT's own, is converted by scripts/convert_albert.py and "
+    "fine-tuned with --checkpoint; without, pre-training is that of bert_small; fine-tuning is "
+    "BERT's",
+    shape="albert_base",
+    mixer="tisa",
+    fine_tuning={"--seeds": "1,2,3"},  # else the script's, which is BERT's
+    of_task={},
+    fine_tuning_further={},
 )
