@@ -27,22 +27,14 @@ from .record import results, score_lines
 from .runner import Runner, exclusive
 from .settings import Settings
 
-_DISTRIBUTED = (
+# fairseq-train's options that a run decides
+_SET_BY_THE_RECIPE = (
+    *("--arch", "-a", "--task", "--user-dir", "--seed", "--save-dir", "--restore-file", "--cpu"),
+    *("--max-tokens", "--batch-size", "--max-sentences", "--update-freq", "--device-id"),
     *("--distributed-world-size", "--distributed-port", "--distributed-rank"),
     *("--distributed-init-method", "--distributed-no-spawn", "--distributed-num-procs"),
-    *("--nprocs-per-node", "--device-id", "--cpu"),
+    "--nprocs-per-node",
 )
-_BATCH = ("--max-tokens", "--batch-size", "--max-sentences", "--update-freq")
-# fairseq-train's options that a run decides, and what they follow from
-_SET_BY_THE_RECIPE = {
-    **dict.fromkeys(("--arch", "-a"), "--mixer chooses it"),
-    **dict.fromkeys(("--task", "--user-dir"), "it cannot be another"),
-    "--seed": "give it before --",
-    "--save-dir": "--output chooses it",
-    "--restore-file": "a run continues its own training; give --finetune-from-model",
-    **dict.fromkeys(_DISTRIBUTED, "--gpus and --nodes choose it"),
-    **dict.fromkeys(_BATCH, "an update is the paper's on any number of --gpus"),
-}
 _DIGITS = 8  # of a checkpoint's SHA-256, which tell apart the many that are called model.pt
 
 
@@ -109,7 +101,7 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     if to_do and "prepare" not in to_do:
         require_data(settings)  # what is refused leaves no folder
     with exclusive(settings.output):
-        if "train" in to_do:
+        if "train" in to_do and settings.devices.nodes == 1:
             restore_last(settings.checkpoints)
         _run(command, recipe, settings, runner, chosen)
 
@@ -123,8 +115,11 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
     """
     for name in extra:
         option = name.split("=")[0] if name.startswith("--") else name[:2]
-        if reason := _SET_BY_THE_RECIPE.get(option):
-            raise RecipeError(f"{name} after --: the recipe sets it ({reason})")
+        if option in _SET_BY_THE_RECIPE:
+            raise RecipeError(
+                f"{name} after --: the recipe sets it, by --mixer, --seed, --output, --gpus and "
+                "--nodes (to begin with a model's weights give --finetune-from-model)"
+            )
     if options.source and not options.source.is_dir():
         raise RecipeError(f"--source {options.source} is no folder")
     seed, mixer, published_format = options.seed or 1, options.mixer or recipe.mixer, False

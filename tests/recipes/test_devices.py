@@ -7,7 +7,7 @@ from fairseq_convattn.recipes.devices import Batch, choose_devices
 WMT = Batch(3584, workers=8, update_freq=16)
 
 
-@pytest.mark.parametrize("workers", (1, 2, 3, 64, 128, 129))
+@pytest.mark.parametrize("workers", (1, 3, 128))
 def test_every_number_of_devices_sees_the_papers_tokens_or_is_refused(workers):
     assert WMT.per_update == 458_752
     if 128 % workers:
@@ -17,15 +17,9 @@ def test_every_number_of_devices_sees_the_papers_tokens_or_is_refused(workers):
         assert workers * WMT.size * WMT.update_freq_for(workers) == WMT.per_update
 
 
-def test_the_default_is_what_the_machine_has(monkeypatch):
-    monkeypatch.setattr(devices, "processor", dict)
-    assert choose_devices(None, 1, False, WMT, visible=0).one() == ["--cpu"]
-    assert choose_devices(None, 1, False, WMT, visible=0).precision is None
-
-
 @pytest.mark.parametrize(
     ("steps", "nodes", "visible", "taken"),
-    [(2, 1, 8, 2), (128, 1, 6, 4), (128, 4, 8, 8), (6, 2, 4, 3), (1, 1, 4, 1)],
+    [(128, 1, 6, 4), (6, 2, 4, 3)],
 )
 def test_by_default_as_many_train_as_share_an_update(steps, nodes, visible, taken):
     batch = Batch(4096, workers=1, update_freq=steps)
@@ -54,8 +48,3 @@ def test_what_linux_says_of_a_processor(tmp_path):
     found = devices.processor(tmp_path / "cpuinfo")
     assert (found["model name"], found["flags"]) == ("x: y", "fpu amx_bf16")
     assert devices.processor(tmp_path / "none") == {}
-
-
-def test_sentences_are_a_batch_too():
-    batch = Batch(32, workers=4, update_freq=1, unit="sentences")
-    assert (batch.option, batch.update_freq_for(1)) == ("--batch-size", 4)

@@ -9,10 +9,9 @@ import pytest
 from conftest import ROOT
 from fairseq.options import get_training_parser, parse_args_and_arch
 
-from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.architectures.registration import TASK_MODELS
 from fairseq_convattn.recipes import catalogue, devices
-from fairseq_convattn.recipes.__main__ import _SET_BY_THE_RECIPE, main
+from fairseq_convattn.recipes.__main__ import main
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -27,12 +26,6 @@ def at_the_root_of_a_machine_without_gpus(monkeypatch):
 def dry_run(capsys, name: str, *arguments: object) -> list[str]:
     main([name, "--dry-run", *map(str, arguments)])
     return capsys.readouterr().out.splitlines()
-
-
-def option(lines: list[str], name: str) -> str:
-    (command,) = (line for line in lines if line.startswith("fairseq-train "))
-    words = shlex.split(command)
-    return words[words.index(name) + 1]
 
 
 @pytest.mark.parametrize("name", catalogue.names())
@@ -62,14 +55,14 @@ def test_what_is_said_about_the_commands(capsys):
 
 
 def test_another_mixer_is_another_architecture_and_another_folder(capsys):
-    lines = dry_run(capsys, "gbw", "train", "--mixer", "tisa")
-    assert option(lines, "--arch") == ARCHITECTURE_NAMES["tisa"].format("lm_gbw")
-    assert option(lines, "--save-dir") == "runs/gbw-tisa-seed1/checkpoints"
+    *_, train = dry_run(capsys, "gbw", "train", "--mixer", "tisa")
+    assert " --arch tisa_lm_gbw " in train
+    assert " --save-dir runs/gbw-tisa-seed1/checkpoints " in train
 
 
 @pytest.mark.parametrize(
     ("name", "mixer"),
-    [("cnn_dm", "dynamic"), ("wmt16_en_de", "attention"), ("gbw", "tisa"), ("bert_small", "tisa")],
+    [("cnn_dm", "dynamic"), ("wmt16_en_de", "attention"), ("gbw", "tisa")],
 )
 def test_what_an_architecture_is_stands_beside_it(capsys, name, mixer):
     """As options: fairseq-train understands the same without it."""
@@ -128,7 +121,7 @@ def test_what_follows_two_hyphens_goes_to_fairseq_train_and_wins(capsys):
     assert lines[-1].count("--dropout ") == lines[-1].count("--ddp-backend ") == 2
 
 
-@pytest.mark.parametrize("given", devices.PRECISIONS)
+@pytest.mark.parametrize("given", ["--fp32", "--fp16", "--memory-efficient-bf16"])
 def test_a_precision_after_two_hyphens_is_the_only_one(capsys, given):
     lines = dry_run(capsys, "multi30k", "train", "--gpus", "2", "--", given)
     given = "" if given == "--fp32" else f" {given}"  # fairseq-train has no such option
@@ -137,11 +130,9 @@ def test_a_precision_after_two_hyphens_is_the_only_one(capsys, given):
 
 def test_a_cpu_trains_in_the_precision_that_it_computes_in(capsys, monkeypatch):
     monkeypatch.setattr(devices, "processor", lambda: {"flags": "fpu avx512_bf16"})
-    for options in ([], ["--smoke"]):
+    for options, precision in ((["--smoke"], "--bf16 "), (["--", "--fp32"], "")):
         lines = dry_run(capsys, "multi30k", "train", *options)
-        assert lines[-1].endswith("--ddp-backend legacy_ddp --bf16 --cpu")
-        lines = dry_run(capsys, "multi30k", "train", *options, "--", "--fp32")
-        assert lines[-1].endswith("--ddp-backend legacy_ddp --cpu")
+        assert lines[-1].endswith(f"--ddp-backend legacy_ddp {precision}--cpu")
     assert "bf16" not in "".join(dry_run(capsys, "multi30k", "generate"))
 
 
@@ -149,8 +140,6 @@ def test_a_cpu_trains_in_the_precision_that_it_computes_in(capsys, monkeypatch):
     ("given", "error"),
     [
         ("--dropuot 0.1", "after --: unrecognized arguments: --dropuot 0.1"),
-        ("--dropout much", "after --: argument --dropout: invalid float value: 'much'"),
-        ("--lr-scheduler no", "after --: argument --lr-scheduler: invalid choice: 'no'"),
         ("--encoder-mixers no", "--encoder-mixers: unknown mixer 'no', choose from "),
         ("--bf16 --fp16", "after --: Cannot combine --fp16"),
     ],
@@ -188,13 +177,6 @@ def test_what_only_another_stage_needs_is_not_asked_for(monkeypatch, tmp_path):
             main(["wmt17_zh_en", stage, "--output", str(tmp_path / "run")])
 
 
-@pytest.mark.parametrize("option", _SET_BY_THE_RECIPE)
-def test_what_a_run_is_made_of_cannot_be_given_after_two_hyphens(option):
-    given = f"{option}=1" if option.startswith("--") else f"{option}transformer"
-    with pytest.raises(SystemExit, match=f"^error: {given} after --: the recipe sets it"):
-        main(["multi30k", "--dry-run", "--", given])
-
-
 def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
     for given, on_cpu in ((["--gpus", "8"], False), ([], True)):
         lines = dry_run(capsys, "multi30k", "generate", *given)
@@ -204,8 +186,7 @@ def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
 
 def test_sharding(capsys):
     lines = dry_run(capsys, "wmt16_en_de", "train", "--gpus", 8, "--fsdp")
-    assert "--ddp-backend fully_sharded --fp16" in lines[-1]
-    assert not [line for line in lines if "--bf16" in line]
+    assert lines[-1].endswith(" --ddp-backend fully_sharded --fp16")
 
 
 @pytest.mark.parametrize(
@@ -217,10 +198,12 @@ def test_sharding(capsys):
         ("multi30k -- --fp16", "--fp16 after --: a CPU does not train in float16"),
         ("wmt16_en_de --gpus 8 --fsdp -- --bf16", "--bf16 after --: --fsdp has float16"),
         ("multi30k -- --update-freq 4", "--update-freq after --: the recipe sets it"),
-        ("multi30k -- --arch transformer", "the recipe sets it (--mixer chooses it)"),
+        ("multi30k -- --save-dir=x", "--save-dir=x after --: the recipe sets it, by --mixer"),
+        ("multi30k -- -atransformer", "-atransformer after --: the recipe sets it"),
         ("multi30k --source /nowhere", "--source /nowhere is no folder"),
         ("multi30k --checkpoint /no/file.pt", "/no/file.pt: there is no such file"),
         ("multi30k --checkpoint /no/file.pt --seed 2", "leave out --smoke, --seed, --source"),
+        ("multi30k --checkpoint /no/file.pt --mixer tisa", "--mixer and fairseq-train's"),
     ],
 )
 def test_what_cannot_work_is_one_line_before_any_work(arguments, error):
@@ -240,8 +223,6 @@ def test_unknown_names(capsys):
 
 
 def test_a_corpus_that_nobody_offers_is_asked_for(capsys, tmp_path):
-    for name in ("wmt17_zh_en", "bert_small", "iwslt14_de_en_low"):
-        asked = [line for line in dry_run(capsys, name, "prepare") if "needs --source DIR" in line]
-        assert [line.startswith("# prepare: needs --source DIR, with ") for line in asked] == [True]
-        for options in (["--source", tmp_path], ["--smoke"]):
-            assert "needs --source" not in "\n".join(dry_run(capsys, name, "prepare", *options))
+    for options, asked in (([], True), (["--source", tmp_path], False), (["--smoke"], False)):
+        lines = dry_run(capsys, "wmt17_zh_en", "prepare", *options)
+        assert ("# prepare: needs --source DIR, with the archives of CWMT" in lines) == asked

@@ -74,11 +74,7 @@ def test_from_the_release_to_the_score(capsys, tmp_path, recipe, mixer):
         assert score["signature"] and f"{score['name']}: {score['score']:.2f}" in printed
     published = "published: no figure known|published, .*: (lightweight|dynamic|attention) "
     assert re.search(published, printed)
-    in_order = sorted(results["scores"], key=lambda score: printed.index(f"\n{score['name']}: "))
-    known = [bool(score["published"]) for score in in_order]
-    assert known == sorted(known)
     assert printed.endswith("its scores mean nothing)\n")
-    assert "Model" not in printed
     page = tmp_path / "report.html"
     report([str(output), "--output", str(page)])
     table = capsys.readouterr().out
@@ -89,7 +85,6 @@ def test_from_the_release_to_the_score(capsys, tmp_path, recipe, mixer):
     assert text.count("<figure>") == 1 and results["stages"]["train"]["commands"][0] in text
     generated = (output / "generated.test.txt").is_file()
     assert ("Sample outputs" in text) == generated == (text.count("of the test set") == 5)
-    assert "not finished" not in table and "GiB, RAM" in table
 
 
 @pytest.mark.slow

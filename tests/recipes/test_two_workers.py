@@ -37,14 +37,7 @@ def weights(folder) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     "mixer",
-    [
-        "dynamic",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ARCHITECTURE_NAMES
-            if name != "dynamic"
-        ),
-    ],
+    ["dynamic", *(pytest.param(x, marks=pytest.mark.slow) for x in ("composite", "short_conv"))],
 )
 def test_two_workers_are_as_good_as_two_batches_of_one(data, tmp_path, mixer):
     architecture = ARCHITECTURE_NAMES[mixer].format("tiny")
