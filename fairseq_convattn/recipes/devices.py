@@ -146,34 +146,31 @@ class Devices:
         ]
 
 
-def choose_devices(
-    gpus: int | None, nodes: int, fsdp: bool, batch: Batch, visible: int | None = None
-) -> Devices:
-    """The devices that were asked for.
+def choose_devices(gpus: int | None, nodes: int, fsdp: bool, batch: Batch) -> Devices:
+    """The devices that were asked for, and the precision that they compute in.
+
+    That is bfloat16 where the devices here do, else float16, which the papers used, or float32 on
+    a CPU.
 
     Args:
         gpus: on each machine; None: as many of this one's as share an update evenly, or its CPU.
-        visible: GPUs of this machine; None: what torch sees.
 
     Raises:
         RecipeError: they cannot be used so.
     """
-    visible = torch.cuda.device_count() if visible is None else visible
+    visible = torch.cuda.device_count()
     if gpus is None:
         gpus = next((n for n in range(visible, 0, -1) if batch.divides(n * nodes)), visible)
     if gpus == 0 and fsdp:
         raise RecipeError("--fsdp shards a model over GPUs: add --gpus N")
-    return Devices(gpus, nodes, _precision(gpus, fsdp, visible), fsdp)
-
-
-def _precision(gpus: int, fsdp: bool, visible: int) -> Literal["--fp16", "--bf16"] | None:
-    """bfloat16 where the devices here compute in it, else float16, which the papers used, or
-    float32 on a CPU."""
-    if not gpus:
-        return None if _BFLOAT16.isdisjoint(processor().get("flags", "").split()) else "--bf16"
-    if fsdp or not visible:  # fairseq's sharding knows float16 alone
-        return "--fp16"
-    return "--bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "--fp16"
+    precision = "--bf16"
+    if not gpus and _BFLOAT16.isdisjoint(processor().get("flags", "").split()):
+        precision = None
+    elif gpus and (fsdp or not visible):  # fairseq's sharding knows float16 alone
+        precision = "--fp16"
+    elif gpus and not torch.cuda.is_bf16_supported(including_emulation=False):
+        precision = "--fp16"
+    return Devices(gpus, nodes, precision, fsdp)
 
 
 def processor(information: Path = Path("/proc/cpuinfo")) -> dict[str, str]:

@@ -2,9 +2,20 @@ import pytest
 
 from fairseq_convattn.recipes import devices
 from fairseq_convattn.recipes.command import RecipeError
-from fairseq_convattn.recipes.devices import Batch, choose_devices
+from fairseq_convattn.recipes.devices import Batch, Devices, choose_devices
 
 WMT = Batch(3584, workers=8, update_freq=16)
+
+
+@pytest.fixture
+def visible(monkeypatch):
+    """A function that says how many GPUs there are, and whether they compute in bfloat16."""
+
+    def see(gpus: int, bfloat16: bool = True) -> None:
+        monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+        monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: bfloat16)
+
+    return see
 
 
 @pytest.mark.parametrize("workers", (1, 3, 128))
@@ -18,29 +29,27 @@ def test_every_number_of_devices_sees_the_papers_tokens_or_is_refused(workers):
 
 
 @pytest.mark.parametrize(
-    ("steps", "nodes", "visible", "taken"),
-    [(128, 1, 6, 4), (6, 2, 4, 3)],
+    ("steps", "nodes", "gpus", "taken"), [(128, 1, 6, 4), (6, 2, 4, 3), (2, 3, 4, 4)]
 )
-def test_by_default_as_many_train_as_share_an_update(steps, nodes, visible, taken):
+def test_by_default_as_many_train_as_share_an_update(visible, steps, nodes, gpus, taken):
     batch = Batch(4096, workers=1, update_freq=steps)
-    devices = choose_devices(None, nodes, False, batch, visible)
+    visible(gpus)
+    devices = choose_devices(None, nodes, False, batch)
     assert devices.gpus == taken
-    assert devices.workers * batch.update_freq_for(devices.workers) == steps
+    if steps < nodes:
+        with pytest.raises(RecipeError, match="--gpus times --nodes may be 1, 2$"):
+            devices.training(batch)
+    else:
+        assert devices.workers * batch.update_freq_for(devices.workers) == steps
 
 
-def test_machines_of_which_no_number_of_gpus_fits_are_refused():
-    batch = Batch(4096, workers=1, update_freq=2)
-    with pytest.raises(RecipeError, match="--gpus times --nodes may be 1, 2$"):
-        choose_devices(None, 3, False, batch, visible=4).training(batch)
-
-
-@pytest.mark.parametrize(("supported", "precision"), [(True, "--bf16"), (False, "--fp16")])
-def test_precision_is_what_the_gpus_compute_in(monkeypatch, supported, precision):
-    monkeypatch.setattr(devices.torch.cuda, "is_bf16_supported", lambda **_: supported)
-    here = choose_devices(None, 1, False, WMT, visible=4)
-    assert (here.gpus, here.precision) == (4, precision)
-    assert choose_devices(2, 1, True, WMT, visible=4).precision == "--fp16"  # fairseq's sharding
-    assert choose_devices(8, 2, False, WMT, visible=0).precision == "--fp16"  # of another machine
+@pytest.mark.parametrize("supported", [True, False])
+def test_precision_is_what_the_gpus_compute_in(visible, supported):
+    visible(4, supported)
+    assert choose_devices(None, 1, False, WMT) == Devices(4, 1, "--bf16" if supported else "--fp16")
+    assert choose_devices(2, 1, True, WMT).precision == "--fp16"  # fairseq's sharding
+    visible(0)
+    assert choose_devices(8, 2, False, WMT).precision == "--fp16"  # of another machine
 
 
 def test_what_linux_says_of_a_processor(tmp_path):
