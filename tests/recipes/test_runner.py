@@ -124,7 +124,6 @@ def test_what_an_interrupted_command_left_is_removed(tmp_path):
 @pytest.mark.parametrize("finished", [True, False])
 def test_other_options_are_refused(tmp_path, finished):
     """Of a stage that is done as of one that was begun; how many devices train may change."""
-
     output = tmp_path / "run"
 
     def train(rate: str, devices: str, *further: str) -> list[Stage]:
