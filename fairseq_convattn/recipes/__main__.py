@@ -185,14 +185,14 @@ def _dry_run(
 ) -> list[str]:
     """The commands, as a script."""
     seed = "" if settings.checkpoint else f", seed {settings.seed}"
-    lines = [f"{recipe.title} ({recipe.paper}), {settings.mixer}{seed}"]
+    lines = [f"{recipe.title}: {recipe.paper}; {settings.mixer}{seed}"]
     lines += [f"hyper-parameters: {recipe.origin}"]
     lines += [f"our reading: {recipe.reading}"] if recipe.reading else []
     lines += [f"unconfirmed: {recipe.unconfirmed}"] if recipe.unconfirmed else []
     if "train" in chosen:
         architecture = recipe.architecture(settings)
         lines += [f"--arch {architecture} presets {preset_options(architecture)}"]
-        lines += [_explained(recipe, settings)]
+        lines += [settings.devices.explain(recipe.used_batch(settings), settings.smoke)]
         lines += [] if settings.smoke else settings.devices.notes()
     lines = [*(f"# {line}" for line in lines), f"mkdir -p {shlex.quote(str(settings.output))}"]
     for stage in stages:
@@ -200,11 +200,6 @@ def _dry_run(
             title = f"# {stage.name}: {stage.note}" if stage.note else f"# {stage.name}"
             lines += ["", title, *stage.lines()]
     return lines
-
-
-def _explained(recipe: Recipe, settings: Settings) -> str:
-    whose = "a smoke test's" if settings.smoke else "the recipe's"
-    return settings.devices.explain(recipe.used_batch(settings), whose)
 
 
 def _require(recipe: Recipe, settings: Settings, chosen: Sequence[str]) -> None:
@@ -230,8 +225,10 @@ def _run(
     command: str, recipe: Recipe, settings: Settings, runner: Runner, chosen: Sequence[str]
 ) -> None:
     if "train" in chosen:
-        notes = settings.devices.notes() if settings.devices.nodes > 1 else []
-        print(_explained(recipe, settings), *notes, sep="\n", flush=True)
+        devices = settings.devices
+        notes = devices.notes() if devices.nodes > 1 else []
+        arithmetic = devices.explain(recipe.used_batch(settings), settings.smoke)
+        print(arithmetic, *notes, sep="\n", flush=True)
     path = settings.output / "results.json"
     if not path.exists():  # it says what the folder is of, should this be interrupted
         write_json(results(command, recipe, settings, runner.records(), []), path)

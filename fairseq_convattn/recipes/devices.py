@@ -105,8 +105,9 @@ class Devices:
             return []
         return ["--fp16, for this machine has no GPU to ask: -- --bf16 where they compute in it"]
 
-    def explain(self, batch: Batch, whose: str) -> str:
-        """The arithmetic of an update, for people; ``whose`` the batch is."""
+    def explain(self, batch: Batch, smoke: bool) -> str:
+        """The arithmetic of an update, for people."""
+        whose = "a smoke test's" if smoke else "the recipe's"
         kind = "GPU" if self.gpus else "CPU"
         here = f"{self.workers} {kind}s" if self.workers > 1 else f"1 {kind}"
         here = here if self.gpus or self.nodes > 1 else "the CPU"

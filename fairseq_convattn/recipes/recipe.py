@@ -36,9 +36,8 @@ class Recipe(ABC):
     """One published result.
 
     Attributes:
-        paper: whose figures they are.
+        paper: whose figures they are, and where they were looked up.
         published: the paper's figures by mixer, by the name of the score.
-        figures: where the published figures were looked up, if that is not the paper.
         origin: where the hyper-parameters come from.
         reading: what of them is ours because nobody has published it; empty if nothing is.
         unconfirmed: what was quoted without a look at its source, printed with every result.
@@ -67,7 +66,6 @@ class Recipe(ABC):
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     prepare_script: Sequence[str] = ()
     mixer: str = "dynamic"
-    figures: str = ""
     reading: str = ""
     unconfirmed: str = ""
     average: int | None = None

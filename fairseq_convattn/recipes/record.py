@@ -100,7 +100,7 @@ def _compared(score: Score, recipe: Recipe, settings: Settings) -> dict[str, Any
     return {
         **asdict(score),
         "published": published,
-        "published_in": recipe.figures or recipe.paper,
+        "published_in": recipe.paper,
         "difference": None if own is None else score.score - own,
     }
 

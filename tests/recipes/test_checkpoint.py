@@ -84,7 +84,7 @@ def test_published_checkpoints_are_converted(shared, tmp_path, capsys, file, mix
     main(["wmt16_en_de", "--checkpoint", str(checkpoint), "--data", str(tmp_path), "--dry-run"])
     printed = capsys.readouterr().out
     assert f"convert_checkpoint.py {checkpoint} " in printed
-    assert printed.splitlines()[0].endswith(f", {mixer}")
+    assert printed.splitlines()[0].endswith(f"; {mixer}")
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from ..command import Options, options
 from ..devices import Batch
 
-PAPER = {"paper": "Wu et al. 2019", "figures": "Wu et al. 2019 (arXiv 1901.10430)"}
+PAPER = "Wu et al. 2019 (arXiv 1901.10430)"
 PUBLIC = "fairseq's examples/pay_less_attention_paper"
 OBJECTIVE = (
     "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer adam "

@@ -31,7 +31,7 @@ _HELDOUT = "heldout-monolingual.tokenized.shuffled"
 
 gbw = LanguageModel(
     title="One Billion Word",
-    **_wu_2019.PAPER,
+    paper=_wu_2019.PAPER,
     origin="shape of the paper, which trains as Baevski and Auli 2019 do and has no public recipe "
     "for this task; dropouts of fairseq's lightconv_lm_gbw and transformer_lm_baevski_gbw",
     unconfirmed="the schedule, three cosine cycles in 975,000 updates, the first of 137,000, each "
@@ -53,8 +53,7 @@ gbw = LanguageModel(
 
 wikitext103 = LanguageModel(
     title="WikiText-103",
-    paper="Baevski and Auli 2019",
-    figures="Baevski and Auli 2019 (arXiv 1809.10853), abstract",
+    paper="Baevski and Auli 2019 (arXiv 1809.10853), abstract",
     origin="fairseq's examples/language_model, for WikiText-103",
     reading="eight GPUs, which the published command does not say; its one cosine cycle of 270,000 "
     "updates, in which t-mult and lr-shrink do nothing, for the paper's several; mixers other than "

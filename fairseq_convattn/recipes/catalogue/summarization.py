@@ -9,7 +9,7 @@ _SPLITS = {"train": "train", "val": "valid", "test": "test"}
 
 cnn_dm = Summarization(
     title="CNN/DailyMail",
-    **_wu_2019.PAPER,
+    paper=_wu_2019.PAPER,
     origin="shape and cuts of the paper; precision, kernels, batch and warm-up by an author in "
     "fairseq#576, decoding in fairseq#534",
     reading="the articles are not anonymised as the paper's are, their 400 tokens are pieces, and "
@@ -37,8 +37,7 @@ cnn_dm = Summarization(
 
 samsum = Summarization(
     title="SAMSum",
-    paper="Gliwa et al. 2019",
-    figures="Gliwa et al. 2019 (arXiv 1911.12237), quoted from memory",
+    paper="Gliwa et al. 2019 (arXiv 1911.12237), quoted from memory",
     unconfirmed="the published figures are quoted from memory of Gliwa et al. 2019",
     origin="ours: a small model, trained as Multi30k's; the paper's models are larger",
     reading="all of it: the model, its training and decoding; speakers and turns stay in the "

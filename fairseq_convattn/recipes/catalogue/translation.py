@@ -26,7 +26,7 @@ _RELEASE = {
 
 wmt16_en_de = Translation(
     title="WMT16 English-German, big",
-    **_wu_2019.PAPER,
+    paper=_wu_2019.PAPER,
     origin=_wu_2019.PUBLIC,
     corpus="wmt16_en_de",
     release=parallel(_RELEASE, "en", "de"),
@@ -63,7 +63,7 @@ _CORPORA = (
 
 wmt14_en_fr = Translation(
     title="WMT14 English-French, big",
-    **_wu_2019.PAPER,
+    paper=_wu_2019.PAPER,
     origin=f"{_wu_2019.PUBLIC}; 5,120 tokens a GPU, for the 3,584 there, by an author in "
     "fairseq#1303",
     reading="80,000 updates, for the public recipe's cosine of 70,000 follows a warm-up of 10,000 "
@@ -99,7 +99,7 @@ _ZH = ("training/news-commentary-v12.zh-en.{}", "en-zh/UNv1.0.en-zh.{}")
 
 wmt17_zh_en = Translation(
     title="WMT17 Chinese-English, big",
-    **_wu_2019.PAPER,
+    paper=_wu_2019.PAPER,
     origin="shape of the paper; dropouts of fairseq's lightconv_wmt_zh_en_big; the rest is not "
     "published",
     reading="schedule, batch, beam and length penalty are those of wmt16_en_de; corpora, cleaning "
@@ -133,7 +133,7 @@ TED = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012
 
 iwslt14_de_en = Translation(
     title="IWSLT14 German-English",
-    **_wu_2019.PAPER,
+    paper=_wu_2019.PAPER,
     origin=_wu_2019.PUBLIC,
     reading="tokenised by sacremoses, a port of Moses, so that a few pairs more or fewer may be "
     "kept than the 167,522 of fairseq's script",
@@ -164,7 +164,6 @@ iwslt14_de_en = Translation(
 iwslt14_de_en_low = replace(
     iwslt14_de_en,
     title="IWSLT14 German-English, low-resource",
-    figures="",
     origin="ours: a small model, trained as Multi30k's",
     reading="all of it: the model and its training; 27,517 pairs, as low-resource papers publish "
     "them, and fairseq's valid and test; one BPE of 10,000 merges over these pairs",
@@ -220,14 +219,12 @@ _FRENCH = {
     "corpus": "multi30k_en_fr",
     "prepare_script": ("prepare_multi30k.sh", "--target", "fr"),
     "published": {},
-    "figures": "",
     **_multi30k_to("fr"),
 }
 
 multi30k = Translation(
     title="Multi30k English-German",
-    paper="Wu et al. 2021",
-    figures="Wu et al. 2021 (README-baseline.md of LividWo/Revisit-MMT)",
+    paper="Wu et al. 2021 (README-baseline.md of LividWo/Revisit-MMT)",
     origin=_LIVIDWO,
     reading="mixers other than attention, which alone is published, and their DropConnect of 0.1",
     corpus="multi30k",
@@ -255,7 +252,6 @@ multi30k_en_fr = replace(
 multi30k_short = replace(
     multi30k,
     title="Multi30k English-German, short",
-    figures="",
     origin=f"{_LIVIDWO}, but for our reading",
     reading="the size of a CPU, to compare mixers: training, with 4 % of the tokens of 8,000 "
     "updates of 8,192, at which the published training ends at the latest",
