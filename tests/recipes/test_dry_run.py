@@ -83,13 +83,11 @@ def test_what_an_architecture_is_stands_beside_it(capsys):
     at = options.index("--arch") + 1
     assert options[at] == arch and "--encoder-glu" not in chosen  # which attention has not
     found = []
-    for words in (
-        options,
-        [*options[:at], TASK_MODELS["translation"], *chosen, *options[at + 1 :]],
-    ):
+    said = [*options[:at], TASK_MODELS["translation"], *chosen, *options[at + 1 :]]
+    for words in (options, said):
         parsed = vars(parse_args_and_arch(get_training_parser(), words))
         found.append({key: text(value) for key, value in parsed.items() if key != "arch"})
-    unread = ("_dropout", "_kernel_sizes", "_glu", "_layers")
+    unread = ("weight_dropout", "input_dropout", "_kernel_sizes", "_glu", "_across_layers")
     assert not [x for x in found[0] if found[0][x] != found[1][x] and not x.endswith(unread)]
 
 
