@@ -83,12 +83,13 @@ class Recipe(ABC):
         evaluation = [self._average(settings), self.generate(settings), self.score(settings)]
         if settings.checkpoint:
             return evaluation
-        data, asked = settings.data, self.source and not settings.source and not settings.smoke
+        asked = self.source and not settings.source and not settings.smoke
+        places = (settings.data, settings.data.with_name(f"{settings.data.name}.preparing"))
         prepare = Stage(
             "prepare",
             self.prepare(settings),
             note=f"needs --source DIR, {self.source}" if asked else "",
-            left=[x for x in (data, data.with_name(f"{data.name}.preparing")) if x.exists()],
+            left=[place for place in places if place.exists()],
         )
         command = self.train(settings)
         train = Stage(

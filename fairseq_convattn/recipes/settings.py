@@ -47,8 +47,8 @@ class Settings:
     @property
     def precision(self) -> str:
         """Of training."""
-        given = (PRECISIONS.get(word or "") for word in (self.devices.precision, *self.extra))
-        return next(filter(None, given), PRECISIONS[FLOAT32])
+        given = [word for word in (self.devices.precision, *self.extra) if word in PRECISIONS]
+        return PRECISIONS[given[0] if given else FLOAT32]
 
     @property
     def release(self) -> Path:
