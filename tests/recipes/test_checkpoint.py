@@ -136,7 +136,9 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(prepared, t
         last = torchrun.rpartition(" && ")[2]
         subprocess.run(last, shell=True, check=True, env={**os.environ, "NODE_RANK": str(node)})
 
-    ended(0)  # without a checkpoint it has not
+    ended(0)
+    main(arguments)  # without a checkpoint it has not
+    assert "train has not ended; start it" in capsys.readouterr().out
     (output / "training-ended").unlink()
     (output / "checkpoints" / "checkpoint_last.pt").touch()
     ended(1)  # the first machine says so
