@@ -49,15 +49,12 @@ def require_data(settings: Settings) -> None:
         RecipeError: they are not.
     """
     dictionaries, checkpoint = sorted(settings.binarised.glob("dict*.txt")), settings.checkpoint
-    if not dictionaries and checkpoint:
-        raise RecipeError(
-            f"{settings.binarised} has no dictionary: --data is the binarised test set that comes "
-            "with the model, or prepare the data without --checkpoint first"
-        )
     if not dictionaries:
-        raise RecipeError(
-            f"{settings.binarised} is gone; to make it again remove {settings.output}/stages"
-        )
+        way_out = f"to prepare the data again remove {settings.output}/stages"
+        if checkpoint:
+            way_out = "--data is the binarised test set that comes with the model, or prepare the "
+            way_out += "data without --checkpoint first"
+        raise RecipeError(f"{settings.binarised} has no dictionary: {way_out}")
     for dictionary in dictionaries if checkpoint else ():
         own = checkpoint.parent / dictionary.name
         if own.is_file() and own.read_bytes() != dictionary.read_bytes():

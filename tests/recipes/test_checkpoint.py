@@ -161,7 +161,7 @@ def test_a_training_that_has_a_checkpoint_needs_its_data_and_options(prepared, t
     (output / "checkpoints").mkdir()
     (output / "checkpoints" / "checkpoint1.pt").touch()
     (tmp_path / "dict.en.txt").rename(tmp_path / "moved")
-    with pytest.raises(SystemExit, match="bin is gone; to make it again remove"):
+    with pytest.raises(SystemExit, match="bin has no dictionary: to prepare the data again remove"):
         main(arguments)
     (tmp_path / "moved").rename(tmp_path / "dict.en.txt")
     begun = {"settings": [{"--dropout": "0.9"}], "directory": os.path.relpath(ROOT, output)}
