@@ -1,4 +1,5 @@
-
+#!/usr/bin/env bash
+# CNN/DailyMail, not anonymised, ready for fairseq-train: 30,000 SentencePiece BPE pieces.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"

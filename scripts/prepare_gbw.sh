@@ -1,4 +1,5 @@
-
+#!/usr/bin/env bash
+# The One Billion Word benchmark, ready for fairseq-train --task language_modeling.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"

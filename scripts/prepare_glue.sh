@@ -1,4 +1,5 @@
-
+#!/usr/bin/env bash
+# The nine tasks of GLUE, ready for fairseq-train --task sentence_prediction.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"

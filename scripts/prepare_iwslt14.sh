@@ -1,4 +1,5 @@
-
+#!/usr/bin/env bash
+# IWSLT14 German-English, ready for fairseq-train: lower-cased, joint BPE of 10,000 merges.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"

@@ -1,4 +1,5 @@
-
+#!/usr/bin/env bash
+# Plain text, ready for fairseq-train --task masked_lm: 30,000 SentencePiece BPE pieces.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"

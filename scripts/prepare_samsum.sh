@@ -1,4 +1,5 @@
-
+#!/usr/bin/env bash
+# SAMSum, dialogues with summaries, ready for fairseq-train --task summarization.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"

@@ -1,4 +1,5 @@
-
+#!/usr/bin/env bash
+# WMT14 English-French, ready for fairseq-train: joint BPE of 40,000 merges, one dictionary.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"

@@ -1,4 +1,5 @@
-
+#!/usr/bin/env bash
+# WMT16 English-German as Google released it, ready for fairseq-train: joint BPE of 32,000 merges.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"

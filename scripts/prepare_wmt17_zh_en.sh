@@ -1,4 +1,5 @@
-
+#!/usr/bin/env bash
+# WMT17 Chinese-English, ready for fairseq-train: a BPE for each language.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
