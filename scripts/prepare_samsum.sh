@@ -6,9 +6,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_samsum.sh [--source DIR | --mirror URL] [--pieces N] [--output DIR]
-         [--sample]
-
 Downloads SAMSum (Gliwa et al. 2019), writes a dialogue a line, "Ann : text <turn> Bob : text",
 learns one SentencePiece BPE of 8,000 pieces over dialogues and summaries, in which <turn> is a
 piece, and runs fairseq-preprocess. DIR/text has the longest-3 baseline, too: the three longest
@@ -18,14 +15,11 @@ turns of each test dialogue.
                  val.json and test.json, in DIR or DIR/samsum
   --pieces N     how many pieces to learn, for a small sample (default: 8000)
 END
-  shared_options data/samsum
 }
 
 options[--pieces]=pieces
-pieces=8000 subfolder=samsum languages=(source target)
+pieces=8000 subfolder=samsum needs=(sentencepiece) languages=(source target)
 read_options data/samsum "$@"
-require_tools fairseq-preprocess python
-require_modules sentencepiece
 
 archive=corpus.7z
 address=https://arxiv.org/src/1911.12237v2/anc # the authors'; they publish no checksum

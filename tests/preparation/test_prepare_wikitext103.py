@@ -96,9 +96,9 @@ def test_wikitext103_of_another_size_is_refused(scripts, wikitext, tmp_path, spl
 def test_another_archive_is_refused(scripts, wikitext, mirror, tmp_path):
     source, output = tmp_path / "source", tmp_path / "out"
     run = scripts.prepare("wikitext103", "--source", source, "--output", output)
-    assert_refused(run, f"{source / WIKITEXT} does not have the release's SHA-256")
+    assert_refused(run, f"{source / WIKITEXT} does not have the release's checksum")
     run = scripts.prepare("wikitext103", "--mirror", mirror.address, "--output", output)
-    assert_refused(run, f"{mirror.address}/{WIKITEXT} does not have the release's SHA-256")
+    assert_refused(run, f"{mirror.address}/{WIKITEXT} does not have the release's checksum")
     assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
     assert len(mirror.requests) == 1
 

@@ -68,12 +68,12 @@ def test_wmt16_wrong_and_truncated_downloads_are_detected(scripts, wmt16, mirror
     arguments = ("wmt16_en_de", "--mirror", mirror.address, "--output", tmp_path / "out")
     whole = (wmt16 / ARCHIVE).read_bytes()
     run = scripts.prepare(*arguments)
-    assert_refused(run, f"{mirror.address}/{ARCHIVE} does not have the release's MD5 874ab6bb")
+    assert_refused(run, f"{mirror.address}/{ARCHIVE} does not have the release's checksum 874ab6bb")
     assert not (tmp_path / "out.preparing").exists()
     for_wmt16(scripts, wmt16)
     for wrong in (b"<html>This file is too large to be scanned</html>", whole[:-100]):
         (wmt16 / ARCHIVE).write_bytes(wrong)
-        assert_refused(scripts.prepare(*arguments), f"{ARCHIVE} does not have the release's MD5")
+        assert_refused(scripts.prepare(*arguments), f"{ARCHIVE} does not have the release's checksum")
         assert not (tmp_path / "out.preparing").exists()
     (wmt16 / ARCHIVE).write_bytes(whole)
     mirror.cut = [100]
@@ -102,7 +102,7 @@ def test_iwslt14_is_known_by_its_archives_git_blob_and_by_its_lines(scripts, mir
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(folder, "de-en")
     arguments = ("iwslt14", "--mirror", mirror.address, "--output", tmp_path / "out")
-    assert_refused(scripts.prepare(*arguments), "does not have the release's git blob aa8c3f40f88")
+    assert_refused(scripts.prepare(*arguments), "does not have the release's checksum aa8c3f40f88")
     assert not (tmp_path / "out.preparing").exists()
     whole = archive.read_bytes()
     digest = hashlib.sha1(f"blob {len(whole)}\0".encode() + whole).hexdigest()
@@ -136,7 +136,7 @@ def test_statmts_archives_have_checksums(scripts, tmp_path, name, archive):
     file.rename(tmp_path / "gone")
     (source / archive).write_bytes(b"not the release")
     arguments = (name, "--source", source, "--output", tmp_path / "out")
-    assert_refused(scripts.prepare(*arguments), f"{archive} does not have the release's SHA-256")
+    assert_refused(scripts.prepare(*arguments), f"{archive} does not have the release's checksum")
 
 
 def test_sides_of_different_lengths_are_refused(scripts, tmp_path):
