@@ -15,13 +15,13 @@ import fairseq_convattn
 from ..checkpoints.recovery import restore_last
 from ..child_processes import run as run_command
 from ..folder_lock import locked
+from ..outputs import missing_modules
 from ..run_records import difference, read_json, sha256, versions, write_json
 from ..training_options import refusal
 from .evaluation import evaluate, example_lengths
-from .metrics import require_libraries
+from .metrics import summary, table
 from .pretrained import Pretrained, read_pretrained
-from .report import summary, table
-from .tasks import TASKS, GlueError, GlueTask
+from .tasks import TASKS, GlueError
 
 _WARMUP = 0.1
 _LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
@@ -57,12 +57,15 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
             scikit-learn or scipy is not installed.
         CommandFailed: training fails.
     """
-    require_libraries()
+    if missing := missing_modules("sklearn", "scipy"):
+        raise GlueError(f"GLUE's metrics need {missing.replace('sklearn', 'scikit-learn')}")
     pretrained = read_pretrained(run.model)
     data = run.data / run.task
-    task = TASKS[run.task]
     separators = 1 if pretrained.segments else 2
-    lengths = {subset: example_lengths(task, data, subset, separators) for subset in task.files}
+    lengths = {
+        subset: example_lengths(TASKS[run.task], data, subset, separators)
+        for subset in TASKS[run.task].files
+    }
     _check(run, pretrained, data)
     run.output.mkdir(parents=True, exist_ok=True)
     with locked(run.output):
@@ -75,13 +78,13 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
                     f"are cut to {settings['max_positions']} tokens"
                 )
         for seed in seeds:
-            _finetune_seed(run, pretrained, lengths, seed)
-        done = _finished_seeds(run.output)
+            _finetune_seed(run, pretrained, len(lengths["train"]), seed)
+        finished = map(read_json, run.output.glob("seed*/result.json"))
+        done = sorted(finished, key=lambda one: one["seed"])
         results = run.output / "results.json"
         write_json({**settings, "seeds": done, "summary": summary(done)}, results)
-    print(
-        f"\n{run.task}, dev set, in %, {run.model} ({pretrained.architecture})\n\n{table(done)}\n"
-    )
+    title = f"{run.task}, dev set, in %, {run.model} ({pretrained.architecture})"
+    print(f"\n{title}\n\n{table(done)}\n")
     print(f"The epoch is the best one on the dev set, by the metrics' mean.\nwrote {results}")
 
 
@@ -131,43 +134,40 @@ def _require_same(settings: dict[str, Any], output: Path) -> None:
             raise GlueError(f"{output} is not empty; choose another folder with --output")
         write_json(settings, path)
         return
-    places = ("model", "data")  # they may move
-    before, now = (
-        {name: value for name, value in each.items() if name not in places}
-        for each in (read_json(path), settings)
-    )
-    if found := difference(before, now):
+    may_move = {"model": "", "data": ""}
+    if found := difference(read_json(path) | may_move, settings | may_move):
         raise GlueError(f"{output} has results with {found}; choose another folder with --output")
 
 
-def _finetune_seed(
-    run: Run, pretrained: Pretrained, lengths: dict[str, list[int]], seed: int
-) -> None:
+def _finetune_seed(run: Run, pretrained: Pretrained, examples: int, seed: int) -> None:
     """Train with a seed, unless it was, and write its ``result.json``."""
     folder = run.output / f"seed{seed}"
-    result = folder / "result.json"
+    result, log = folder / "result.json", folder / "train.log"
     if result.is_file():
         print(f"seed {seed} is done already", flush=True)
         return
     folder.mkdir(exist_ok=True)
     restore_last(folder)
-    command = _command(run, pretrained, len(lengths["train"]), seed, folder)
-    print(f"seed {seed}, log in {folder / 'train.log'}\n+ {shlex.join(command)}", flush=True)
-    log = folder / "train.log"
+    command = _command(run, pretrained, examples, seed, folder)
+    print(f"seed {seed}, log in {log}\n+ {shlex.join(command)}", flush=True)
     run_command(command, log)
     for epoch, loss in _LOSS.findall(log.read_text(encoding="utf-8", errors="replace")):
         print(f"  epoch {epoch}: training loss {loss}", flush=True)
-    evaluations = []
+    task, epochs = TASKS[run.task], []
     for checkpoint in _checkpoints(folder):
-        found = evaluate(TASKS[run.task], checkpoint, run.data / run.task, run.batch_size)
-        text = ", ".join(f"{name} {value:.2f}" for name, value in found.scores.items())
-        print(f"  epoch {found.epoch}, dev set: {text}", flush=True)
-        evaluations.append({"checkpoint": str(checkpoint), **found._asdict()})
-    best = max(evaluations, key=lambda one: _merit(TASKS[run.task], one["scores"]))
+        found = evaluate(task, checkpoint, run.data / run.task, run.batch_size)
+        text = ", ".join(f"{name} {value:.2f}" for name, value in found["scores"].items())
+        print(f"  epoch {found['epoch']}, dev set: {text}", flush=True)
+        epochs.append(found)
+    # of two dev sets the first counts
+    best = max(
+        epochs,
+        key=lambda one: statistics.mean(list(one["scores"].values())[: len(task.metrics)]),
+    )
     record = {
         "seed": seed,
         **best,
-        "all_epochs": [{"epoch": one["epoch"], "scores": one["scores"]} for one in evaluations],
+        "all_epochs": [{"epoch": one["epoch"], "scores": one["scores"]} for one in epochs],
         "command": shlex.join(command),
         "versions": versions(("torch", "scikit-learn", "scipy"))
         | {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"},
@@ -178,21 +178,11 @@ def _finetune_seed(
             checkpoint.unlink()
 
 
-def _finished_seeds(output: Path) -> list[dict[str, Any]]:
-    done = map(read_json, output.glob("seed*/result.json"))
-    return sorted(done, key=lambda one: one["seed"])
-
-
 def _checkpoints(folder: Path) -> list[Path]:
     """Those of the epochs in their order; the last state if no epoch was finished."""
     found = {file: re.fullmatch(r"checkpoint(\d+)\.pt", file.name) for file in folder.iterdir()}
     epochs = sorted((int(match[1]), file) for file, match in found.items() if match)
     return [file for _, file in epochs] or [folder / "checkpoint_last.pt"]
-
-
-def _merit(task: GlueTask, scores: dict[str, float]) -> float:
-    """The mean of the metrics, of the first dev set if there are two."""
-    return statistics.mean(list(scores.values())[: len(task.metrics)])
 
 
 def _command(run: Run, pretrained: Pretrained, examples: int, seed: int, folder: Path) -> list[str]:
