@@ -134,7 +134,7 @@ def test_what_takes_long_says_that_it_is_alive(tmp_path):
     "arguments, message",
     [
         (("--task", "parsing"), "--task needs translation, summarization or lm, not parsing"),
-        (("--task",), "--task needs translation, summarization or lm"),
+        (("--task",), "--task needs a value"),
         (("--task", "lm", "--output", ROOT), f"{ROOT} is not empty"),
     ],
 )

@@ -73,7 +73,8 @@ def test_wmt16_wrong_and_truncated_downloads_are_detected(scripts, wmt16, mirror
     for_wmt16(scripts, wmt16)
     for wrong in (b"<html>This file is too large to be scanned</html>", whole[:-100]):
         (wmt16 / ARCHIVE).write_bytes(wrong)
-        assert_refused(scripts.prepare(*arguments), f"{ARCHIVE} does not have the release's checksum")
+        run = scripts.prepare(*arguments)
+        assert_refused(run, f"{ARCHIVE} does not have the release's checksum")
         assert not (tmp_path / "out.preparing").exists()
     (wmt16 / ARCHIVE).write_bytes(whole)
     mirror.cut = [100]
