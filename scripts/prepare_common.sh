@@ -121,8 +121,6 @@ begin() {
   done
   [ -n "$source_dir" ] || command -v curl >/dev/null ||
     die "curl is not installed; a local copy works with --source DIR"
-  new_parent=$(dirname "$work")
-  [ ! -d "$new_parent" ] || new_parent=""
   mkdir -p "$work"
   exec {lock}>"$work/lock"
   flock -n "$lock" || die "another run is preparing $output"
@@ -138,7 +136,6 @@ clean_up() {
   local notes=(! -name lock ! -name sample ! -name sha256sums)
   [ -z "$(find "$work" -mindepth 1 "${notes[@]}" -print -quit)" ] || return 0
   rm -rf "$work"
-  [ -z "$new_parent" ] || rmdir --ignore-fail-on-non-empty "$new_parent"
 }
 
 # stage NAME COMMAND: $work/NAME, which COMMAND fills under the name $part, unless it is there
@@ -208,6 +205,7 @@ unpack() {
   mkdir -p "$unpacked"
   case "$1" in
     *.zip) python -m zipfile -e "$obtained" "$unpacked" ;;
+    *.7z) 7z x -y "-o$unpacked" "$obtained" >/dev/null || bsdtar -xf "$obtained" -C "$unpacked" ;;
     *) tar -xf "$obtained" -C "$unpacked" --no-same-owner ;;
   esac || die "$obtained cannot be unpacked"
   [ -n "${3:-}" ] || note_sum "$obtained"

@@ -87,10 +87,10 @@ def test_wikitext103_of_another_size_is_refused(scripts, wikitext, tmp_path, spl
     right = numbers[split][number]
     numbers[split][number] += 1
     scripts.for_release("wikitext103", **numbers)
-    run = scripts.prepare("wikitext103", "--source", source, "--output", tmp_path / "a" / "b")
+    run = scripts.prepare("wikitext103", "--source", source, "--output", tmp_path / "new" / "a")
     what = ("lines", "tokens")[number]
     assert_refused(run, f"{split} has {right} {what}, not {right + 1}")
-    assert not (tmp_path / "a").exists()
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_another_archive_is_refused(scripts, wikitext, mirror, tmp_path):
