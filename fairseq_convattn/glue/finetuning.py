@@ -60,6 +60,7 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
     if missing := missing_modules("sklearn", "scipy"):
         raise GlueError(f"GLUE's metrics need {missing.replace('sklearn', 'scikit-learn')}")
     pretrained = read_pretrained(run.model)
+    run = run._replace(max_positions=run.max_positions or pretrained.max_positions)
     data = run.data / run.task
     separators = 1 if pretrained.segments else 2
     lengths = {
@@ -96,7 +97,7 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
             f"{data} has {len(dictionary):,} types and {run.model} {pretrained.types:,}, both with "
             "<mask>: prepare the data with the dictionary of the pre-training"
         )
-    if pretrained.learned_positions and run.max_positions not in (None, pretrained.max_positions):
+    if pretrained.learned_positions and run.max_positions != pretrained.max_positions:
         raise GlueError(
             f"{run.model} has learned embeddings of {pretrained.max_positions} positions; "
             f"--max-positions {run.max_positions} does not go with them"
@@ -108,7 +109,7 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
 
 def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -> dict[str, Any]:
     """What the results depend on; two runs with the same can share a folder."""
-    positions = run.max_positions or pretrained.max_positions
+    cut = {subset: sum(n > run.max_positions for n in each) for subset, each in lengths.items()}
     return {
         "task": run.task,
         "metrics": list(TASKS[run.task].metrics),
@@ -118,11 +119,11 @@ def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -
         "data": str(run.data / run.task),
         "dictionary_sha256": sha256(run.data / run.task / "input0" / "dict.txt"),
         "examples": {subset: len(tokens) for subset, tokens in lengths.items()},
-        "cut": {subset: sum(n > positions for n in tokens) for subset, tokens in lengths.items()},
+        "cut": cut,
         "lr": run.lr,
         "batch_size": run.batch_size,
         "epochs": run.epochs,
-        "max_positions": positions,
+        "max_positions": run.max_positions,
         "fairseq_arguments": list(run.extra),
     }
 
@@ -188,7 +189,6 @@ def _checkpoints(folder: Path) -> list[Path]:
 def _command(run: Run, pretrained: Pretrained, examples: int, seed: int, folder: Path) -> list[str]:
     task = TASKS[run.task]
     updates = -(-examples // run.batch_size) * run.epochs
-    positions = run.max_positions or pretrained.max_positions
     return [
         *("fairseq-train", str(run.data / run.task), "--save-dir", str(folder)),
         *("--user-dir", str(Path(fairseq_convattn.__file__).parent), "--seed", str(seed)),
@@ -197,7 +197,7 @@ def _command(run: Run, pretrained: Pretrained, examples: int, seed: int, folder:
         *(() if task.classes else ("--regression-target",)),
         *("--init-token", "0"),
         *(() if pretrained.segments else ("--separator-token", "2")),
-        *("--max-positions", str(positions), "--shorten-method", "truncate"),
+        *("--max-positions", str(run.max_positions), "--shorten-method", "truncate"),
         *("--arch", pretrained.architecture, *pretrained.options),
         *("--finetune-from-model", str(run.model), "--find-unused-parameters"),
         *("--optimizer", "adam", "--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-6"),
