@@ -138,7 +138,7 @@ show_examples() {
   echo
   paste -d '\n' <(head -n "$2" "$output/text/test.src" | sed 's/^/source     /') \
     <(head -n "$2" "$output/$1" | sed 's/^/system     /') \
-    <(head -n "$2" "$output/text/test.tgt" | sed 's/^/reference  /; s/$/\n/')
+    <(head -n "$2" "$output/text/test.tgt" | sed 's/^/reference  /') /dev/null
 }
 
 translation() {

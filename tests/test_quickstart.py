@@ -63,7 +63,7 @@ STAND_INS = {
         case "$1" in
           *generate_corpus.py)
             mkdir "$2"
-            for file in {train,valid,test}.{src,tgt}; do echo text > "$2/$file"; done ;;
+            for file in {train,valid,test}.{src,tgt}; do printf 's1\\ns2\\n' > "$2/$file"; done ;;
           *) cat ;;
         esac""",
     "fairseq-preprocess": "echo preprocessed",
@@ -101,7 +101,7 @@ def test_a_tour_shows_its_commands_results_and_time(stand_ins):
         assert re.fullmatch(rf"done in 0 min \d+ s in all; .* are in {folder}", last)
         assert (root / folder / "translated.txt").read_text() == "a\nb\n"
         assert "\nfairseq-train quickstart/" in (root / folder / "commands.sh").read_text()
-        assert "source     text\nsystem     a\nreference  text\n" in run.stdout
+        assert "source     s1\nsystem     a\nreference  s1\n\nsource     s2\n" in run.stdout
 
 
 def test_a_step_that_fails_ends_the_tour_with_its_log(stand_ins):
