@@ -18,6 +18,8 @@ Which event matters cannot be guessed from its position or its words, and names 
 likely one as another, so a headline needs its article.
 """
 
+import functools
+
 import invented_language as invented
 from invented_language import Dice, words
 
@@ -83,9 +85,7 @@ def draw_article(rng: Dice) -> tuple[str, str]:
     return words(place, rng.pick(invented.TIMES), ":", *sentences), f"{place} : {headline}"
 
 
-def generate(sizes: dict[str, int], seed: int) -> dict[str, list[str]]:
-    return invented.parallel_files(draw_article, sizes, seed)
-
+generate = functools.partial(invented.parallel_files, draw_article)
 
 if __name__ == "__main__":
     invented.main(generate, __doc__, test=200, valid=200, train=10_000)

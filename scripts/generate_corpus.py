@@ -10,6 +10,7 @@ sentences are distinct, and a seed gives the same test and valid sets whatever `
     heven lon marubi gelton ki Tomira sivon sen taludi ber me sopal K48 nuli dakron
 """
 
+import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -41,17 +42,10 @@ def draw_noun_phrase(
     number = rng.code() if numbered else ""
     stem, noun_class = invented.NOUNS[noun]
     ending = invented.ENDINGS[noun_class][plural]
-    adjective_after = described and invented.ADJECTIVES[described] + ending
-    return Phrase(
-        words(determiner, described, noun + "s" * plural, number),
-        words(
-            invented.DETERMINERS[determiner] + ending,
-            stem + invented.NOUN_PLURAL * plural,
-            adjective_after,
-            number,
-        ),
-        ending,
-    )
+    after = described and invented.ADJECTIVES[described] + ending
+    source = words(determiner, described, noun + "s" * plural, number)
+    stems = (invented.DETERMINERS[determiner] + ending, stem + invented.NOUN_PLURAL * plural)
+    return Phrase(source, words(*stems, after, number), ending)
 
 
 def draw_subject(rng: Dice) -> Phrase:
@@ -62,12 +56,8 @@ def draw_subject(rng: Dice) -> Phrase:
         return head
     thing = draw_person(rng) if rng.chance(0.4) else draw_noun_phrase(rng, invented.NOUNS)
     verb = rng.pick(invented.TRANSITIVE_VERBS)
-    conjugated = invented.VERBS[verb] + head.ending
-    return Phrase(
-        words(head.source, "who", verb, thing.source),
-        words(head.target, invented.RELATIVE, thing.target, conjugated),
-        head.ending,
-    )
+    target = (head.target, invented.RELATIVE, thing.target, invented.VERBS[verb] + head.ending)
+    return Phrase(words(head.source, "who", verb, thing.source), words(*target), head.ending)
 
 
 def draw_predicate(rng: Dice) -> tuple[str, Phrase, str, Phrase]:
@@ -98,9 +88,8 @@ def draw_sentence(rng: Dice) -> tuple[str, str]:
         subject = draw_subject(rng)
         verb, thing, preposition, place = draw_predicate(rng)
         adverb, time = rng.pick(invented.ADVERBS, 0.3), rng.pick(invented.TIMES, 0.35)
-        source = words(
-            *(subject.source, adverb, verb, thing.source, preposition, place.source, time)
-        )
+        english = (subject.source, adverb, verb, thing.source, preposition, place.source, time)
+        source = words(*english)
         target = words(
             *(invented.TIMES.get(time, ""), subject.target),
             *(place.target, invented.POSTPOSITIONS.get(preposition, "")),
@@ -110,9 +99,7 @@ def draw_sentence(rng: Dice) -> tuple[str, str]:
     return source, target
 
 
-def generate(sizes: dict[str, int], seed: int) -> dict[str, list[str]]:
-    return invented.parallel_files(draw_sentence, sizes, seed)
-
+generate = functools.partial(invented.parallel_files, draw_sentence)
 
 if __name__ == "__main__":
     invented.main(generate, __doc__, test=200, valid=200, train=6000)

@@ -5,15 +5,12 @@
 
 writes train, valid and test as ``.txt``, one sentence a line, and ``entropy.json``:
 
-    {"language": {"bits_per_token": ..., "perplexity": ...},
-     "test": {"tokens": ..., "bits_per_token": ..., "perplexity": ...},
-     "valid": ..., "train": ...}
+    {"test": {"tokens": ..., "bits_per_token": ..., "perplexity": ...}, "valid": ..., "train": ...}
 
-``language`` is the entropy rate, exact. The others say how well the language's own probabilities
-predict the very text of a split, which no model can beat but by luck. A token is a word or the
-end of a sentence, as fairseq-eval-lm counts them with ``--sample-break-mode eos``. Sentences are
-independent draws, so they may recur, and a seed gives the same test and valid sets whatever
-``--train`` is.
+They say how well the language's own probabilities predict the very text of a split, which no
+model can beat but by luck. A token is a word or the end of a sentence, as fairseq-eval-lm counts
+them with ``--sample-break-mode eos``. Sentences are independent draws, so they may recur, and a
+seed gives the same test and valid sets whatever ``--train`` is.
 
 ``invented_language.py`` describes the language; names and codes are left out. What comes next
 depends on more than the previous word: a verb agrees in class and number with its subject, up to
@@ -60,18 +57,6 @@ def draw(rng: Random, phrase: Phrase) -> tuple[list[str], float]:
         return words, bits - math.log2(phrase.probabilities[index])
     parts = [draw(rng, part) for part in phrase]
     return [word for words, _ in parts for word in words], sum(bits for _, bits in parts)
-
-
-def expected(phrase: Phrase) -> tuple[float, float]:
-    """The mean number of words of what :func:`draw` draws, and its entropy in bits."""
-    if isinstance(phrase, str):
-        return 1.0, 0.0
-    parts = [expected(part) for part in (phrase.phrases if isinstance(phrase, Choice) else phrase)]
-    if not isinstance(phrase, Choice):
-        return sum(words for words, _ in parts), sum(bits for _, bits in parts)
-    pairs = list(zip(phrase.probabilities, parts, strict=True))
-    words = sum(p * words for p, (words, _) in pairs)
-    return words, sum(p * (bits - math.log2(p)) for p, (_, bits) in pairs)
 
 
 def noun_phrase(noun: str, plural: bool) -> Phrase:
@@ -137,23 +122,21 @@ def sentence() -> Phrase:
     return perhaps(0.35, one_of(invented.TIMES.values())), clauses
 
 
-def figures(bits: float) -> dict[str, float]:
-    return {"bits_per_token": round(bits, 6), "perplexity": round(2**bits, 6)}
-
-
-def generate(sizes: dict[str, int], seed: int) -> dict[str, list[str]]:
+def generate(sizes: dict[str, int], seed: int) -> invented.Files:
     """The lines of every file, by file name; ``sizes`` are sentences by split."""
     rng, grammar = Random(seed), sentence()
-    length, entropy = expected(grammar)
-    files: dict[str, list[str]] = {}
-    report = {"language": figures(entropy / (length + 1))}  # the end of a sentence is a token
+    files, report = {}, {}
     for split, size in sizes.items():
         sentences, bits = zip(*(draw(rng, grammar) for _ in range(size)), strict=True)
         files[f"{split}.txt"] = [" ".join(words) for words in sentences]
         tokens = sum(len(words) + 1 for words in sentences)
-        report[split] = {"tokens": tokens, **figures(math.fsum(bits) / tokens)}
-    files["entropy.json"] = json.dumps(report, indent=2).splitlines()
-    return files
+        rate = math.fsum(bits) / tokens
+        report[split] = {
+            "tokens": tokens,
+            "bits_per_token": round(rate, 6),
+            "perplexity": round(2**rate, 6),
+        }
+    return files | {"entropy.json": json.dumps(report, indent=2).splitlines()}
 
 
 if __name__ == "__main__":

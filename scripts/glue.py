@@ -17,14 +17,6 @@ from fairseq_convattn.glue.tasks import TASKS, GlueError
 from fairseq_convattn.outputs import whole_number
 
 
-def task_names(text: str) -> list[str]:
-    names = list(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in TASKS:
-            raise argparse.ArgumentTypeError(f"'{name}' is none of {', '.join(TASKS)}")
-    return names
-
-
 def learning_rate(text: str) -> float:
     try:
         rate = float(text)
@@ -46,7 +38,7 @@ def command_line() -> argparse.ArgumentParser:
     add = commands.add_parser("binarise", help="write TASK/input0, input1 and label").add_argument
     add("--tsv", type=Path, required=True, help="folder of TASK/train.tsv, ...")
     add("--output", type=Path, required=True, help="folder to write to")
-    add("--tasks", type=task_names, required=True)
+    add("--tasks", type=lambda text: text.split(","), required=True)
     add("--sentencepiece", type=Path, required=True)
     add("--dictionary", type=Path, required=True)
     add("--sample", action="store_true", help="any numbers of examples")
@@ -99,28 +91,18 @@ def main(arguments: list[str] | None = None) -> None:
     if "--" in arguments:
         split = arguments.index("--")
         arguments, extra = arguments[:split], arguments[split + 1 :]
-    parser = command_line()
-    options, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        hint = " (those of fairseq-train come after --)" if options.command == "finetune" else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    options = command_line().parse_args(arguments)
     try:
-        (run_binarise if options.command == "binarise" else run_finetune)(options, extra)
+        if options.command == "binarise":
+            pieces = Pieces(options.sentencepiece, options.dictionary)
+            binarise(options.tasks, options.tsv, options.output, pieces, options.sample)
+            return
+        if options.output is None:
+            options.output = options.model.with_name(f"{options.model.stem}-glue") / options.task
+        run = Run(*(getattr(options, name) for name in Run._fields if name != "extra"), extra)
+        finetune(run, options.seeds)
     except (GlueError, CommandFailed, OSError) as error:
         sys.exit(f"error: {error}")
-
-
-def run_binarise(options: argparse.Namespace, _: list[str]) -> None:
-    pieces = Pieces(options.sentencepiece, options.dictionary)
-    binarise(options.tasks, options.tsv, options.output, pieces, options.sample)
-
-
-def run_finetune(options: argparse.Namespace, extra: list[str]) -> None:
-    if options.output is None:
-        options.output = options.model.with_name(f"{options.model.stem}-glue") / options.task
-    run = Run(*(getattr(options, name) for name in Run._fields if name != "extra"), extra)
-    try:
-        finetune(run, options.seeds)
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

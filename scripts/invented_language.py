@@ -8,12 +8,17 @@ codes are the same in both languages.
 """
 
 import argparse
+import contextlib
+import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+
+Files = dict[str, Sequence[str]]
+"""Lines by file name."""
 
 ENDINGS = {"sun": ("a", "an"), "moon": ("o", "on"), "stone": ("e", "en")}
 """Singular and plural by class."""
@@ -96,69 +101,64 @@ def words(*parts: str) -> str:
 
 def parallel_files(
     draw: Callable[[Dice], tuple[str, str]], sizes: dict[str, int], seed: int
-) -> dict[str, list[str]]:
-    """The lines of ``SPLIT.src`` and ``SPLIT.tgt``; no source comes twice.
-
-    Args:
-        draw: a pair of source and target.
-        sizes: pairs by split.
-    """
+) -> Files:
+    """``SPLIT.src`` and ``SPLIT.tgt`` with ``sizes`` pairs that ``draw`` makes; no source twice."""
     rng, pairs = Dice(seed), {}
     while len(pairs) < sum(sizes.values()):
         source, target = draw(rng)
         pairs[source] = target
     files, rest = {}, iter(pairs.items())
     for split, size in sizes.items():
-        sources, targets = zip(*(next(rest) for _ in range(size)), strict=True)
-        files |= {f"{split}.src": list(sources), f"{split}.tgt": list(targets)}
+        sources, targets = zip(*itertools.islice(rest, size), strict=True)
+        files |= {f"{split}.src": sources, f"{split}.tgt": targets}
     return files
 
 
-def write_files(directory: Path, files: dict[str, list[str]]) -> None:
-    """Write every file in full before the first gets its name.
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which gets its name ``path`` when the block has ended.
 
     Raises:
-        FileExistsError: one of them is there already.
+        FileExistsError: ``path`` is there already.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in files:
-        if (directory / name).exists():
-            raise FileExistsError(f"{directory / name} is there already; it is not overwritten")
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".partial-") as partial:
-        for name, lines in files.items():
-            text = "".join(f"{line}\n" for line in lines)
-            Path(partial, name).write_text(text, encoding="utf-8", newline="\n")
-        for name in files:
-            os.replace(Path(partial, name), directory / name)
+    if path.exists():
+        raise FileExistsError(f"{path} is there already; it is not overwritten")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".partial-") as partial:
+        folder = Path(partial, "folder")
+        folder.mkdir()
+        yield folder
+        os.rename(folder, path)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
 
 
 def main(
-    generate: Callable[[dict[str, int], int], dict[str, list[str]]],
-    description: str | None,
-    arguments: list[str] | None = None,
-    **sizes: int,
+    generate: Callable[[dict[str, int], int], Files], description: str | None, **sizes: int
 ) -> None:
     """The command line of a generator.
 
     Args:
-        generate: the lines of every file by its name, given lines by split and a seed. It
-            meets the splits in the order of ``sizes``.
-        arguments: those of the command line by default.
+        generate: the lines of every file, given lines by split, in the order of ``sizes``, and a
+            seed.
         sizes: the default number of lines of each split.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("output_dir", type=Path)
+    parser.add_argument("output_dir", type=Path, help="a new folder")
     for split, size in reversed(sizes.items()):
         parser.add_argument(f"--{split}", type=int, default=size, help=f"lines (default: {size})")
     parser.add_argument("--seed", type=int, default=1, help="(default: 1)")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     sizes = {split: getattr(options, split) for split in sizes}
-    for split, size in sizes.items():
-        if not 1 <= size <= 1_000_000:
-            sys.exit(f"error: --{split} must be from 1 to 1,000,000, not {size}")
+    if min(sizes.values()) < 1:
+        sys.exit("error: each of --train, --valid and --test needs a line at least")
     try:
-        write_files(options.output_dir, generate(sizes, options.seed))
+        with new_folder(options.output_dir) as folder:
+            for name, lines in generate(sizes, options.seed).items():
+                write_lines(folder / name, lines)
     except OSError as error:
         sys.exit(f"error: {error}")

@@ -19,18 +19,15 @@ import gzip
 import hashlib
 import itertools
 import json
-import os
 import random
 import shutil
 import sys
-import tempfile
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 
+from invented_language import new_folder, write_lines
+
 LINES = {"train": 300, "valid": 20, "test": 20}
-STORIES = {"train": 40, "valid": 8, "test": 8}
-DIALOGUES = {"train": 24, "valid": 8, "test": 8}
 SYLLABLES = ("ba", "de", "fi", "go", "ku", "la", "me", "no", "ri", "so", "tu", "va")
 
 
@@ -38,9 +35,9 @@ def word(rng: random.Random) -> str:
     return "".join(rng.choices(SYLLABLES, k=min(rng.randint(1, 3), rng.randint(1, 3))))
 
 
-def sentences(split: str, count: int) -> list[list[str]]:
+def sentences(seed: str, count: int) -> list[list[str]]:
     """The words of each, the same ones whenever they are asked for."""
-    rng = random.Random(split)
+    rng = random.Random(seed)
     return [[word(rng) for _ in range(rng.randint(3, 9))] + ["."] for _ in range(count)]
 
 
@@ -51,56 +48,26 @@ def side_of(words: list[str], side: str) -> str:
 def generated(split: str, side: str, form: str) -> list[str]:
     """The lines of a file, in the format of the release."""
     pairs = sentences(split, LINES[split])
+    texts = [side_of(words, side) for words in pairs]
     if form == "tab":
         return [f"{side_of(words, 'source')}\t{side_of(words, 'target')}" for words in pairs]
-    texts = [side_of(words, side) for words in pairs]
     if form == "tags":
         title = f"<title>{texts[0]}</title>"
         return ["<url>http://example.org</url>", "<keywords>talks</keywords>", title, *texts]
     if form in ("sgm", "xml"):
         return [f'<seg id="{i}"> {text} </seg>' for i, text in enumerate(texts, 1)]
+    if form == "stories":
+        return [f"http://example.org/{split}/{i}.html" for i in range(LINES[split])]
+    if form == "dialogues":
+        turns = ("\r\n".join(f"{name}: {text}" for name in ("Ann", "Bo", "Ann")) for text in texts)
+        entries = zip(turns, (side_of(words, "target") for words in pairs), strict=True)
+        return [json.dumps([{"dialogue": said, "summary": summary} for said, summary in entries])]
     if form.isupper():
         return ["index\tsentence1\tsentence2\tlabel"] + [
             f"{i}\t{text}\t{texts[i - 1]}\t{('entailment', 'not_entailment')[i % 2]}"
             for i, text in enumerate(texts)
         ]
     return texts
-
-
-def write_stories(folder: Path, urls: Path, split: str, source: Path | None) -> None:
-    """A list of addresses, and the articles with their highlights."""
-    if source:
-        addresses = beginning(source, urls.name, "", STORIES[split])
-    else:
-        addresses = [f"http://example.org/{split}/{i}.html" for i in range(STORIES[split])]
-    stories = folder / "cnn" / "stories"
-    stories.mkdir(parents=True, exist_ok=True)
-    (folder / "dailymail" / "stories").mkdir(parents=True, exist_ok=True)
-    urls.write_text("".join(f"{address}\n" for address in addresses), encoding="utf-8")
-    for address in addresses:
-        name = hashlib.sha1(address.encode()).hexdigest() + ".story"
-        if source:
-            shutil.copyfile(find(source, f"*/stories/{name}"), stories / name)
-            continue
-        text = [side_of(words, "source") for words in sentences(address, 12)]
-        story = "\n\n".join([*text, "@highlight", text[0], "@highlight", text[1]])
-        (stories / name).write_text(story + "\n", encoding="utf-8")
-
-
-def dialogues(source: Path | None, file: str, split: str) -> list[dict[str, str]]:
-    """Dialogues of three turns with summaries, or the first ones of ``source``."""
-    if source is None:
-        return [
-            {"id": str(i), "summary": side_of(words, "target"), "dialogue": "\r\n".join(turns)}
-            for i, words in enumerate(sentences(split, DIALOGUES[split]))
-            for turns in [[f"{name}: {side_of(words, 'source')}" for name in ("Ann", "Bo", "Ann")]]
-        ]
-    if (source / "samsum.zip").exists():
-        with zipfile.ZipFile(source / "samsum.zip") as archive:
-            text = archive.read(f"samsum/{file}")
-    else:
-        text = find(source, file).read_bytes()
-    return json.loads(text)[: DIALOGUES[split]]
 
 
 def find(source: Path, file: str) -> Path:
@@ -116,47 +83,58 @@ def find(source: Path, file: str) -> Path:
     raise FileNotFoundError(f"no {file} in {source}")
 
 
-def beginning(source: Path, file: str, form: str, count: int) -> list[str]:
+def beginning(source: Path, file: str, split: str, form: str) -> list[str]:
     """The first lines of a file of ``source``; of markup, the first ones with a <seg>.
 
     Raises:
         OSError: it is not there or cannot be read.
     """
+    if form == "dialogues":
+        return [json.dumps(json.loads(dialogues(source, file))[: LINES[split]])]
     path = find(source, file)
     opened = gzip.open if path.suffix == ".gz" else open
     marked_up = form in ("sgm", "xml")
     try:
         with opened(path, "rt", encoding="utf-8", newline="\n") as lines:
-            wanted = (line for line in lines if not marked_up or "<seg" in line)
-            return [line.rstrip("\n") for line in itertools.islice(wanted, count)]
+            wanted = (line.rstrip("\n") for line in lines if not marked_up or "<seg" in line)
+            return list(itertools.islice(wanted, LINES[split]))
     except (EOFError, ValueError) as error:
         raise OSError(f"{path} cannot be read: {error}") from None
 
 
-def write(folder: Path, files: Iterable[tuple[str, str]], source: Path | None) -> None:
-    for file, content in files:
-        split, side, form = (*content.split("."), "lines")[:3]
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if form == "stories":
-            write_stories(folder, path, split, source)
-            continue
-        if form == "dialogues":
-            path.write_text(json.dumps(dialogues(source, file, split)), encoding="utf-8")
-            continue
-        whole_folder = source and form.isupper() and "/" in file
-        if source and not (whole_folder and not (source / Path(file).parts[0]).exists()):
-            lines = beginning(source, file, form, LINES[split])
-        else:
-            lines = generated(split, side, form)
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+def dialogues(source: Path, file: str) -> bytes:
+    archive = source / "samsum.zip"
+    if not archive.exists():
+        return find(source, file).read_bytes()
+    with zipfile.ZipFile(archive) as files:
+        return files.read(f"samsum/{file}")
 
 
-def file_and_content(text: str) -> tuple[str, str]:
-    file, equals, content = text.rpartition("=")
-    if not equals or content.split(".")[0] not in LINES:
-        raise argparse.ArgumentTypeError(f"'{text}' is no FILE=SPLIT.SIDE")
-    return file, content
+def write_story(folder: Path, address: str, source: Path | None) -> None:
+    """The article of an address, with its highlights."""
+    name = hashlib.sha1(address.encode()).hexdigest() + ".story"
+    for publisher in ("cnn", "dailymail"):
+        (folder / publisher / "stories").mkdir(parents=True, exist_ok=True)
+    story = folder / "cnn" / "stories" / name
+    if source:
+        shutil.copyfile(find(source, f"*/stories/{name}"), story)
+        return
+    text = [side_of(words, "source") for words in sentences(address, 12)]
+    parts = [*text, "@highlight", text[0], "@highlight", text[1]]
+    story.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def write(folder: Path, file: str, content: str, source: Path | None) -> None:
+    split, side, form = (*content.split("."), "lines")[:3]
+    path = folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if source and form.isupper() and "/" in file and not (source / Path(file).parts[0]).exists():
+        source = None
+    lines = beginning(source, file, split, form) if source else generated(split, side, form)
+    write_lines(path, lines)
+    if form == "stories":
+        for address in lines:
+            write_story(folder, address, source)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -165,18 +143,14 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add = parser.add_argument
     add("output", type=Path, help="a new folder")
-    add("--files", type=file_and_content, nargs="+", required=True, metavar="FILE=CONTENT")
+    add("--files", nargs="+", required=True, metavar="FILE=CONTENT")
     add("--source", type=Path, metavar="DIR", help="a local copy of the release")
     options = parser.parse_args(arguments)
     try:
-        if options.output.exists():
-            raise FileExistsError(f"{options.output} is there already; it is not overwritten")
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=options.output.parent) as partial:
-            folder = Path(partial) / "release"
-            folder.mkdir()
-            write(folder, options.files, options.source)
-            os.rename(folder, options.output)
+        with new_folder(options.output) as folder:
+            for text in options.files:
+                file, _, content = text.rpartition("=")
+                write(folder, file, content, options.source)
     except OSError as error:
         sys.exit(f"error: {error}")
 

@@ -2,9 +2,9 @@
 # Sourced by the prepare_*.sh: their options, downloads, resumption and checks.
 #
 # Such a script defines usage, sets subfolder (the folder of --source that may hold its files
-# too) and calls read_options, then begin, then stages with the folders of its output. Whatever is
-# complete appears by rename, first in $work and in the end as $output, so a repeated run continues
-# where the last one stopped.
+# too) and needs (commands and Python modules), and calls read_options, then begin, then stages with
+# the folders of its output. Whatever is complete appears by rename, first in $work and in the end as
+# $output, so a repeated run continues where the last one stopped.
 
 scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # the variables of options, to which a script may add its own with their defaults: of those with a
@@ -12,6 +12,7 @@ scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 declare -A options=([--source]=source_dir [--mirror]=mirror [--output]=output)
 declare -A flags=([--sample]=sample)
 source_dir="" mirror="" output="" sample="" download_rest=""
+needs=()
 languages=()              # source and target; none for a corpus of one language
 splits=(train valid test) # what binarise looks for, in files of these names or of other ones
 declare -A names=()
@@ -19,8 +20,10 @@ note=""                   # what is to be known of the data when they are ready
 
 die() { echo "error: $*" >&2; exit 1; }
 
-# shared_options DEFAULT_OUTPUT: their part of the usage
-shared_options() {
+# print_usage DEFAULT_OUTPUT: of the command that was typed, this script or convattn prepare
+print_usage() {
+  printf 'usage: %s [options]\n\n' "${CONVATTN_COMMAND:-bash scripts/$(basename "$0")}"
+  usage
   cat <<END
   --mirror URL   download the same files from URL/
   --output DIR   a new folder for the data (default: $1); DIR/bin is for fairseq-train
@@ -31,12 +34,11 @@ A run that was interrupted continues when it is repeated, with what is in DIR.pr
 END
 }
 
-# print_usage: of the command that was typed, this script or convattn prepare
-print_usage() { usage | sed "s|bash scripts/prepare_[a-z0-9_]*\.sh|${CONVATTN_COMMAND:-&}|"; }
-
-# parse_options ARGUMENTS...: sets the variables of options and flags
+# parse_options DEFAULT_OUTPUT ARGUMENTS...: sets the variables of options and flags
 parse_options() {
-  case " $* " in *" --help "* | *" -h "*) print_usage; exit 0 ;; esac
+  local default=$1
+  shift
+  case " $* " in *" --help "* | *" -h "*) print_usage "$default"; exit 0 ;; esac
   while [ $# -gt 0 ]; do
     if [ -n "${flags[${1:--}]:-}" ]; then
       declare -g "${flags[$1]}=yes"
@@ -46,7 +48,7 @@ parse_options() {
       declare -g "${options[$1]}=$2"
       shift 2
     else
-      print_usage >&2
+      print_usage "$default" >&2
       echo "error: unknown option $1" >&2
       exit 2
     fi
@@ -70,7 +72,7 @@ choose_output() {
 
 # read_options DEFAULT_OUTPUT ARGUMENTS...: both
 read_options() {
-  parse_options "${@:2}"
+  parse_options "$@"
   choose_output "$1"
 }
 
@@ -83,22 +85,6 @@ require_same_origin() {
   [ ! -f "$1/sample" ] || found=$(cat "$1/sample")
   [ "$found" = "$(origin)" ] ||
     die "$1 is ${found:-the whole release}; remove it or choose another folder with --output"
-}
-
-require_tools() { # TOOL...
-  local tool
-  for tool in "$@"; do
-    command -v "$tool" >/dev/null || die "$tool is not installed: run 'bash scripts/setup.sh', or pip install $tool"
-  done
-  [ -n "$source_dir" ] || command -v curl >/dev/null ||
-    die "curl is not installed; a local copy works with --source DIR"
-}
-
-require_modules() { # MODULE...
-  local module
-  for module in "$@"; do
-    python -c "import $module" 2>/dev/null || die "$module is not installed (pip install $module)"
-  done
 }
 
 # plain FILE: its content, unpacked if it is FILE.gz
@@ -128,8 +114,13 @@ require_in_source() {
 
 # begin: $work and, for what is unpacked only to be read, $release, which no run leaves behind
 begin() {
-  new_parent=$(dirname "$work")
-  [ ! -d "$new_parent" ] || new_parent=""
+  local tool
+  for tool in fairseq-preprocess python "${needs[@]}"; do
+    command -v "$tool" >/dev/null || python -c "import $tool" 2>/dev/null ||
+      die "$tool is not installed: run 'bash scripts/setup.sh', or pip install $tool"
+  done
+  [ -n "$source_dir" ] || command -v curl >/dev/null ||
+    die "curl is not installed; a local copy works with --source DIR"
   mkdir -p "$work"
   exec {lock}>"$work/lock"
   flock -n "$lock" || die "another run is preparing $output"
@@ -145,7 +136,6 @@ clean_up() {
   local notes=(! -name lock ! -name sample ! -name sha256sums)
   [ -z "$(find "$work" -mindepth 1 "${notes[@]}" -print -quit)" ] || return 0
   rm -rf "$work"
-  [ -z "$new_parent" ] || rmdir --ignore-fail-on-non-empty "$new_parent"
 }
 
 # stage NAME COMMAND: $work/NAME, which COMMAND fills under the name $part, unless it is there
@@ -182,28 +172,25 @@ finish() {
   echo "ready: $output/bin${told:+ ($told)}"
 }
 
-# obtain NAME ADDRESS [SUM]: sets obtained to the path of a file of the release, which --source or
-# ADDRESS/ has; a download is kept for another run if it can be checked. SUM is its SHA-256 or,
-# where its publisher has no other, its MD5 or the name of its git blob.
-obtain() { obtain_from "$1" "$2/$1" "${3:-}"; }
-
-# obtain_from NAME URL [SUM]: the same of a file that has another name where it is downloaded;
-# with download_rest what --source lacks is downloaded
-obtain_from() {
-  local address=$2 folder=$work/download
+# obtain NAME URL [SUM]: sets obtained to the path of a file of the release, which --source or URL
+# has; a download is kept for another run if it can be checked. SUM is its SHA-256 or, where its
+# publisher has no other, its MD5 or the name of its git blob. With download_rest what --source lacks
+# is downloaded.
+obtain() {
+  local address=$2 sum=${3:-} folder=$work/download
   [ -z "$mirror" ] || address=$mirror/$1
-  [ -n "$3" ] || folder=$release
+  [ -n "$sum" ] || folder=$release
   if [ -n "$source_dir" ] && { [ -z "$download_rest" ] || in_source "$1" >/dev/null; }; then
     obtained=$(in_source "$1") || die "no $1 in $source_dir"
-    has_sum "$obtained" "$3" || differs "$obtained does not have the release's $(kind_of_sum "$3") $3"
+    has_sum "$obtained" "$sum" || differs "$obtained does not have the release's checksum $sum"
     return
   fi
   obtained=$folder/$1
   [ ! -f "$obtained" ] || return 0
   download "$address" "$obtained.part"
-  if ! has_sum "$obtained.part" "$3"; then
+  if ! has_sum "$obtained.part" "$sum"; then
     [ -n "$sample" ] || rm "$obtained.part"
-    differs "$address does not have the release's $(kind_of_sum "$3") $3"
+    differs "$address does not have the release's checksum $sum"
   fi
   sync "$obtained.part"
   mv "$obtained.part" "$obtained"
@@ -213,11 +200,12 @@ obtain_from() {
 unpack() {
   unpacked=$release/${1//./_}
   [ ! -d "$unpacked" ] || return 0
-  obtain_from "$1" "$2" "${3:-}"
+  obtain "$@"
   echo "unpacking $1"
   mkdir -p "$unpacked"
   case "$1" in
     *.zip) python -m zipfile -e "$obtained" "$unpacked" ;;
+    *.7z) 7z x -y "-o$unpacked" "$obtained" >/dev/null || bsdtar -xf "$obtained" -C "$unpacked" ;;
     *) tar -xf "$obtained" -C "$unpacked" --no-same-owner ;;
   esac || die "$obtained cannot be unpacked"
   [ -n "${3:-}" ] || note_sum "$obtained"
@@ -263,16 +251,13 @@ download() {
     die "cannot download $1; is there a network? Then run again; a local copy works with --source DIR"
 }
 
-kind_of_sum() { case ${#1} in 32) echo MD5 ;; 40) echo "git blob" ;; *) echo SHA-256 ;; esac; } # SUM
-
-# git_blob FILE: the name that git has for its content
-git_blob() { { printf 'blob %s\0' "$(wc -c <"$1")"; cat "$1"; } | sha1sum | cut -d ' ' -f 1; }
-
-has_sum() { # FILE SUM
-  [ ${#2} -ne 40 ] || { [ "$(git_blob "$1")" = "$2" ]; return; }
-  local program=sha256sum
-  [ ${#2} -ne 32 ] || program=md5sum
-  [ -z "$2" ] || [ "$($program <"$1")" = "$2  -" ]
+has_sum() { # FILE SUM, which may be empty
+  case ${#2} in
+    0) ;;
+    32) [ "$(md5sum <"$1")" = "$2  -" ] ;;
+    40) [ "$({ printf 'blob %s\0' "$(wc -c <"$1")"; cat "$1"; } | sha1sum)" = "$2  -" ] ;;
+    *) [ "$(sha256sum <"$1")" = "$2  -" ] ;;
+  esac
 }
 
 # differs HOW: the data are not the release
@@ -281,23 +266,18 @@ differs() {
   die "$* (for a part of the release there is --sample)"
 }
 
-# check_text FILE LINES [TOKENS]: as check_lines, and nothing is cut off the last line
+# check_text FILE LINES [TOKENS]: it is whole and UTF-8; tokens are words and one end of sentence a
+# line
 check_text() {
-  check_lines "$@"
-  [ -z "$(tail -c 1 "$1")" ] ||
-    differs "$(basename "$1") ends within its last line; get the release's file again"
-}
-
-# check_lines FILE LINES [TOKENS]: it is UTF-8; tokens are words and one end of sentence a line
-check_lines() {
   local name lines words counts
-  name=$(basename "$1")
-  counts=$(lines_and_words "$1")
+  name=$(basename "$1") counts=$(lines_and_words "$1")
   read -r lines words <<<"$counts"
   [ "$lines" -gt 0 ] || die "$name is empty"
   [ "$lines" -eq "$2" ] || differs "$name has $lines lines, not $2"
   [ -z "${3:-}" ] || [ $((lines + words)) -eq "$3" ] ||
     differs "$name has $((lines + words)) tokens, not $3"
+  [ -z "$(tail -c 1 "$1")" ] ||
+    differs "$name ends within its last line; get the release's file again"
 }
 
 # wc -w goes by the locale, and the words of a release are those between ASCII spaces
@@ -321,6 +301,8 @@ END
 }
 
 moses() { python "$scripts/moses_text.py" "$@"; }
+
+tokenise() { moses tokenise --aggressive --language "$@"; } # LANGUAGE OPTION...
 
 # write_joint_bpe: of all texts but raw ones, with $merges merges that both training texts share
 write_joint_bpe() {

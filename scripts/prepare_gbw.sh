@@ -1,12 +1,11 @@
-
+#!/usr/bin/env bash
+# The One Billion Word benchmark, ready for fairseq-train --task language_modeling.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_gbw.sh [--source DIR | --mirror URL] [--output DIR] [--sample]
-
 Downloads the One Billion Word benchmark (Chelba et al. 2013) and runs fairseq-preprocess: words
 that occur fewer than three times become <unk>. Training data are the shards 1 to 99 of 100; test
 is heldout shard 0 of 50, as the authors have it, valid is heldout shard 1. The sentences are
@@ -18,12 +17,10 @@ shuffled, so train and score them one by one: --sample-break-mode eos.
                  heldout-monolingual.tokenized.shuffled, in DIR or
                  DIR/1-billion-word-language-modeling-benchmark-r13output
 END
-  shared_options data/gbw
 }
 
 subfolder=1-billion-word-language-modeling-benchmark-r13output
 read_options data/gbw "$@"
-require_tools fairseq-preprocess python
 
 archive=$subfolder.tar.gz
 address=https://www.statmt.org/lm-benchmark

@@ -1,13 +1,11 @@
-
+#!/usr/bin/env bash
+# The nine tasks of GLUE, ready for fairseq-train --task sentence_prediction.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_glue.sh --sentencepiece MODEL --dictionary DICT
-         [--tasks TASK,...] [--source DIR [--download-rest] | --mirror URL] [--output DIR] [--sample]
-
 Downloads the TSV files of GLUE (Wang et al. 2019), splits their sentences with the SentencePiece
 model of a pre-trained model and binarises them with its dictionary. DIR/bin has one folder for each
 task, for scripts/finetune_glue.sh. For ALBERT's pieces the text is prepared as ALBERT's: lower
@@ -25,14 +23,13 @@ divided by 5. Test sets are left out, for their labels are secret.
                  DIR/tsv of an earlier output serves for another pre-trained model.
   --download-rest  download the tasks of which --source has nothing
 END
-  shared_options data/glue
 }
 
 all=CoLA,SST-2,MRPC,STS-B,QQP,MNLI,QNLI,RTE,WNLI
 options+=([--sentencepiece]=pieces [--dictionary]=dictionary [--tasks]=chosen)
 flags[--download-rest]=download_rest
 chosen=$all pieces="" dictionary=""
-parse_options "$@"
+parse_options data/glue "$@"
 
 address=https://dl.fbaipublicfiles.com/glue/data
 mrpc_address=https://dl.fbaipublicfiles.com/senteval/senteval_data
@@ -74,7 +71,7 @@ settings() {
   sha256sum <"$dictionary"
 }
 
-output=${output:-data/glue} subfolder=glue
+output=${output:-data/glue} subfolder=glue needs=(awk sentencepiece)
 for folder in "${output%/}" "${output%/}.preparing"; do
   [ -f "$folder/tsv/settings" ] || continue
   require_model
@@ -85,8 +82,6 @@ done
 note="a folder for each task"
 choose_output data/glue
 require_model
-require_tools python awk
-require_modules sentencepiece
 
 # files TASK: those of its training and dev sets
 files() { case "$1" in MNLI) echo train dev_matched dev_mismatched ;; *) echo train dev ;; esac; }
@@ -136,9 +131,9 @@ msr_subset() {
 write_mrpc() { # FOLDER
   local train ids=$work/mrpc_dev_ids.partial
   if [ "$found" = archive ]; then
-    obtain msr_paraphrase_train.txt "$mrpc_address" "${sums[mrpc_train]}"
+    obtain msr_paraphrase_train.txt "$mrpc_address/msr_paraphrase_train.txt" "${sums[mrpc_train]}"
     train=$obtained
-    obtain mrpc_dev_ids.tsv "$address" "${sums[mrpc_dev_ids]}"
+    obtain mrpc_dev_ids.tsv "$address/mrpc_dev_ids.tsv" "${sums[mrpc_dev_ids]}"
   else
     train=$(in_task MRPC msr_paraphrase_train.txt)
     if ! obtained=$(in_task MRPC mrpc_dev_ids.tsv dev_ids.tsv); then

@@ -1,13 +1,11 @@
-
+#!/usr/bin/env bash
+# IWSLT14 German-English, ready for fairseq-train: lower-cased, joint BPE of 10,000 merges.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_iwslt14.sh [--low] [--source DIR | --mirror URL] [--output DIR]
-         [--sample]
-
 Downloads the talks of IWSLT14, tokenises (by sacremoses, Moses' port) and lower-cases them, drops
 pairs of more than 175 tokens or of odd lengths, learns one BPE of 10,000 merges over both languages
 and runs fairseq-preprocess with a dictionary for each, as fairseq's recipe does. Every 23rd
@@ -20,18 +18,15 @@ was released, too (test.raw). Needs subword-nmt and sacremoses.
   --source DIR   a local copy instead of the download: de-en.tgz, or train.tags.de-en.de, .en
                  and IWSLT14.TED*.de.xml, .en.xml, in DIR or DIR/de-en
 END
-  shared_options 'data/iwslt14, or data/iwslt14_low for --low'
 }
 
 flags[--low]=low
 low=""
-parse_options "$@"
+parse_options 'data/iwslt14, or data/iwslt14_low for --low' "$@"
 choose_output "data/iwslt14${low:+_low}"
 [ -z "$low" ] || [ -n "$source_dir" ] || die "--source DIR is needed: nobody offers the low-resource set for download"
-require_tools fairseq-preprocess python subword-nmt
-require_modules sacremoses
 
-subfolder=de-en languages=(de en) merges=10000
+subfolder=de-en needs=(subword-nmt sacremoses) languages=(de en) merges=10000
 archive=de-en.tgz
 address=https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
 # git blobs of the archive and of what fairseq's script makes of the training set, as they have

@@ -1,13 +1,11 @@
-
+#!/usr/bin/env bash
+# Multi30k English-German or -French, ready for fairseq-train: joint BPE of 10,000 merges.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_multi30k.sh [--target de|fr] [--source DIR | --mirror URL]
-         [--output DIR] [--sample]
-
 Downloads Multi30k task 1 (lower-cased, normalised, tokenised), learns one BPE of 10,000
 merges over both languages and runs fairseq-preprocess. Needs subword-nmt (pip install
 subword-nmt).
@@ -17,20 +15,18 @@ subword-nmt).
                  test_2017_flickr, each .en and .de or .fr (or .lc.norm.tok.en / .de, the
                  release's names), plain or .gz, in DIR or DIR/tok
 END
-  shared_options 'data/multi30k, or data/multi30k_en_fr for fr'
 }
 
 options[--target]=target
 target=de
-parse_options "$@"
+parse_options 'data/multi30k, or data/multi30k_en_fr for fr' "$@"
 case "$target" in
   de) choose_output data/multi30k ;;
   fr) choose_output data/multi30k_en_fr ;;
   *) die "--target: '$target' is neither de nor fr" ;;
 esac
 note="subset test is test_2016_flickr, test1 is test_2017_flickr"
-subfolder=tok languages=(en "$target") merges=10000
-require_tools fairseq-preprocess python subword-nmt
+subfolder=tok needs=(subword-nmt) languages=(en "$target") merges=10000
 
 address=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/tok
 declare -A lines=([train]=29000 [val]=1014 [test_2016_flickr]=1000 [test_2017_flickr]=1000)
@@ -44,7 +40,8 @@ write_text() {
         file=$(in_source "$split"{,.lc.norm.tok}."$language"{,.gz}) ||
           die "no $split.$language in $source_dir"
       else
-        obtain "$split.lc.norm.tok.$language" "$address"
+        file=$split.lc.norm.tok.$language
+        obtain "$file" "$address/$file"
         file=$obtained
       fi
       plain "$file" >"$part/$split.$language"

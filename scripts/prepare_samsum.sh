@@ -1,13 +1,11 @@
-
+#!/usr/bin/env bash
+# SAMSum, dialogues with summaries, ready for fairseq-train --task summarization.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_samsum.sh [--source DIR | --mirror URL] [--pieces N] [--output DIR]
-         [--sample]
-
 Downloads SAMSum (Gliwa et al. 2019), writes a dialogue a line, "Ann : text <turn> Bob : text",
 learns one SentencePiece BPE of 8,000 pieces over dialogues and summaries, in which <turn> is a
 piece, and runs fairseq-preprocess. DIR/text has the longest-3 baseline, too: the three longest
@@ -17,47 +15,28 @@ turns of each test dialogue.
                  val.json and test.json, in DIR or DIR/samsum
   --pieces N     how many pieces to learn, for a small sample (default: 8000)
 END
-  shared_options data/samsum
 }
 
 options[--pieces]=pieces
-pieces=8000 subfolder=samsum languages=(source target)
+pieces=8000 subfolder=samsum needs=(sentencepiece) languages=(source target)
 read_options data/samsum "$@"
-require_tools fairseq-preprocess python
-require_modules sentencepiece
 
 archive=corpus.7z
 address=https://arxiv.org/src/1911.12237v2/anc # the authors'; they publish no checksum
 declare -A files=([train]=train.json [valid]=val.json [test]=test.json)
 declare -A pairs=([train]=14731 [valid]=818 [test]=819) # one of 14,732 dialogues is empty
 
+! in_source samsum.zip >/dev/null || archive=samsum.zip
 require_in_source train.json samsum.zip "$archive"
+in_source train.json samsum.zip >/dev/null || command -v 7z bsdtar >/dev/null ||
+  die "7z or bsdtar is needed to unpack $archive (apt-get install p7zip-full)"
 begin
 
-unpack_7z() { # into $release/corpus
-  local tool
-  unpacked=$release/corpus
-  mkdir -p "$unpacked"
-  tool=$(command -v 7z || command -v 7za || command -v bsdtar) ||
-    die "7z or bsdtar is needed to unpack $archive (apt-get install p7zip-full)"
-  obtain "$archive" "$address"
-  case "$tool" in
-    *bsdtar) "$tool" -xf "$obtained" -C "$unpacked" ;;
-    *) "$tool" x -y "-o$unpacked" "$obtained" >/dev/null ;;
-  esac || die "$obtained cannot be unpacked"
-  note_sum "$obtained"
-}
-
 write_text() {
-  local split file
-  if ! in_source train.json >/dev/null; then
-    if in_source samsum.zip >/dev/null; then unpack samsum.zip ""; else unpack_7z; fi
-  fi
+  local split
   for split in train valid test; do
-    file=$(in_source "${files[$split]}") ||
-      file=$(find "$unpacked" -name "${files[$split]}" -print -quit)
-    [ -f "$file" ] || die "there is no ${files[$split]}"
-    python "$scripts/extract_samsum.py" "$file" "$part/$split" || die "$file cannot be read"
+    locate "${files[$split]}" "$archive" "$address/$archive"
+    python "$scripts/extract_samsum.py" "$located" "$part/$split" || die "$located cannot be read"
     check_text "$part/$split.source" "${pairs[$split]}"
   done
   rm "$part"/{train,valid}.longest3

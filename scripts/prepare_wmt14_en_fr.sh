@@ -1,12 +1,11 @@
-
+#!/usr/bin/env bash
+# WMT14 English-French, ready for fairseq-train: joint BPE of 40,000 merges, one dictionary.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_wmt14_en_fr.sh [--source DIR | --mirror URL] [--output DIR] [--sample]
-
 Downloads Europarl 7, Common Crawl, the UN corpus, News Commentary 9 and the 10^9 corpus, normalises
 and tokenises them (by sacremoses, Moses' port), learns one BPE of 40,000 merges over both languages,
 drops pairs of more than 250 pieces or of odd lengths and runs fairseq-preprocess with one
@@ -19,13 +18,10 @@ and hours.
                  training-parallel-un.tgz, training-parallel-nc-v9.tgz, training-giga-fren.tar,
                  dev.tgz) or what is in them
 END
-  shared_options data/wmt14_en_fr
 }
 
-subfolder=wmt14_en_fr languages=(en fr) merges=40000
+subfolder=wmt14_en_fr needs=(subword-nmt sacremoses) languages=(en fr) merges=40000
 read_options data/wmt14_en_fr "$@"
-require_tools fairseq-preprocess python subword-nmt
-require_modules sacremoses
 
 statmt=https://www.statmt.org
 # archive, where it is, SHA-256 as in TensorFlow Datasets, and its file without the language
@@ -42,10 +38,6 @@ declare -A tests=([en]=newstest2014-fren-src.en.sgm [fr]=newstest2014-fren-ref.f
 test_lines=3003
 
 begin
-
-tokenise() { # LANGUAGE OPTION...
-  moses tokenise --aggressive --language "$@"
-}
 
 # text_of NAME LANGUAGE: sets located, of a corpus; the 10^9 corpus is compressed in its archive
 text_of() {

@@ -1,12 +1,11 @@
-
+#!/usr/bin/env bash
+# WMT16 English-German as Google released it, ready for fairseq-train: joint BPE of 32,000 merges.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_wmt16_en_de.sh [--source DIR | --mirror URL] [--output DIR] [--sample]
-
 Downloads the training data of WMT16 that Google released tokenised and split by a joint BPE of
 32,000 merges (Vaswani et al. 2017 and later use them), and runs fairseq-preprocess with one
 dictionary of 32,768 types. Valid is newstest2013, test is newstest2014; DIR/text has the test set
@@ -17,12 +16,10 @@ whole: tokenised, for scripts/score.py --metric bleu --compound-split, and as it
                  newstest2014.tok.bpe.32000, newstest2014.tok and newstest2014, each .en and .de, in
                  DIR or DIR/wmt16_en_de
 END
-  shared_options data/wmt16_en_de
 }
 
 subfolder=wmt16_en_de languages=(en de)
 read_options data/wmt16_en_de "$@"
-require_tools fairseq-preprocess python
 
 archive=wmt16_en_de.tar.gz
 address="https://drive.usercontent.google.com/download?id=0B_bZck-ksdkpM25jRUN2X2UxMm8&export=download&confirm=t"

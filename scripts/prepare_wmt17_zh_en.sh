@@ -1,12 +1,11 @@
-
+#!/usr/bin/env bash
+# WMT17 Chinese-English, ready for fairseq-train: a BPE for each language.
 set -euo pipefail
 # shellcheck source=scripts/prepare_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<'END'
-usage: bash scripts/prepare_wmt17_zh_en.sh --source DIR [--output DIR] [--sample]
-
 Splits News Commentary 12, the UN corpus and the corpora of CWMT into words (Chinese by jieba,
 English by sacremoses, Moses' port), drops pairs that recur, are longer than 250 words or of odd
 lengths, learns a BPE of 44,000 merges for Chinese and one of 33,000 for English, and runs
@@ -20,15 +19,12 @@ subword-nmt, sacremoses and jieba.
                  neu2017.zip), or what is in them; what else it lacks is downloaded
                  (training-parallel-nc-v12.tgz, UNv1.0.en-zh.tar.gz and dev.tgz)
 END
-  shared_options data/wmt17_zh_en
 }
 
-subfolder=wmt17_zh_en languages=(zh en)
+subfolder=wmt17_zh_en needs=(subword-nmt sacremoses jieba) languages=(zh en)
 read_options data/wmt17_zh_en "$@"
 [ -n "$source_dir" ] || die "--source DIR is needed: nobody offers the corpora of CWMT for download"
 download_rest=yes
-require_tools fairseq-preprocess python subword-nmt
-require_modules sacremoses jieba
 
 declare -A merges=([zh]=44000 [en]=33000)
 declare -A urls=(
@@ -70,10 +66,6 @@ for corpus in "${corpora[@]}"; do
   [ -n "${urls[$archive]:-}" ] || require_in_source "$file" "$(basename "$file")" "$archive"
 done
 begin
-
-tokenise() { # LANGUAGE OPTION...
-  moses tokenise --aggressive --language "$@"
-}
 
 write_text() {
   local corpus archive zh en language split chinese=() english=()

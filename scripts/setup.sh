@@ -37,29 +37,16 @@ die() { echo "error: $*" >&2; exit 1; }
 
 python_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
 
-is_supported() { case "$1" in 3.11 | 3.12) ;; *) return 1 ;; esac; }
-
 # Python 3.12 if there is one, for which fairseq need not be compiled, or 3.11. Each candidate is
 # run, for a command can exist and not work.
 find_python() {
   local version candidate
   for version in 3.12 3.11; do
     for candidate in "python$version" python3 python; do
-      if [ "$(python_version "$candidate")" = "$version" ]; then
-        echo "$candidate"
-        return
-      fi
+      [ "$(python_version "$candidate")" = "$version" ] || continue
+      echo "$candidate"
+      return
     done
-  done
-  return 1
-}
-
-any_runs() {
-  local command
-  for command in "$@"; do
-    # unquoted: CC and CXX may hold options
-    # shellcheck disable=SC2086
-    if $command --version >/dev/null 2>&1; then return; fi
   done
   return 1
 }
@@ -71,11 +58,7 @@ create_environment() {
   "$base" -c 'import ensurepip, venv' 2>/dev/null ||
     die "$base has no venv module (on Debian and Ubuntu: apt install python3-venv)"
   echo "creating .venv with $base..."
-  log=$(mktemp)
-  with_progress "$log" logged "$base" -m venv --clear "$environment" ||
-    { tail -n 15 "$log" >&2; die "cannot create .venv with $base"; }
-  rm "$log"
-  log=$environment/setup.log
+  "$base" -m venv --clear "$environment" || die "cannot create .venv with $base"
 }
 
 # without debugging symbols, fairseq's extensions compile in half the time
@@ -113,8 +96,12 @@ for stamp in "${stamps[@]}"; do
   if [ -x "$python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
 done
 
-any_runs ${CC:+"$CC"} cc gcc clang || die "no C compiler found (on Debian and Ubuntu: apt install build-essential)"
-any_runs ${CXX:+"$CXX"} c++ g++ clang++ || die "no C++ compiler found (on Debian and Ubuntu: apt install build-essential)"
+for compiler in "${CC:-cc}" "${CXX:-c++}"; do
+  # unquoted: it may hold options
+  # shellcheck disable=SC2086
+  $compiler --version >/dev/null 2>&1 ||
+    die "the compiler $compiler does not run (on Debian and Ubuntu: apt install build-essential)"
+done
 
 version=$(python_version "$python") || version=""
 if [ -z "$version" ] && [ "$environment" = .venv ]; then
@@ -122,7 +109,7 @@ if [ -z "$version" ] && [ "$environment" = .venv ]; then
   version=$(python_version "$python") || version=""
 fi
 [ -n "$version" ] || die "$python does not run"
-is_supported "$version" ||
+[[ $version = 3.1[12] ]] ||
   die "$environment has Python $version, and Python 3.11 or 3.12 is needed"
 
 rm -f "$environment"/setup*.stamp

@@ -6,8 +6,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 
 usage() {
   cat <<END
-usage: bash scripts/prepare_wikitext$number.sh [--source DIR | --mirror URL] [--output DIR] [--sample]
-
 Downloads WikiText-$number at word level (Merity et al. 2016) and runs fairseq-preprocess on it as it
 is, with its <unk> and its blank lines.
 
@@ -15,12 +13,10 @@ is, with its <unk> and its blank lines.
                  wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, or train.txt,
                  valid.txt and test.txt, plain or .gz, in DIR or DIR/wikitext-$number
 END
-  shared_options "data/wikitext$number"
 }
 
 subfolder=wikitext-$number
 read_options "data/wikitext$number" "$@"
-require_tools fairseq-preprocess python
 
 archive=$subfolder-v1.zip
 address=https://wikitext.smerity.com # Merity's own, for the paper's is gone

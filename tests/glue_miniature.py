@@ -8,28 +8,13 @@ import sentencepiece
 
 from fairseq_convattn.glue.tasks import TASKS
 
-MNLI_COLUMNS = (
-    *("index", "promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse"),
-    *("sentence1_parse", "sentence2_parse", "sentence1", "sentence2", "label1"),
-)
-# of the training sets
+# of the training sets; the others have an index, the sentences and the label
 COLUMNS = {
     "CoLA": ("source", "acceptable", "mark", "sentence"),
-    "SST-2": ("sentence", "label"),
     "MRPC": ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"),
-    "STS-B": (
-        *("index", "genre", "filename", "year", "old_index", "source1", "source2"),
-        *("sentence1", "sentence2", "score"),
-    ),
-    "QQP": ("id", "qid1", "qid2", "question1", "question2", "is_duplicate"),
-    "MNLI": (*MNLI_COLUMNS, "gold_label"),
-    "QNLI": ("index", "question", "sentence", "label"),
-    "RTE": ("index", "sentence1", "sentence2", "label"),
-    "WNLI": ("index", "sentence1", "sentence2", "label"),
 }
 # what a reader of quoted or loosely split lines gets wrong
 AWKWARD = ('"', 'a "quoted start', "it 's", "two\u2028lines", "next\x85line", "cr\rin it", "")
-MNLI_DEV_COLUMNS = (*MNLI_COLUMNS, "label2", "label3", "label4", "label5", "gold_label")
 
 
 def row(name: str, columns, number: int, rng: random.Random) -> dict[str, str]:
@@ -58,7 +43,9 @@ def write_miniature(folder: Path) -> dict[tuple[str, str], list[dict[str, str]]]
     rng = random.Random(1)
     for name, task in TASKS.items():
         for file in task.files.values():
-            columns = MNLI_DEV_COLUMNS if file.startswith("dev_") else COLUMNS[name]
+            columns = COLUMNS.get(name, ("index", *task.sentences, task.label))
+            if file.startswith("dev_"):  # of MNLI, with the labels of all who were asked
+                columns = (*columns[:-1], "label1", "label2", columns[-1])
             rows[name, file] = [row(name, columns, i, rng) for i in range(9 - len(file) // 3)]
             path = folder / name / f"{file}.tsv"
             write_tsv(path, columns, rows[name, file], header=name != "CoLA")

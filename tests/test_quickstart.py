@@ -20,47 +20,42 @@ def quickstart(*arguments: object) -> subprocess.CompletedProcess:
     )
 
 
-def tour(output: Path, *arguments: str) -> str:
-    """What a finished tour has printed."""
-    run = quickstart("--output", output, *arguments)
+def tour(output: Path, task: str, *commands: str) -> str:
+    """What a finished tour has printed; it has run the ``commands``, among others."""
+    run = quickstart("--output", output, "--task", task)
     assert run.returncode == 0, run.stdout + run.stderr
+    noted = (output / "commands.sh").read_text(encoding="utf-8")
+    assert all(f"{command} " in noted for command in commands)
     return run.stdout
-
-
-def assert_commands(output: Path, *names: str) -> None:
-    commands = (output / "commands.sh").read_text(encoding="utf-8")
-    for name in names:
-        assert f"{name} " in commands
 
 
 @pytest.mark.slow
 def test_learns_its_task(tmp_path):
     output = tmp_path / "new"
-    bleu = re.search(r"BLEU\|(\S+) = (\d+\.\d)", tour(output))
+    printed = tour(output, "translation", "fairseq-preprocess", "fairseq-generate", "sacrebleu")
+    bleu = re.search(r"BLEU\|(\S+) = (\d+\.\d)", printed)
     assert "version:" in bleu[1] and float(bleu[2]) >= 90
-    assert_commands(output, "fairseq-preprocess", "fairseq-train", "fairseq-generate", "sacrebleu")
     assert len((output / "translated.txt").read_text().splitlines()) == 200
 
 
 @pytest.mark.slow
 def test_learns_to_summarize(tmp_path):
     output = tmp_path / "new"
-    model, lead = re.findall(r"ROUGE-L F1 = (\d+\.\d+)", tour(output, "--task", "summarization"))
+    printed = tour(output, "summarization", "fairseq-train", "python scripts/score.py")
+    model, lead = re.findall(r"ROUGE-L F1 = (\d+\.\d+)", printed)
     assert float(model) >= 90 and float(lead) < 40
-    assert_commands(output, "fairseq-train", "fairseq-generate", "python scripts/score.py")
     assert len((output / "summaries.txt").read_text().splitlines()) == 200
 
 
 @pytest.mark.slow
 def test_learns_the_language(tmp_path):
     output = tmp_path / "new"
-    printed = tour(output, "--task", "lm")
+    printed = tour(output, "lm", "fairseq-preprocess", "fairseq-train", "fairseq-eval-lm")
     model = float(re.search(r"model +(\d+\.\d+)", printed)[1])
     best = float(re.search(r"best possible +(\d+\.\d+)", printed)[1])
     known = json.loads((output / "text" / "entropy.json").read_text())["test"]
     assert best == pytest.approx(known["perplexity"], abs=0.01)
     assert 1 < model / best < 1.05
-    assert_commands(output, "fairseq-preprocess", "fairseq-train", "fairseq-eval-lm")
 
 
 STAND_INS = {
@@ -68,7 +63,7 @@ STAND_INS = {
         case "$1" in
           *generate_corpus.py)
             mkdir "$2"
-            for file in {train,valid,test}.{src,tgt}; do echo text > "$2/$file"; done ;;
+            for file in {train,valid,test}.{src,tgt}; do printf 's1\\ns2\\n' > "$2/$file"; done ;;
           *) cat ;;
         esac""",
     "fairseq-preprocess": "echo preprocessed",
@@ -105,7 +100,8 @@ def test_a_tour_shows_its_commands_results_and_time(stand_ins):
         last = run.stdout.splitlines()[-1]
         assert re.fullmatch(rf"done in 0 min \d+ s in all; .* are in {folder}", last)
         assert (root / folder / "translated.txt").read_text() == "a\nb\n"
-        assert_commands(root / folder, "fairseq-preprocess", "fairseq-train", "sacrebleu")
+        assert "\nfairseq-train quickstart/" in (root / folder / "commands.sh").read_text()
+        assert "source     s1\nsystem     a\nreference  s1\n\nsource     s2\n" in run.stdout
 
 
 def test_a_step_that_fails_ends_the_tour_with_its_log(stand_ins):
@@ -134,7 +130,7 @@ def test_what_takes_long_says_that_it_is_alive(tmp_path):
     "arguments, message",
     [
         (("--task", "parsing"), "--task needs translation, summarization or lm, not parsing"),
-        (("--task",), "--task needs translation, summarization or lm"),
+        (("--task",), "--task needs a value"),
         (("--task", "lm", "--output", ROOT), f"{ROOT} is not empty"),
     ],
 )

@@ -122,7 +122,7 @@ def test_the_newest_python_that_fits_is_taken(checkout):
     assert "creating .venv with python3.11..." in checkout.set_up().stdout
 
 
-@pytest.mark.parametrize("changed", ["setup.py", *KERNELS])
+@pytest.mark.parametrize("changed", [KERNELS[0], KERNELS[-1]])
 def test_what_is_new_installs_again_and_keeps_torch(checkout, changed):
     checkout.set_up()
     with (checkout.root / changed).open("a") as file:
@@ -151,33 +151,21 @@ def test_uses_the_active_environment(checkout, variable):
     assert_refused(result, str(active), "has Python 3.13", "3.11 or 3.12")
 
 
-def test_python_too_old(checkout):
+def test_no_python_that_fits(checkout):
+    assert_refused(checkout.set_up(FAKE_NO_VENV="1"), "no venv module")
     assert_refused(checkout.set_up(FAKE_VERSION="3.10"), "Python 3.11 or 3.12 is needed")
-
-
-def test_no_python(checkout):
     (checkout.bin / "python3").unlink()
     assert_refused(checkout.set_up(), "Python 3.11 or 3.12 is needed")
 
 
-def test_no_venv_module(checkout):
-    assert_refused(checkout.set_up(FAKE_NO_VENV="1"), "no venv module")
-
-
-@pytest.mark.parametrize(
-    ("command", "message"), [("cc", "no C compiler"), ("c++", "no C++ compiler")]
-)
-def test_no_compiler(checkout, command, message):
+@pytest.mark.parametrize(("command", "variable"), [("cc", "CC"), ("c++", "CXX")])
+def test_no_compiler(checkout, command, variable):
     (checkout.bin / command).rename(checkout.bin / "my-compiler")
-    assert_refused(checkout.set_up(), message)
-    variable = {"cc": "CC", "c++": "CXX"}[command]
+    assert_refused(checkout.set_up(), f"the compiler {command} does not run")
     assert checkout.set_up(**{variable: "my-compiler -O2"}).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("failure", "what"),
-    [("torch==", "PyTorch"), ("ninja", "the build tools"), ("editable", "fairseq")],
-)
+@pytest.mark.parametrize(("failure", "what"), [("torch==", "PyTorch"), ("editable", "fairseq")])
 def test_pip_failure_shows_the_log_and_the_next_call_continues(checkout, failure, what):
     result = checkout.set_up(FAKE_FAILURE=failure, FAKE_OUTPUT="connection refused")
     assert_refused(result, f"cannot install {what}", "network", ".venv/setup.log")
@@ -186,12 +174,9 @@ def test_pip_failure_shows_the_log_and_the_next_call_continues(checkout, failure
     assert checkout.set_up().returncode == 0
     assert sum(" torch==" in call for call in checkout.pip_calls()) == 1
     assert "editable" in checkout.pip_calls()[-1]
-
-
-def test_missing_python_headers(checkout):
-    output = "fatal error: Python.h: No such file or directory"
-    result = checkout.set_up(FAKE_FAILURE="editable", FAKE_OUTPUT=output)
-    assert_refused(result, "cannot install fairseq", "python3-dev")
+    headers = {"FAKE_FAILURE": "ninja", "FAKE_OUTPUT": "fatal error: Python.h: No such file"}
+    (checkout.root / ".venv" / "setup.stamp").unlink()
+    assert_refused(checkout.set_up(**headers), "cannot install the build tools", "python3-dev")
 
 
 def test_without_a_compiler_the_package_is_built_without_kernels(tmp_path):
@@ -222,12 +207,9 @@ def test_import_without_fairseq():
         "from fairseq_convattn.ops import lightweight_conv\n"
         "print(*lightweight_conv(torch.ones(4, 1, 2), torch.ones(1, 3), causal=True).shape)"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", snippet],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", snippet]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "pip install --no-build-isolation fairseq-fixed==" in result.stderr
     assert result.stdout.split() == ["4", "1", "2"]

@@ -1,5 +1,6 @@
 """Examples as fairseq's ``sentence_prediction`` reads them: TASK/input0, input1 and label."""
 
+import functools
 import re
 import shutil
 import unicodedata
@@ -10,7 +11,7 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import make_builder
 
-from .reading import read_examples
+from .reading import Examples, read_examples
 from .tasks import HIGHEST_SCORE, TASKS, GlueError, GlueTask
 
 _FEWEST_COMMON = 0.9
@@ -27,10 +28,7 @@ class Pieces:
     """
 
     def __init__(self, sentencepiece_model: Path, dictionary: Path):
-        self.dictionary_file = dictionary
-        for path in (sentencepiece_model, dictionary):
-            if not path.is_file():
-                raise GlueError(f"{path}: there is no such file")
+        self.file = dictionary
         try:
             self.processor = sentencepiece.SentencePieceProcessor(
                 model_file=str(sentencepiece_model)
@@ -42,19 +40,16 @@ class Pieces:
         except (ValueError, RuntimeError) as error:
             raise GlueError(f"{dictionary} is no dictionary of fairseq ({error})") from None
         pieces = {self.processor.id_to_piece(i) for i in range(self.processor.get_piece_size())}
-        self._require_common(pieces)
+        entries = self.dictionary.symbols[self.dictionary.nspecial :]
+        entries = [entry for entry in entries if not entry.startswith(_SIZE_FILLER)]
+        common = sum(entry in pieces for entry in entries)
+        if common < _FEWEST_COMMON * len(entries) or not entries:
+            raise GlueError(
+                f"only {common:,} of the {len(entries):,} entries of {dictionary} are pieces of "
+                "the SentencePiece model; give both as the model was pre-trained with"
+            )
         cased = any(piece != piece.lower() for piece in pieces - {"[CLS]", "[SEP]", "[MASK]"})
         self.albert = "[CLS]" in pieces and not cased
-
-    def _require_common(self, pieces: set[str]) -> None:
-        symbols = self.dictionary.symbols[self.dictionary.nspecial :]
-        symbols = [symbol for symbol in symbols if not symbol.startswith(_SIZE_FILLER)]
-        common = sum(symbol in pieces for symbol in symbols)
-        if common < _FEWEST_COMMON * len(symbols) or not symbols:
-            raise GlueError(
-                f"only {common:,} of the {len(symbols):,} entries of {self.dictionary_file} are "
-                "pieces of the SentencePiece model; give both as the model was pre-trained with"
-            )
 
     def encode(self, sentences: list[str]) -> Iterable:
         """Their numbers, each ``[pieces + 1]`` with the end of sentence."""
@@ -95,60 +90,55 @@ def binarise(
     Raises:
         GlueError: a file cannot be read; every file is, before anything is written.
     """
-    for name in names:  # none is written before all can be read; memory holds one at a time
-        for file in TASKS[name].files.values():
-            _check(TASKS[name], file, tsv / name / f"{file}.tsv", sample)
-    for name in names:
-        _write(TASKS[name], name, tsv / name, output / name, pieces)
+    read = {name: _read(TASKS[name], tsv / name, sample) for name in names}
+    for name, examples in read.items():
+        print(f"{name}: {_write(TASKS[name], examples, output / name, pieces)}")
 
 
-def _check(task: GlueTask, file: str, path: Path, sample: bool) -> None:
-    examples = read_examples(task, path)
-    if examples.malformed:
-        print(
-            f"note: {path} has {examples.malformed:,} rows with too few or too many columns; "
-            "they are left out, as GLUE's own reader does"
-        )
-    found, expected = len(examples.labels), task.examples[file]
-    if found in expected:
-        return
-    differs = f"{path} has {found:,} examples, not {' or '.join(f'{n:,}' for n in expected)}"
-    if not sample:
-        raise GlueError(f"{differs} (for a part of the release there is --sample)")
-    print(f"note: {differs}")
+def _read(task: GlueTask, folder: Path, sample: bool) -> dict[str, Examples]:
+    """The examples by subset."""
+    read = {}
+    for subset, file in task.files.items():
+        path, expected = folder / f"{file}.tsv", task.examples[file]
+        read[subset] = read_examples(task, path)
+        found = len(read[subset].labels)
+        if found not in expected:
+            differs = (
+                f"{path} has {found:,} examples, not {' or '.join(map('{:,}'.format, expected))}"
+            )
+            if not sample:
+                raise GlueError(f"{differs} (for a part of the release there is --sample)")
+            print(f"note: {differs}")
+    return read
 
 
-def _write(task: GlueTask, name: str, tsv: Path, output: Path, pieces: Pieces) -> None:
+def _write(task: GlueTask, read: dict[str, Examples], output: Path, pieces: Pieces) -> str:
+    """Write the subsets of a task; what was written, in words."""
     labels = Dictionary()
     for label in task.classes:  # in this order, whatever their frequencies
         labels.add_symbol(label)
-    folders = [output / f"input{number}" for number in range(len(task.sentences))]
-    for folder in (*folders, output / "label"):
-        folder.mkdir(parents=True)
-    for folder in folders:
-        shutil.copyfile(pieces.dictionary_file, folder / "dict.txt")
+    (output / "label").mkdir(parents=True)
     if task.classes:
         labels.save(str(output / "label" / "dict.txt"))
     total = unknown = 0
-    sizes = []
-    for subset, file in task.files.items():
-        examples = read_examples(task, tsv / f"{file}.tsv")
-        sizes.append(f"{subset} {len(examples.labels):,}")
-        for number, folder in enumerate(folders):
-            numbers = list(pieces.encode([sentences[number] for sentences in examples.sentences]))
-            total += sum(len(sentence) for sentence in numbers)
+    for subset, examples in read.items():
+        for number, sentences in enumerate(zip(*examples.sentences, strict=True)):
+            folder = output / f"input{number}"
+            folder.mkdir(exist_ok=True)
+            shutil.copyfile(pieces.file, folder / "dict.txt")
+            numbers = list(pieces.encode(list(sentences)))
+            total += sum(map(len, numbers))
             unk = pieces.dictionary.unk()
             unknown += sum(int((sentence == unk).sum()) for sentence in numbers)
             _write_dataset(numbers, folder / subset, len(pieces.dictionary))
         if task.classes:
-            numbers = [
-                labels.encode_line(label, add_if_not_exist=False) for label in examples.labels
-            ]
-            _write_dataset(numbers, output / "label" / subset, len(labels))
+            encode = functools.partial(labels.encode_line, add_if_not_exist=False)
+            _write_dataset(map(encode, examples.labels), output / "label" / subset, len(labels))
         else:
             text = "".join(f"{float(label) / HIGHEST_SCORE}\n" for label in examples.labels)
             (output / "label" / f"{subset}.label").write_text(text, encoding="ascii")
-    print(f"{name}: {', '.join(sizes)} examples, {100 * unknown / total:.2f} % unknown pieces")
+    sizes = ", ".join(f"{subset} {len(examples.labels):,}" for subset, examples in read.items())
+    return f"{sizes} examples, {100 * unknown / total:.2f} % unknown pieces"
 
 
 def _write_dataset(sentences: Iterable, prefix: Path, types: int) -> None:

@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from fairseq import checkpoint_utils, utils
@@ -14,17 +14,12 @@ from .tasks import GlueError, GlueTask
 HEAD = "sentence_classification_head"
 
 
-class Evaluation(NamedTuple):
-    """Scores by metric, in percent, and the epoch and update after which the checkpoint was
-    written."""
-
-    scores: dict[str, float]
-    epoch: int
-    updates: int
-
-
-def evaluate(task: GlueTask, checkpoint: Path, data: Path, batch_size: int) -> Evaluation:
+def evaluate(task: GlueTask, checkpoint: Path, data: Path, batch_size: int) -> dict[str, Any]:
     """Score a checkpoint on every example of the task's dev sets.
+
+    Returns:
+        ``scores`` by metric, in percent; ``epoch`` and ``updates`` after which the checkpoint was
+        written; ``checkpoint``.
 
     Raises:
         GlueError: not every example has one prediction.
@@ -33,18 +28,23 @@ def evaluate(task: GlueTask, checkpoint: Path, data: Path, batch_size: int) -> E
     (model,), _, fairseq_task = checkpoint_utils.load_model_ensemble_and_task(
         [str(checkpoint)], state=state
     )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model.eval().to(device)
+    model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
     scores: dict[str, float] = {}
     for subset, suffix in task.dev_sets.items():
-        labels, predictions = _predict(task, model, fairseq_task, subset, batch_size, device)
-        found = score(task, labels, predictions)
+        found = score(task, *_predict(task, model, fairseq_task, subset, batch_size))
         scores |= {f"{metric}{suffix}": value for metric, value in found.items()}
-    return Evaluation(scores, *_position(state))
+    iterator = state["extra_state"]["train_iterator"]
+    finished = iterator.get("iterations_in_epoch", 0) == 0  # then the epoch is the next one's
+    return {
+        "checkpoint": str(checkpoint),
+        "scores": scores,
+        "epoch": iterator["epoch"] - finished,
+        "updates": state["optimizer_history"][-1]["num_updates"],
+    }
 
 
 @torch.no_grad()
-def _predict(task: GlueTask, model, fairseq_task, subset: str, batch_size: int, device: str):
+def _predict(task: GlueTask, model, fairseq_task, subset: str, batch_size: int):
     """Labels and predictions in the order of the file."""
     warnings.filterwarnings("ignore", "'pin_memory'")  # fairseq's, without a GPU
     dataset = fairseq_task.load_dataset(subset)
@@ -54,23 +54,16 @@ def _predict(task: GlueTask, model, fairseq_task, subset: str, batch_size: int, 
         max_positions=fairseq_task.max_positions(),
         required_batch_size_multiple=1,
     ).next_epoch_itr(shuffle=False)
-    labels, predictions = {}, {}
+    found: dict[int, tuple[float, float]] = {}
     for batch in batches:
-        batch = utils.move_to_cuda(batch) if device == "cuda" else batch
+        batch = utils.move_to_cuda(batch) if torch.cuda.is_available() else batch
         outputs, _ = model(**batch["net_input"], features_only=True, classification_head_name=HEAD)
-        found = outputs.argmax(dim=-1) if task.classes else outputs.float().view(-1)
-        ids = batch["id"].tolist()
-        predictions.update(zip(ids, found.tolist(), strict=True))
-        labels.update(zip(ids, batch["target"].view(-1).tolist(), strict=True))
-    if sorted(predictions) != list(range(len(dataset))):
-        raise GlueError(f"{len(predictions)} of the {len(dataset)} examples of {subset} were read")
-    return [labels[i] for i in range(len(dataset))], [predictions[i] for i in range(len(dataset))]
-
-
-def _position(state: dict) -> tuple[int, int]:
-    iterator = state["extra_state"]["train_iterator"]
-    finished = iterator.get("iterations_in_epoch", 0) == 0  # then the epoch is the next one's
-    return iterator["epoch"] - finished, state["optimizer_history"][-1]["num_updates"]
+        predictions = outputs.argmax(dim=-1) if task.classes else outputs.float().view(-1)
+        pairs = zip(batch["target"].view(-1).tolist(), predictions.tolist(), strict=True)
+        found |= zip(batch["id"].tolist(), pairs, strict=True)
+    if len(found) != len(dataset):
+        raise GlueError(f"{len(found)} of the {len(dataset)} examples of {subset} were read")
+    return zip(*(found[number] for number in range(len(dataset))), strict=True)
 
 
 def example_lengths(task: GlueTask, data: Path, subset: str, separators: int) -> list[int]:
@@ -82,7 +75,7 @@ def example_lengths(task: GlueTask, data: Path, subset: str, separators: int) ->
     Raises:
         GlueError: the data are not there.
     """
-    parts = []
+    lengths = 1  # <s>
     for number in range(len(task.sentences)):
         prefix = data / f"input{number}" / subset
         sentences = load_indexed_dataset(str(prefix), None)
@@ -91,6 +84,5 @@ def example_lengths(task: GlueTask, data: Path, subset: str, separators: int) ->
                 f"there is no {prefix}.idx; --data is the folder bin that "
                 "`convattn prepare glue` has written"
             )
-        # every sentence has a </s> after it; <s> is before the first
-        parts.append(sentences.sizes + (separators - 1 if number else 1))
-    return sum(parts).tolist()
+        lengths = lengths + sentences.sizes  # with a </s> each
+    return (lengths + (len(task.sentences) - 1) * (separators - 1)).tolist()

@@ -15,13 +15,13 @@ import fairseq_convattn
 from ..checkpoints.recovery import restore_last
 from ..child_processes import run as run_command
 from ..folder_lock import locked
+from ..outputs import missing_modules
 from ..run_records import difference, read_json, sha256, versions, write_json
 from ..training_options import refusal
 from .evaluation import evaluate, example_lengths
-from .metrics import require_libraries
+from .metrics import summary, table
 from .pretrained import Pretrained, read_pretrained
-from .report import summary, table
-from .tasks import TASKS, GlueError, GlueTask
+from .tasks import TASKS, GlueError
 
 _WARMUP = 0.1
 _LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
@@ -57,12 +57,16 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
             scikit-learn or scipy is not installed.
         CommandFailed: training fails.
     """
-    require_libraries()
+    if missing := missing_modules("sklearn", "scipy"):
+        raise GlueError(f"GLUE's metrics need {missing.replace('sklearn', 'scikit-learn')}")
     pretrained = read_pretrained(run.model)
+    run = run._replace(max_positions=run.max_positions or pretrained.max_positions)
     data = run.data / run.task
-    task = TASKS[run.task]
     separators = 1 if pretrained.segments else 2
-    lengths = {subset: example_lengths(task, data, subset, separators) for subset in task.files}
+    lengths = {
+        subset: example_lengths(TASKS[run.task], data, subset, separators)
+        for subset in TASKS[run.task].files
+    }
     _check(run, pretrained, data)
     run.output.mkdir(parents=True, exist_ok=True)
     with locked(run.output):
@@ -75,13 +79,13 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
                     f"are cut to {settings['max_positions']} tokens"
                 )
         for seed in seeds:
-            _finetune_seed(run, pretrained, lengths, seed)
-        done = _finished_seeds(run.output)
+            _finetune_seed(run, pretrained, len(lengths["train"]), seed)
+        finished = map(read_json, run.output.glob("seed*/result.json"))
+        done = sorted(finished, key=lambda one: one["seed"])
         results = run.output / "results.json"
         write_json({**settings, "seeds": done, "summary": summary(done)}, results)
-    print(
-        f"\n{run.task}, dev set, in %, {run.model} ({pretrained.architecture})\n\n{table(done)}\n"
-    )
+    title = f"{run.task}, dev set, in %, {run.model} ({pretrained.architecture})"
+    print(f"\n{title}\n\n{table(done)}\n")
     print(f"The epoch is the best one on the dev set, by the metrics' mean.\nwrote {results}")
 
 
@@ -93,7 +97,7 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
             f"{data} has {len(dictionary):,} types and {run.model} {pretrained.types:,}, both with "
             "<mask>: prepare the data with the dictionary of the pre-training"
         )
-    if pretrained.learned_positions and run.max_positions not in (None, pretrained.max_positions):
+    if pretrained.learned_positions and run.max_positions != pretrained.max_positions:
         raise GlueError(
             f"{run.model} has learned embeddings of {pretrained.max_positions} positions; "
             f"--max-positions {run.max_positions} does not go with them"
@@ -105,7 +109,7 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
 
 def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -> dict[str, Any]:
     """What the results depend on; two runs with the same can share a folder."""
-    positions = run.max_positions or pretrained.max_positions
+    cut = {subset: sum(n > run.max_positions for n in each) for subset, each in lengths.items()}
     return {
         "task": run.task,
         "metrics": list(TASKS[run.task].metrics),
@@ -115,11 +119,11 @@ def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -
         "data": str(run.data / run.task),
         "dictionary_sha256": sha256(run.data / run.task / "input0" / "dict.txt"),
         "examples": {subset: len(tokens) for subset, tokens in lengths.items()},
-        "cut": {subset: sum(n > positions for n in tokens) for subset, tokens in lengths.items()},
+        "cut": cut,
         "lr": run.lr,
         "batch_size": run.batch_size,
         "epochs": run.epochs,
-        "max_positions": positions,
+        "max_positions": run.max_positions,
         "fairseq_arguments": list(run.extra),
     }
 
@@ -131,43 +135,40 @@ def _require_same(settings: dict[str, Any], output: Path) -> None:
             raise GlueError(f"{output} is not empty; choose another folder with --output")
         write_json(settings, path)
         return
-    places = ("model", "data")  # they may move
-    before, now = (
-        {name: value for name, value in each.items() if name not in places}
-        for each in (read_json(path), settings)
-    )
-    if found := difference(before, now):
+    may_move = {"model": "", "data": ""}
+    if found := difference(read_json(path) | may_move, settings | may_move):
         raise GlueError(f"{output} has results with {found}; choose another folder with --output")
 
 
-def _finetune_seed(
-    run: Run, pretrained: Pretrained, lengths: dict[str, list[int]], seed: int
-) -> None:
+def _finetune_seed(run: Run, pretrained: Pretrained, examples: int, seed: int) -> None:
     """Train with a seed, unless it was, and write its ``result.json``."""
     folder = run.output / f"seed{seed}"
-    result = folder / "result.json"
+    result, log = folder / "result.json", folder / "train.log"
     if result.is_file():
         print(f"seed {seed} is done already", flush=True)
         return
     folder.mkdir(exist_ok=True)
     restore_last(folder)
-    command = _command(run, pretrained, len(lengths["train"]), seed, folder)
-    print(f"seed {seed}, log in {folder / 'train.log'}\n+ {shlex.join(command)}", flush=True)
-    log = folder / "train.log"
+    command = _command(run, pretrained, examples, seed, folder)
+    print(f"seed {seed}, log in {log}\n+ {shlex.join(command)}", flush=True)
     run_command(command, log)
     for epoch, loss in _LOSS.findall(log.read_text(encoding="utf-8", errors="replace")):
         print(f"  epoch {epoch}: training loss {loss}", flush=True)
-    evaluations = []
+    task, epochs = TASKS[run.task], []
     for checkpoint in _checkpoints(folder):
-        found = evaluate(TASKS[run.task], checkpoint, run.data / run.task, run.batch_size)
-        text = ", ".join(f"{name} {value:.2f}" for name, value in found.scores.items())
-        print(f"  epoch {found.epoch}, dev set: {text}", flush=True)
-        evaluations.append({"checkpoint": str(checkpoint), **found._asdict()})
-    best = max(evaluations, key=lambda one: _merit(TASKS[run.task], one["scores"]))
+        found = evaluate(task, checkpoint, run.data / run.task, run.batch_size)
+        text = ", ".join(f"{name} {value:.2f}" for name, value in found["scores"].items())
+        print(f"  epoch {found['epoch']}, dev set: {text}", flush=True)
+        epochs.append(found)
+    # of two dev sets the first counts
+    best = max(
+        epochs,
+        key=lambda one: statistics.mean(list(one["scores"].values())[: len(task.metrics)]),
+    )
     record = {
         "seed": seed,
         **best,
-        "all_epochs": [{"epoch": one["epoch"], "scores": one["scores"]} for one in evaluations],
+        "all_epochs": [{"epoch": one["epoch"], "scores": one["scores"]} for one in epochs],
         "command": shlex.join(command),
         "versions": versions(("torch", "scikit-learn", "scipy"))
         | {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"},
@@ -178,11 +179,6 @@ def _finetune_seed(
             checkpoint.unlink()
 
 
-def _finished_seeds(output: Path) -> list[dict[str, Any]]:
-    done = map(read_json, output.glob("seed*/result.json"))
-    return sorted(done, key=lambda one: one["seed"])
-
-
 def _checkpoints(folder: Path) -> list[Path]:
     """Those of the epochs in their order; the last state if no epoch was finished."""
     found = {file: re.fullmatch(r"checkpoint(\d+)\.pt", file.name) for file in folder.iterdir()}
@@ -190,15 +186,9 @@ def _checkpoints(folder: Path) -> list[Path]:
     return [file for _, file in epochs] or [folder / "checkpoint_last.pt"]
 
 
-def _merit(task: GlueTask, scores: dict[str, float]) -> float:
-    """The mean of the metrics, of the first dev set if there are two."""
-    return statistics.mean(list(scores.values())[: len(task.metrics)])
-
-
 def _command(run: Run, pretrained: Pretrained, examples: int, seed: int, folder: Path) -> list[str]:
     task = TASKS[run.task]
     updates = -(-examples // run.batch_size) * run.epochs
-    positions = run.max_positions or pretrained.max_positions
     return [
         *("fairseq-train", str(run.data / run.task), "--save-dir", str(folder)),
         *("--user-dir", str(Path(fairseq_convattn.__file__).parent), "--seed", str(seed)),
@@ -207,7 +197,7 @@ def _command(run: Run, pretrained: Pretrained, examples: int, seed: int, folder:
         *(() if task.classes else ("--regression-target",)),
         *("--init-token", "0"),
         *(() if pretrained.segments else ("--separator-token", "2")),
-        *("--max-positions", str(positions), "--shorten-method", "truncate"),
+        *("--max-positions", str(run.max_positions), "--shorten-method", "truncate"),
         *("--arch", pretrained.architecture, *pretrained.options),
         *("--finetune-from-model", str(run.model), "--find-unused-parameters"),
         *("--optimizer", "adam", "--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-6"),

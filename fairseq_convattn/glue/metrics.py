@@ -1,29 +1,22 @@
-"""GLUE's metrics, in percent, over a whole data set."""
+"""GLUE's metrics, in percent, over a whole data set, and their statistics over seeds."""
 
 import math
+import statistics
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from ..outputs import missing_modules
-from .tasks import GlueError, GlueTask
+from tabulate import tabulate
 
-TITLES = {
-    "matthews": "Matthews",
-    "accuracy": "accuracy",
-    "f1": "F1",
-    "pearson": "Pearson",
-    "spearman": "Spearman",
+from .tasks import GlueTask
+
+STATISTICS = {
+    "median": statistics.median,
+    "min": min,
+    "max": max,
+    "std": lambda values: statistics.stdev(values) if len(values) > 1 else None,
 }
-
-
-def require_libraries() -> None:
-    """See that the libraries that compute the metrics are there.
-
-    Raises:
-        GlueError: one is not.
-    """
-    if missing := missing_modules("sklearn", "scipy"):
-        raise GlueError(f"GLUE's metrics need {missing.replace('sklearn', 'scikit-learn')}")
+"""By name; ``std`` is that of a sample, and None of one seed."""
 
 
 def score(task: GlueTask, labels: Sequence, predictions: Sequence) -> dict[str, float]:
@@ -52,3 +45,22 @@ def _correlation(function: Callable, labels: Sequence, predictions: Sequence) ->
         warnings.filterwarnings("ignore", "An input array is constant")
         value = function(labels, predictions)[0]
     return 0.0 if math.isnan(value) else value
+
+
+def summary(seeds: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """By metric: the statistics over the seeds, whose ``scores`` are by metric."""
+    return {
+        metric: {
+            name: f([seed["scores"][metric] for seed in seeds]) for name, f in STATISTICS.items()
+        }
+        for metric in seeds[0]["scores"]
+    }
+
+
+def table(seeds: Sequence[dict[str, Any]]) -> str:
+    """Lines with the scores of every seed and, below, their statistics."""
+    totals = summary(seeds)
+    rows = [[seed["seed"], seed["epoch"], *seed["scores"].values()] for seed in seeds]
+    rows += [[name, "", *(total[name] for total in totals.values())] for name in STATISTICS]
+    heads = ["seed", "epoch", *(metric.replace("_", " ") for metric in totals)]
+    return tabulate(rows, heads, tablefmt="plain", floatfmt=".2f", missingval="-")

@@ -13,7 +13,7 @@ from ..architectures.layer_mixers import unread
 from ..checkpoints.files import CheckpointError, read_checkpoint
 from .tasks import GlueError
 
-_FROM_THE_TASK = ("max_positions", "tokens_per_sample")
+_FROM_THE_TASK = {"max_positions", "tokens_per_sample"}
 
 
 class Pretrained(NamedTuple):
@@ -53,8 +53,7 @@ def read_pretrained(path: Path) -> Pretrained:
     stored = state["cfg"]["model"]
     stored = dict(stored if isinstance(stored, Mapping) else vars(stored))
     architecture = stored.get("arch") or stored.get("_name")
-    model = ARCH_MODEL_REGISTRY.get(architecture)
-    if not hasattr(model, "register_classification_head"):
+    if not hasattr(ARCH_MODEL_REGISTRY.get(architecture), "register_classification_head"):
         raise GlueError(
             f"{path} is of the architecture {architecture}; a masked language model such as "
             "roberta or convattn_mlm is needed"
@@ -74,22 +73,17 @@ def _options(architecture: str, stored: dict[str, Any], path: Path) -> list[str]
     """The model's options that ``--arch`` alone would set to something else."""
     parser = argparse.ArgumentParser()
     ARCH_MODEL_REGISTRY[architecture].add_args(parser)
-    left_out = {*_FROM_THE_TASK, *_unread(architecture, stored)}
+    left_out = _FROM_THE_TASK.union(_unread(architecture, stored))
     actions = [x for x in parser._actions if x.dest in stored and x.dest not in left_out]
-    preset = _parsed(architecture, [])
     chosen: list[str] = []
-    for action in actions:
-        value = stored[action.dest]
-        if not _same(value, getattr(preset, action.dest, None)):
-            chosen.append(action.option_strings[0])
-            chosen += [] if action.nargs == 0 else [_text(value)]
-    found = _parsed(architecture, chosen)
-    for action in actions:
-        if not _same(stored[action.dest], getattr(found, action.dest, None)):
-            raise GlueError(
-                f"{path}: {action.dest} is {stored[action.dest]}, which the command line of "
-                f"{architecture} cannot say"
-            )
+    for action in _differing(actions, stored, architecture, []):
+        chosen.append(action.option_strings[0])
+        chosen += [] if action.nargs == 0 else [_text(stored[action.dest])]
+    for action in _differing(actions, stored, architecture, chosen):
+        raise GlueError(
+            f"{path}: {action.dest} is {stored[action.dest]}, which the command line of "
+            f"{architecture} cannot say"
+        )
     return chosen
 
 
@@ -101,16 +95,23 @@ def _unread(architecture: str, stored: dict[str, Any]) -> Collection[str]:
     return unread(configure(argparse.Namespace(**stored), schema).options, schema.stacks)
 
 
-def _parsed(architecture: str, chosen: Sequence[str]) -> argparse.Namespace:
-    arguments = ["data", "--task", "sentence_prediction", "--required-batch-size-multiple", "1"]
-    arguments += ["--arch", architecture, *chosen]
-    return options.parse_args_and_arch(options.get_training_parser(), arguments)
+def _differing(
+    actions: Sequence[argparse.Action],
+    stored: dict[str, Any],
+    architecture: str,
+    chosen: Sequence[str],
+) -> list[argparse.Action]:
+    """Those whose stored value is not what fairseq-train makes of the ``chosen`` options."""
+    words = ["data", "--task", "sentence_prediction", "--required-batch-size-multiple", "1"]
+    words += ["--arch", architecture, *chosen]
+    parsed = vars(options.parse_args_and_arch(options.get_training_parser(), words))
+    return [x for x in actions if not _same(stored[x.dest], parsed.get(x.dest))]
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values mean the same: ``3,7`` on a command line is stored as a list, too."""
-    return one == other or (None not in (one, other) and _text(one) == _text(other))
+    return one == other or _text(one) == _text(other)
 
 
 def _text(value: Any) -> str:
+    """``3,7`` on a command line is stored as a list, too."""
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

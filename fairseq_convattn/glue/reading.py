@@ -12,40 +12,45 @@ class Examples(NamedTuple):
 
     sentences: list[tuple[str, ...]]
     labels: list[str]
-    malformed: int
 
 
 def read_examples(task: GlueTask, path: Path) -> Examples:
-    """All examples of a file.
-
-    Rows with another number of columns are counted in ``malformed`` where the task drops them.
+    """All examples of a file. Where the task drops malformed rows, a line says how many.
 
     Raises:
         GlueError: a column is missing, a row cannot be read (the message names its line) or
             there is none.
         OSError: the file cannot be read.
     """
-    examples = Examples([], [], 0)
+    examples, malformed = Examples([], []), 0
     rows = _rows(path)
     columns = list(task.columns) or next(rows, (0, []))[1]
-    wanted = [_column(name, columns, path) for name in (*task.sentences, task.label)]
-    malformed = 0
+    for name in (*task.sentences, task.label):
+        if name not in columns:
+            first = " | ".join(columns)
+            raise GlueError(f"{path} has no column {name}; its first line is {first}")
     for number, cells in rows:
-        if len(cells) != len(columns):
-            if not task.drop_malformed:
-                what = f"{len(cells)} columns, not {len(columns)}"
-                raise GlueError(f"{path}, line {number}: {what}")
+        if len(cells) == len(columns):
+            row = dict(zip(columns, cells, strict=True))
+            if not _is_label(row[task.label], task):
+                expected = f"one of {', '.join(task.classes)}" if task.classes else "from 0 to 5"
+                found = f"{task.label} is '{row[task.label]}', not {expected}"
+                raise GlueError(f"{path}, line {number}: {found}")
+            examples.sentences.append(tuple(row[name] for name in task.sentences))
+            examples.labels.append(row[task.label])
+        elif task.drop_malformed:
             malformed += 1
-            continue
-        *sentences, label = (cells[index] for index in wanted)
-        if not _is_label(label, task):
-            expected = f"one of {', '.join(task.classes)}" if task.classes else "from 0 to 5"
-            raise GlueError(f"{path}, line {number}: {task.label} is '{label}', not {expected}")
-        examples.sentences.append(tuple(sentences))
-        examples.labels.append(label)
+        else:
+            found = f"{len(cells)} columns, not {len(columns)}"
+            raise GlueError(f"{path}, line {number}: {found}")
     if not examples.labels:
         raise GlueError(f"{path} has no examples")
-    return examples._replace(malformed=malformed)
+    if malformed:
+        print(
+            f"note: {path} has {malformed:,} rows with too few or too many columns; "
+            "they are left out, as GLUE's own reader does"
+        )
+    return examples
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -57,12 +62,6 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             except UnicodeDecodeError:
                 raise GlueError(f"{path}, line {number}: not UTF-8") from None
             yield number, text.split("\t")
-
-
-def _column(name: str, columns: list[str], path: Path) -> int:
-    if name not in columns:
-        raise GlueError(f"{path} has no column {name}; its first line is {' | '.join(columns)}")
-    return columns.index(name)
 
 
 def _is_label(text: str, task: GlueTask) -> bool:

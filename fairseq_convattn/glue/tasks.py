@@ -15,103 +15,73 @@ class GlueTask:
 
     Attributes:
         sentences: columns of its files that hold one sentence, or two.
+        examples: numbers of examples by file, in every release there is.
         label: the column of the label.
         classes: the labels, in the order of the model's outputs; none: a score from 0 to 5.
-        metrics: of ``metrics.TITLES``.
-        examples: numbers of examples by file, in every release there is.
+        metrics: names of ``metrics.score``.
         files: the file behind each of fairseq's subsets.
         columns: names of the columns, where the files have no first line that gives them.
         drop_malformed: leave out rows with another number of columns, as GLUE does.
     """
 
     sentences: tuple[str, ...]
-    label: str
-    classes: tuple[str, ...]
-    metrics: tuple[str, ...]
     examples: dict[str, tuple[int, ...]]
+    label: str = "label"
+    classes: tuple[str, ...] = ("0", "1")
+    metrics: tuple[str, ...] = ("accuracy",)
     files: dict[str, str] = field(default_factory=lambda: {"train": "train", "valid": "dev"})
     columns: tuple[str, ...] = ()
     drop_malformed: bool = False
 
     @property
     def dev_sets(self) -> dict[str, str]:
-        """What is added to the name of a metric, by subset: nothing unless there are two."""
+        """What is added to the name of a metric, by subset: ``_matched`` for ``dev_matched``."""
         dev = {subset: file for subset, file in self.files.items() if subset != "train"}
-        if len(dev) == 1:
-            return dict.fromkeys(dev, "")
         return {subset: file.removeprefix("dev") for subset, file in dev.items()}
 
 
-_BINARY = ("0", "1")
-_ENTAILMENT = ("entailment", "not_entailment")
 _PAIR = ("sentence1", "sentence2")
+_ENTAILMENT = ("entailment", "not_entailment")
 
 TASKS = {
     "CoLA": GlueTask(
-        sentences=("sentence",),
+        ("sentence",),
+        {"train": (8551,), "dev": (1043,)},
         label="acceptable",
-        classes=_BINARY,
         metrics=("matthews",),
-        examples={"train": (8551,), "dev": (1043,)},
         columns=("source", "acceptable", "mark", "sentence"),
     ),
-    "SST-2": GlueTask(
-        sentences=("sentence",),
-        label="label",
-        classes=_BINARY,
-        metrics=("accuracy",),
-        examples={"train": (67349,), "dev": (872,)},
-    ),
+    "SST-2": GlueTask(("sentence",), {"train": (67349,), "dev": (872,)}),
     "MRPC": GlueTask(
-        sentences=("#1 String", "#2 String"),
+        ("#1 String", "#2 String"),
+        {"train": (3668,), "dev": (408,)},
         label="Quality",
-        classes=_BINARY,
         metrics=("accuracy", "f1"),
-        examples={"train": (3668,), "dev": (408,)},
     ),
     "STS-B": GlueTask(
-        sentences=_PAIR,
+        _PAIR,
+        {"train": (5749,), "dev": (1500,)},
         label="score",
         classes=(),
         metrics=("pearson", "spearman"),
-        examples={"train": (5749,), "dev": (1500,)},
     ),
     "QQP": GlueTask(
-        sentences=("question1", "question2"),
+        ("question1", "question2"),
+        {"train": (363846, 363849), "dev": (40430,)},  # QQP-clean.zip and the QQP.zip before it
         label="is_duplicate",
-        classes=_BINARY,
         metrics=("accuracy", "f1"),
-        # of QQP-clean.zip and of the QQP.zip before it
-        examples={"train": (363846, 363849), "dev": (40430,)},
         drop_malformed=True,
     ),
     "MNLI": GlueTask(
-        sentences=_PAIR,
+        _PAIR,
+        {"train": (392702,), "dev_matched": (9815,), "dev_mismatched": (9832,)},
         label="gold_label",
         classes=("entailment", "neutral", "contradiction"),
-        metrics=("accuracy",),
-        examples={"train": (392702,), "dev_matched": (9815,), "dev_mismatched": (9832,)},
         files={"train": "train", "valid": "dev_matched", "valid1": "dev_mismatched"},
     ),
     "QNLI": GlueTask(
-        sentences=("question", "sentence"),
-        label="label",
-        classes=_ENTAILMENT,
-        metrics=("accuracy",),
-        examples={"train": (104743,), "dev": (5463,)},
+        ("question", "sentence"), {"train": (104743,), "dev": (5463,)}, classes=_ENTAILMENT
     ),
-    "RTE": GlueTask(
-        sentences=_PAIR,
-        label="label",
-        classes=_ENTAILMENT,
-        metrics=("accuracy",),
-        examples={"train": (2490,), "dev": (277,)},
-    ),
-    "WNLI": GlueTask(
-        sentences=_PAIR,
-        label="label",
-        classes=_BINARY,
-        metrics=("accuracy",),
-        examples={"train": (635,), "dev": (71,)},
-    ),
+    "RTE": GlueTask(_PAIR, {"train": (2490,), "dev": (277,)}, classes=_ENTAILMENT),
+    "WNLI": GlueTask(_PAIR, {"train": (635,), "dev": (71,)}),
 }

@@ -249,7 +249,7 @@ def test_it_is_fine_tuned_with_one_separator(published, miniature, tmp_path):
     files = (tmp_path / "new" / "sentencepiece.bpe.model", tmp_path / "new" / "dict.txt")
     pieces = Pieces(*files)
     data = tmp_path / "bin"
-    binarise(["RTE"], miniature[0], data, pieces, lambda _: None, lambda _: None)
+    binarise(["RTE"], miniature[0], data, pieces, sample=True)
     model, output = tmp_path / "new" / "checkpoint.pt", tmp_path / "out"
     extra = ("--cpu", "--num-workers", "0")
     finetune(Run("RTE", model, data, output, 0.01, 4, 1, POSITIONS, extra), [1])

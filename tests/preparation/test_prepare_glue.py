@@ -70,9 +70,8 @@ def test_all_tasks_are_downloaded_and_are_what_fairseq_reads(
     source, rows = miniature
     release(mirror.folder, source)
     output = tmp_path / "new" / "glue"
-    run = scripts.prepare(
-        *options(pretrained_files, "--mirror", mirror.address, "--output", output, "--sample")
-    )
+    arguments = ("--mirror", mirror.address, "--output", output, "--sample")
+    run = scripts.prepare(*options(pretrained_files, *arguments))
     assert run.returncode == 0, run.stderr
     wanted = {*ARCHIVES.values(), "msr_paraphrase_train.txt", "mrpc_dev_ids.tsv"}
     assert sorted(name for name, _ in mirror.requests) == sorted(wanted)
@@ -91,16 +90,13 @@ def test_all_tasks_are_downloaded_and_are_what_fairseq_reads(
             for subset, file in task.files.items():
                 found = sentences(folder / f"input{number}", subset, processor)
                 assert found == [plain(cells[column]) for cells in rows[name, file]]
-        cfg = OmegaConf.create(
-            {
-                **dataclasses.asdict(fairseq_tasks.sentence_prediction.SentencePredictionConfig()),
-                **{"data": str(folder), "num_classes": len(task.classes) or 1, "seed": 1},
-                **{"regression_target": not task.classes, "no_shuffle": True},
-                **{"init_token": 0, "separator_token": 2, "classification_head_name": "head"},
-                **{"_name": "sentence_prediction"},
-            }
-        )
-        reader = fairseq_tasks.setup_task(cfg)
+        cfg = {
+            **dataclasses.asdict(fairseq_tasks.sentence_prediction.SentencePredictionConfig()),
+            **{"data": str(folder), "num_classes": len(task.classes) or 1, "seed": 1},
+            **{"regression_target": not task.classes, "no_shuffle": True},
+            **{"init_token": 0, "separator_token": 2, "_name": "sentence_prediction"},
+        }
+        reader = fairseq_tasks.setup_task(OmegaConf.create(cfg))
         for subset, file in task.files.items():
             dataset = reader.load_dataset(subset)
             batch = dataset.collater([dataset[i] for i in range(len(dataset))])
@@ -112,42 +108,31 @@ def test_all_tasks_are_downloaded_and_are_what_fairseq_reads(
                 assert batch["target"].view(-1).tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_local_files_serve_and_none_may_be_missing(
-    scripts, miniature, pretrained_files, tmp_path, compressed
-):
+def test_local_files_serve_and_none_may_be_missing(scripts, miniature, pretrained_files, tmp_path):
     only_tsv(scripts)
     source, output = tmp_path / "source" / "glue", tmp_path / "out"
     for path in miniature[0].glob("*/*.tsv"):
-        copy = source / path.relative_to(miniature[0])
+        copy = source / path.parent.name / f"{path.name}.gz"
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if compressed:
-            copy.with_name(f"{copy.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-        else:
-            copy.write_bytes(path.read_bytes())
+        copy.write_bytes(gzip.compress(path.read_bytes()))
     arguments = options(pretrained_files, "--source", source.parent, "--output", output)
     assert scripts.prepare(*arguments).returncode == 0
     for path in miniature[0].glob("*/*.tsv"):
         written = output / "tsv" / path.relative_to(miniature[0])
         assert written.read_bytes() == path.read_bytes()
 
-    (missing,) = source.glob("MNLI/dev_mismatched.tsv*")
-    missing.unlink()
+    (source / "MNLI" / "dev_mismatched.tsv.gz").unlink()
     arguments = (*arguments[:-1], tmp_path / "other")
     assert_refused(scripts.prepare(*arguments), f"no MNLI/dev_mismatched.tsv in {source.parent}")
-    (missing,) = source.glob("RTE/train.tsv*")
-    missing.unlink()
+    (source / "RTE" / "train.tsv.gz").unlink()
     only = ("--tasks", "RTE,CoLA")
     assert_refused(scripts.prepare(*arguments, *only), "no RTE/train.tsv, no RTE.zip in")
     assert not list(tmp_path.glob("other*"))
 
 
-@pytest.mark.parametrize("folder", ["", "MRPC"])
-def test_mrpc_is_cut_by_the_list_of_its_dev_set(
-    scripts, miniature, pretrained_files, tmp_path, folder
-):
+def test_mrpc_is_cut_by_the_list_of_its_dev_set(scripts, miniature, pretrained_files, tmp_path):
     only_tsv(scripts)
-    source = tmp_path / "source" / folder
+    source = tmp_path / "source" / "MRPC"
     source.mkdir(parents=True)
     msr(source, miniature[0])
     arguments = ("--tasks", "MRPC", "--source", tmp_path / "source", "--output")
@@ -231,17 +216,10 @@ def test_what_fails_leaves_nothing_but_downloads(scripts, mirror, miniature, tmp
 
 
 def test_options_of_the_preparation(scripts, pretrained_files, tmp_path):
-    run = scripts.prepare("glue", "--help")
-    assert run.returncode == 0
-    for option in ("--sentencepiece MODEL", "--dictionary DICT", "--tasks TASK", "--source DIR"):
-        assert option in run.stdout
-    assert scripts.prepare("glue", "--nonsense").returncode == 2
     output = ("--output", tmp_path / "out")
     assert_refused(scripts.prepare("glue", *output), "--sentencepiece and --dictionary are needed")
     run = scripts.prepare(*options((tmp_path / "none", pretrained_files[1])), *output)
     assert_refused(run, f"{tmp_path / 'none'}: there is no such file")
     run = scripts.prepare(*options(pretrained_files, "--tasks", "CoLA,SNLI"), *output)
     assert_refused(run, "--tasks: 'SNLI' is none of CoLA,SST-2")
-    run = scripts.prepare(*options(pretrained_files, "--tasks", "RTE,,CoLA"), *output)
-    assert_refused(run, "--tasks: '' is none of CoLA,SST-2")
     assert not list(tmp_path.glob("out*"))

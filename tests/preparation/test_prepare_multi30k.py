@@ -74,12 +74,10 @@ def test_downloads_are_whole_and_their_checksums_are_noted(scripts, mirror, tmp_
     assert_refused(run, "test_2017_flickr.de ends within its last line; get the release's file")
     assert not (tmp_path / "out.preparing").exists()
     last.write_bytes(whole)
-    run = scripts.prepare(*arguments)
-    assert run.returncode == 0, run.stdout + run.stderr
-    noted = dict(
-        reversed(line.split("  "))
-        for line in (tmp_path / "out" / "sha256sums").read_text().splitlines()
-    )
+    scripts.stand_in("fairseq-preprocess", "exit 1")
+    assert_refused(scripts.prepare(*arguments), "fairseq-preprocess failed")
+    sums = (tmp_path / "out.preparing" / "sha256sums").read_text().splitlines()
+    noted = dict(reversed(line.split("  ")) for line in sums)
     assert noted == {
         path.name.replace(".lc.norm.tok", ""): sha256(path) for path in mirror.folder.iterdir()
     }

@@ -33,7 +33,7 @@ def wikitext_numbers(texts: dict[str, str], archive: Path) -> dict[str, object]:
     return {"sum": sha256(archive), **numbers}
 
 
-@pytest.mark.parametrize("given", [("--source", "--sample"), ("--output",), ("--mirror", "")])
+@pytest.mark.parametrize("given", [("--source", "--sample"), ("--output",)])
 def test_an_option_without_its_value_is_refused(scripts, given):
     run = scripts.prepare("wikitext103", *given)
     assert (run.returncode, run.stderr) == (2, f"error: {given[0]} needs a value\n")
@@ -87,18 +87,18 @@ def test_wikitext103_of_another_size_is_refused(scripts, wikitext, tmp_path, spl
     right = numbers[split][number]
     numbers[split][number] += 1
     scripts.for_release("wikitext103", **numbers)
-    run = scripts.prepare("wikitext103", "--source", source, "--output", tmp_path / "a" / "b")
+    run = scripts.prepare("wikitext103", "--source", source, "--output", tmp_path / "new" / "a")
     what = ("lines", "tokens")[number]
     assert_refused(run, f"{split} has {right} {what}, not {right + 1}")
-    assert not (tmp_path / "a").exists()
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_another_archive_is_refused(scripts, wikitext, mirror, tmp_path):
     source, output = tmp_path / "source", tmp_path / "out"
     run = scripts.prepare("wikitext103", "--source", source, "--output", output)
-    assert_refused(run, f"{source / WIKITEXT} does not have the release's SHA-256")
+    assert_refused(run, f"{source / WIKITEXT} does not have the release's checksum")
     run = scripts.prepare("wikitext103", "--mirror", mirror.address, "--output", output)
-    assert_refused(run, f"{mirror.address}/{WIKITEXT} does not have the release's SHA-256")
+    assert_refused(run, f"{mirror.address}/{WIKITEXT} does not have the release's checksum")
     assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
     assert len(mirror.requests) == 1
 
@@ -195,13 +195,9 @@ def test_help_depends_on_nothing(tmp_path, name):
         assert option in run.stdout
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
-def test_unknown_options_are_refused(scripts, name):
-    assert scripts.prepare(name, "--nonsense").returncode == 2
-
-
-def test_options_that_contradict_each_other(scripts, tmp_path):
+def test_options_that_are_unknown_or_contradict_each_other(scripts, tmp_path):
     prepare = functools.partial(scripts.prepare, "wikitext103")
+    assert prepare("--nonsense").returncode == 2
     run = prepare("--source", tmp_path / "nowhere")
     assert_refused(run, f"--source {tmp_path / 'nowhere'} is no folder")
     run = prepare("--source", tmp_path, "--mirror", "http://127.0.0.1:1")

@@ -2,12 +2,11 @@
 
 import hashlib
 import random
-import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
-from release_scripts import Scripts, assert_refused, binarised, load_script
+from release_scripts import assert_refused, binarised, load_script
 
 from fairseq_convattn.recipes import catalogue
 
@@ -24,87 +23,53 @@ def release(recipe: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def wmt16(tmp_path) -> Path:
-    """The folder of Google's archive, for its MD5 is of the whole."""
-    (tmp_path / "source").mkdir()
-    folder = release("wmt16_en_de", tmp_path / "files")
-    with tarfile.open(tmp_path / "source" / ARCHIVE, "w:gz") as archive:
-        for file in folder.iterdir():
-            archive.add(file, f"./{file.name}")
-    shutil.rmtree(folder)
-    return tmp_path / "source"
-
-
-def wmt16_numbers(source: Path) -> dict[str, object]:
-    digest = hashlib.md5((source / ARCHIVE).read_bytes()).hexdigest()
-    return {
-        "sum": digest,
-        "train": ["train", 300],
-        "valid": ["newstest2013", 20],
-        "test": ["newstest2014", 20],
-        "tok": ["newstest2014", 20],
-        "raw": ["newstest2014", 20],
-    }
-
-
-def for_wmt16(scripts: Scripts, source: Path) -> None:
-    """Names stay as they are; the checksum and the numbers become those of the miniature."""
-    script = scripts.folder / "prepare_wmt16_en_de.sh"
-    text = script.read_text(encoding="utf-8")
-    for old, new in (
-        ("874ab6bbfe9c21ec987ed1b9347f95ec", wmt16_numbers(source)["sum"]),
-        ("[train]=4500966 [valid]=3000", "[train]=300 [valid]=20"),
-        ("[test]=3003 [tok]=3003 [raw]=3003", "[test]=20 [tok]=20 [raw]=20"),
-    ):
-        assert text.count(old) == 1
-        text = text.replace(old, str(new))
-    script.write_text(text, encoding="utf-8")
+def archive(recipe: str, path: Path, folder: str) -> Path:
+    """An archive of the release of a recipe in miniature; its files are in ``folder`` there."""
+    path.parent.mkdir()
+    with tarfile.open(path, "w:gz") as packed:
+        packed.add(release(recipe, path.parent.with_name("files")), folder)
+    return path
 
 
 @pytest.mark.slow
 @pytest.mark.ci
-def test_wmt16_wrong_and_truncated_downloads_are_detected(scripts, wmt16, mirror, tmp_path):
-    arguments = ("wmt16_en_de", "--mirror", mirror.address, "--output", tmp_path / "out")
-    whole = (wmt16 / ARCHIVE).read_bytes()
+def test_wmt16_wrong_and_truncated_downloads_are_detected(scripts, mirror, tmp_path):
+    file = archive("wmt16_en_de", tmp_path / "source" / ARCHIVE, ".")
+    output = tmp_path / "out"
+    arguments = ("wmt16_en_de", "--mirror", mirror.address, "--output", output)
+    whole = file.read_bytes()
     run = scripts.prepare(*arguments)
-    assert_refused(run, f"{mirror.address}/{ARCHIVE} does not have the release's MD5 874ab6bb")
+    assert_refused(run, f"{mirror.address}/{ARCHIVE} does not have the release's checksum 874ab6bb")
     assert not (tmp_path / "out.preparing").exists()
-    for_wmt16(scripts, wmt16)
+    numbers = {  # the names of the files come first, and stay
+        **{"train": ["train", 300], "valid": ["newstest2013", 20]},
+        **{split: ["newstest2014", 20] for split in ("test", "tok", "raw")},
+    }
+    scripts.for_release("wmt16_en_de", sum=hashlib.md5(whole).hexdigest(), **numbers)
     for wrong in (b"<html>This file is too large to be scanned</html>", whole[:-100]):
-        (wmt16 / ARCHIVE).write_bytes(wrong)
-        assert_refused(scripts.prepare(*arguments), f"{ARCHIVE} does not have the release's MD5")
+        file.write_bytes(wrong)
+        run = scripts.prepare(*arguments)
+        assert_refused(run, f"{ARCHIVE} does not have the release's checksum")
         assert not (tmp_path / "out.preparing").exists()
-    (wmt16 / ARCHIVE).write_bytes(whole)
-    mirror.cut = [100]
-    assert_refused(scripts.prepare(*arguments), f"cannot download {mirror.address}/{ARCHIVE}")
+    file.write_bytes(whole)
     run = scripts.prepare(*arguments)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert mirror.requests[-1] == (ARCHIVE, "bytes=100-")
-    output = tmp_path / "out"
     assert {path.name for path in output.iterdir()} == {"bpe", "text", "bin"}
     dictionaries = [output / "bin" / f"dict.{language}.txt" for language in ("en", "de")]
     assert dictionaries[0].read_bytes() == dictionaries[1].read_bytes()
-    tested = binarised(output / "bin" / "test.en-de.de", dictionaries[1])
-    assert len(tested) == 20
-    text = (output / "text" / "newstest2014.tok.de").read_text().splitlines()
-    assert len(text) == 20
-    assert len((output / "text" / "newstest2014.de").read_text().splitlines()) == 20
+    assert len(binarised(output / "bin" / "test.en-de.de", dictionaries[1])) == 20
+    for name in ("newstest2014.tok.de", "newstest2014.de"):
+        assert len((output / "text" / name).read_text().splitlines()) == 20
 
 
 @pytest.mark.slow
 @pytest.mark.ci
 def test_iwslt14_is_known_by_its_archives_git_blob_and_by_its_lines(scripts, mirror, tmp_path):
     pytest.importorskip("sacremoses")
-    (tmp_path / "source").mkdir()
-    folder = release("iwslt14_de_en", tmp_path / "files")
-    archive = tmp_path / "source" / "de-en.tgz"
-    with tarfile.open(archive, "w:gz") as packed:
-        packed.add(folder, "de-en")
+    whole = archive("iwslt14_de_en", tmp_path / "source" / "de-en.tgz", "de-en").read_bytes()
     arguments = ("iwslt14", "--mirror", mirror.address, "--output", tmp_path / "out")
-    assert_refused(scripts.prepare(*arguments), "does not have the release's git blob aa8c3f40f88")
+    assert_refused(scripts.prepare(*arguments), "does not have the release's checksum aa8c3f40f88")
     assert not (tmp_path / "out.preparing").exists()
-    whole = archive.read_bytes()
     digest = hashlib.sha1(f"blob {len(whole)}\0".encode() + whole).hexdigest()
     scripts.for_release("iwslt14", sum=digest)
     assert_refused(scripts.prepare(*arguments), "train.tags.de-en.de has 301 lines, not 174443")
@@ -122,21 +87,21 @@ def test_iwslt14_is_known_by_its_archives_git_blob_and_by_its_lines(scripts, mir
 
 
 @pytest.mark.parametrize(
-    ("name", "archive"),
+    ("name", "file"),
     [
         ("wmt14_en_fr", "training-parallel-europarl-v7.tgz"),
         ("wmt17_zh_en", "training-parallel-nc-v12.tgz"),
     ],
 )
-def test_statmts_archives_have_checksums(scripts, tmp_path, name, archive):
+def test_statmts_archives_have_checksums(scripts, tmp_path, name, file):
     for module in catalogue.recipe(name).needs["prepare"]:
         pytest.importorskip(module)
     source = release(name, tmp_path / "source")
-    (file,) = source.glob("training/*.zh-en.zh" if "zh" in name else "training/europarl*.en")
-    file.rename(tmp_path / "gone")
-    (source / archive).write_bytes(b"not the release")
+    (text,) = source.glob("training/*.zh-en.zh" if "zh" in name else "training/europarl*.en")
+    text.unlink()
+    (source / file).write_bytes(b"not the release")
     arguments = (name, "--source", source, "--output", tmp_path / "out")
-    assert_refused(scripts.prepare(*arguments), f"{archive} does not have the release's SHA-256")
+    assert_refused(scripts.prepare(*arguments), f"{file} does not have the release's checksum")
 
 
 def test_sides_of_different_lengths_are_refused(scripts, tmp_path):
@@ -186,16 +151,16 @@ def test_cleaning_is_that_of_moses(tmp_path, capsys):
     for i, name in enumerate(("source", "target")):
         (tmp_path / name).write_text("".join(f"{pair[i]}\n" for pair in pairs))
     names = [str(tmp_path / name) for name in ("source", "target", "new_source", "new_target")]
-    moses_text.main(["clean", *names, "--longest", "7"])
+
+    def cleaned(*options: str) -> list[tuple[str, str]]:
+        moses_text.main(["clean", *names, "--longest", "7", *options])
+        return list(zip(*(Path(name).read_text().splitlines() for name in names[2:]), strict=True))
+
     kept = []
     for source, target in pairs:
         m, n = len(source.split()), len(target.split())
         if m and n and m <= 7 and n <= 7 and not m / n > 1.5 and not n / m > 1.5:
             kept.append((source, target))
-    lines = [Path(name).read_text().splitlines() for name in names[2:]]
-    assert list(zip(*lines, strict=True)) == kept
+    assert cleaned() == kept
     assert f"kept {len(kept)} of 99 pairs" in capsys.readouterr().out
-    moses_text.main(["clean", *names, "--longest", "7", "--unique"])
-    assert sorted(set(kept)) == sorted(
-        zip(*(Path(name).read_text().splitlines() for name in names[2:]), strict=True)
-    )
+    assert sorted(cleaned("--unique")) == sorted(set(kept))
