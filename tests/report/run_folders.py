@@ -95,7 +95,11 @@ def write_run(
         "scores": [
             {
                 **{"name": name, "score": score, "confidence": [score - 0.5, score + 0.5]},
-                **{"signature": SIGNATURE, "published": published, "difference": None},
+                **{
+                    "signature": SIGNATURE,
+                    "published": published,
+                    "published_in": "Wu et al. 2019",
+                },
             }
             for name, score in (scores or {}).items()
         ],

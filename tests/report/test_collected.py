@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from run_folders import HEAD, LOG, START, write_run
+from run_folders import write_run
 
 from fairseq_convattn.report.__main__ import main
 from fairseq_convattn.run_records import write_json
 
-BFLOAT16 = f"{START}fairseq_cli.train | {{'common': {{'fp16': False, 'bf16': True}}}}\n"
 ENVIRONMENT = {
     "versions": {"torch": "2.13.0"},
     "git": {"commit": "0123456789abcdef", "changed": True},
@@ -23,9 +22,10 @@ ENVIRONMENT = {
 def full_run(folder: Path, **more) -> Path:
     """A run with everything in its results that a real one has."""
     scores = {"test BLEU": 41.5, "test BLEU, detokenised": 40.25}
-    run = write_run(folder, scores=scores, log=HEAD + BFLOAT16 + LOG.removeprefix(HEAD))
+    run = write_run(folder, scores=scores)
     content = json.loads((run / "results.json").read_text())
     content["scores"][1]["published"] = {}
+    content["precision"] = "bfloat16"
     content["command"] = (
         f"python -m fairseq_convattn.recipes multi30k --mixer dynamic --source {folder}/raw "
         f"--output={folder} -- --weight-norm l2 --finetune-from-model {folder}/model.pt"
@@ -100,10 +100,11 @@ def test_runs_without_scores_that_count_are_not_collected(tmp_path, changes, mes
 def test_collected_results_are_not_replaced(tmp_path):
     run = full_run(tmp_path / "a")
     (tmp_path / "a.json").write_text("mine")
+    unfinished = json.dumps(json.loads((run / "results.json").read_text()) | {"scores": []})
     with pytest.raises(SystemExit, match="a.json is there already"):
         main([str(run), "--collect", str(tmp_path)])
     assert (tmp_path / "a.json").read_text() == "mine"
-    for text, message in (("mine", "is damaged"), ('{"scores": [1]}', "has no scores of a run")):
+    for text, message in (("mine", "is damaged"), (unfinished, "has no scores")):
         (tmp_path / "a.json").write_text(text)
         with pytest.raises(SystemExit, match=f"^error: .*a.json {message}"):
             main(["--table", str(tmp_path / "a.json")])

@@ -16,7 +16,7 @@ from fairseq_convattn.recipes.command import Command, Stage
 from fairseq_convattn.recipes.runner import Runner
 from fairseq_convattn.report.__main__ import main
 from fairseq_convattn.report.systems import Section, read_sections
-from fairseq_convattn.report.tables import MISSING, parts, significance_table
+from fairseq_convattn.report.tables import MISSING, significance_part
 from fairseq_convattn.run_records import write_json
 from fairseq_convattn.scoring.conventions import split_compounds
 
@@ -66,8 +66,8 @@ def section(*folders: Path) -> Section:
 
 
 def rows(*folders: Path) -> list[list[str]] | None:
-    table = significance_table(section(*folders))
-    return table and [list(row) for row in table.rows]
+    part = significance_part(section(*folders))
+    return part and part.table.rows
 
 
 def files(folder: Path, texts: dict[str, list[str]]) -> list[Path]:
@@ -213,7 +213,7 @@ def test_page_and_markdown_have_the_table_and_the_signature(tmp_path, capsys, ca
     assert page.row("ref.test.de") == row and row[5].startswith("\u2212")
     assert page.row("test set")[4] == "BLEU of attention"
     assert f"| {' | '.join(row)} |" in printed
-    ((_, signature),) = parts(section(*runs))[1].notes
+    ((_, signature),) = significance_part(section(*runs)).notes
     assert signature in page.text and f"- `{signature}`" in printed
     assert not [record for record in caplog.records if record.name == "sacrebleu"]
     assert errors == f"wrote {tmp_path / 'page.html'}\n"
