@@ -1,6 +1,6 @@
-"""The analysis of several checkpoints, and as Markdown."""
+"""The analysis of several checkpoints, and as Markdown: sentences, and tables of R^2."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -8,8 +8,7 @@ from torch import Tensor
 
 from ..checkpoints.files import CheckpointError
 from ..report.markdown import Table, table
-from .checkpoint import analysis, stack_title
-from .findings import findings
+from .checkpoint import analysis, layer_names, stack_title
 from .toeplitz import white_noise_r2
 
 
@@ -45,16 +44,6 @@ def analyse(
     return [result for result, _ in found], found[-1][1]
 
 
-def r2_of(by_positions: dict, block: int | None) -> float | None:
-    """R^2 of a block, or of all positions where ``block`` is None.
-
-    Args:
-        by_positions: what :func:`toeplitz.r2_by_positions` says.
-        block: its number, from 0.
-    """
-    return by_positions["overall"] if block is None else by_positions["blocks"][block]["r2"]
-
-
 def _shape(result: dict) -> dict[str, tuple]:
     """What must be the same in all checkpoints of a model."""
     shape = {}
@@ -65,19 +54,99 @@ def _shape(result: dict) -> dict[str, tuple]:
     return shape
 
 
+def r2_of(by_positions: dict, block: int | None) -> float | None:
+    """R^2 of a block, or of all positions where ``block`` is None.
+
+    Args:
+        by_positions: what :func:`toeplitz.r2_by_positions` says.
+        block: its number, from 0.
+    """
+    return by_positions["overall"] if block is None else by_positions["blocks"][block]["r2"]
+
+
 def markdown(results: Sequence[dict]) -> str:
     """What was found, and tables of R^2: of one checkpoint by positions, of several by
     updates."""
     parts = []
     for name, stack in results[-1]["stacks"].items():
-        title = stack_title(name)
-        parts += [f"{title}: {line}" for line in (*findings(stack), *stack["notes"])]
+        parts += [f"{stack_title(name)}: {line}" for line in (*findings(stack), *stack["notes"])]
         learned = stack["positions"] and stack["positions"]["kind"] == "learned"
         if len(results) == 1 and (learned or stack["attention"]):
             parts.append(_by_positions(stack))
     if len(results) > 1 and any(stack["positions"] for stack in results[-1]["stacks"].values()):
         parts.append(_by_updates(results))
     return "\n\n".join(parts)
+
+
+def findings(stack: dict) -> Iterator[str]:
+    """Sentences about a stack.
+
+    Args:
+        stack: what :func:`checkpoint.analysis` says of it.
+    """
+    if stack["positions"]:
+        yield _of_positions(**stack["positions"])
+    r2 = {
+        _place(layer["layers"], head): values["overall"]
+        for layer in stack["attention"]
+        for head, values in enumerate(layer["heads"])
+        if values["overall"] is not None
+    }
+    if r2:
+        lowest, highest = min(r2, key=r2.get), max(r2, key=r2.get)
+        yield (
+            f"The {len(r2)} heads have R^2 = {fmean(r2.values()):.2f} on average, from "
+            f"{r2[lowest]:.2f} ({lowest}) to {r2[highest]:.2f} ({highest})."
+        )
+    for term, by_layer in stack["terms"].items():
+        yield _of_term(term, by_layer)
+    for convolved, by_layer in stack["kernels"].items():
+        reach = [f"{_reach(x):.1f} in {layer_names(x['layers'])}" for x in by_layer]
+        yield (
+            f"Lightweight convolutions of the {convolved} look this far on average: "
+            f"{', '.join(reach)}."
+        )
+
+
+def _of_positions(kind: str, number: int, width: int, r2: dict) -> str:
+    shape = f"{number} {kind} positions, {width} wide"
+    if r2["overall"] is None:
+        return f"The {shape}, are all the same."
+    return (
+        f"The {shape}, have R^2 = {r2['overall']:.2f} with their best Toeplitz fit; white noise of "
+        f"this shape has {white_noise_r2(number, width):.2f}."
+    )
+
+
+def _of_term(term: str, by_layer: list[dict]) -> str:
+    peaks = []  # of every head: how high, at which distance and where its curve is highest
+    for curves in by_layer:
+        for head, values in enumerate(curves["heads"]):
+            value = max(values)
+            distance = curves["distances"][values.index(value)]
+            peaks.append((value, distance, _place(curves["layers"], head)))
+    before, after = sum(x < 0 for _, x, _ in peaks), sum(x > 0 for _, x, _ in peaks)
+    value, distance, place = max(peaks, key=lambda peak: peak[0])
+    layers = layer_names(sorted(layer for curves in by_layer for layer in curves["layers"]))
+    return (
+        f"The {term} term ({layers}) is highest at the position itself in "
+        f"{len(peaks) - before - after} of {len(peaks)} heads, before it in {before} and after it "
+        f"in {after}. The highest value is {value:.2f}, at distance {distance:+d} ({place})."
+    )
+
+
+def _reach(kernels: dict) -> float:
+    """The mean distance of a layer's taps, each weighted by its size."""
+    weights = [
+        (abs(weight), abs(distance))
+        for taps in kernels["heads"]
+        for weight, distance in zip(taps, kernels["distances"], strict=True)
+    ]
+    return sum(x * y for x, y in weights) / (sum(x for x, _ in weights) or 1)
+
+
+def _place(layers: Sequence[int], head: int) -> str:
+    return f"{layer_names(layers)}, head {head}"
 
 
 def _by_positions(stack: dict) -> str:

@@ -11,8 +11,7 @@ from checkpoints_to_analyse import masked_lm, only_stack, save, translation
 from fairseq import checkpoint_utils
 
 from fairseq_convattn.analysis.checkpoint import analysis
-from fairseq_convattn.analysis.findings import findings
-from fairseq_convattn.analysis.report import analyse, markdown
+from fairseq_convattn.analysis.report import analyse, findings, markdown
 from fairseq_convattn.analysis.toeplitz import toeplitz_r2
 from fairseq_convattn.checkpoints.files import CheckpointError
 from fairseq_convattn.checkpoints.legacy import convert_checkpoint
@@ -47,13 +46,12 @@ def test_positions_and_heads_of_fairseqs_transformer(fairseqs_transformer):
     result, tables = analysis(path, 16)
     assert list(tables) == ["encoder"]
     assert result["updates"] == 4
-    kinds = {"encoder": ("learned", 40, 2), "decoder": ("sinusoidal", 30, 0)}
-    for side, (kind, number, padding_rows) in kinds.items():
+    kinds = {"encoder": ("learned", 40), "decoder": ("sinusoidal", 30)}
+    for side, (kind, number) in kinds.items():
         stack, module = result["stacks"][side], getattr(model, side)
         positions = embedded_positions(module.embed_positions, number)
         found = stack["positions"]
         assert (found["kind"], found["number"], found["width"]) == (kind, number, 16)
-        assert found["padding_rows"] == padding_rows
         assert found["r2"]["overall"] == pytest.approx(toeplitz_r2(positions @ positions.T))
         first = positions[:16]
         assert found["r2"]["blocks"][0]["r2"] == pytest.approx(toeplitz_r2(first @ first.T))
@@ -99,12 +97,10 @@ def test_options_in_parts_and_in_a_namespace(fairseqs_transformer, tmp_path):
 def test_a_table_without_rows_of_padding_and_in_half_precision(tmp_path):
     table = torch.randn(20, 8).half()
     state = {"encoder.embed_positions.weight": table}
-    result, tables = analysis(save(tmp_path / "a.pt", state, {}), 8)
-    assert result["stacks"]["encoder"]["positions"]["padding_rows"] == 0
+    _, tables = analysis(save(tmp_path / "a.pt", state, {}), 8)
     assert torch.equal(tables["encoder"], table.double())
     table[0] = 0  # BertDictionary has its padding there
-    result, tables = analysis(save(tmp_path / "b.pt", state, {}), 8)
-    assert result["stacks"]["encoder"]["positions"]["padding_rows"] == 1
+    _, tables = analysis(save(tmp_path / "b.pt", state, {}), 8)
     assert torch.equal(tables["encoder"], table[1:].double())
 
 
@@ -288,8 +284,6 @@ def test_kernels_of_2019_are_those_of_the_converted_checkpoint(name, shared, tmp
     for layer in kernels:
         assert layer["distances"][-1] == 0
         assert [sum(head) for head in layer["heads"]] == pytest.approx([1] * 4)
-        means = [sum(taps) / 4 for taps in zip(*layer["heads"], strict=True)]
-        assert layer["mean"] == pytest.approx(means)
 
 
 def test_language_model_of_2019(shared):
@@ -310,10 +304,7 @@ def test_findings_are_sentences_with_numbers():
     r2 = [{"overall": 0.25}, {"overall": None}, {"overall": 0.75}]
     curves = [[0, 1, 5], [3, 1, 0], [0, 2, 0], [1, 1, 4]]  # highest after, before, at, after
     stack = {
-        "positions": {
-            **{"number": 40, "width": 16, "kind": "learned", "r2": {"overall": 0.125}},
-            "white_noise_r2": {"overall": 0.31},
-        },
+        "positions": {"number": 40, "width": 16, "kind": "learned", "r2": {"overall": 0.125}},
         "attention": [{"layers": [1], "heads": r2}],
         "terms": {"fixed": [{"layers": [0, 2], "distances": [-1, 0, 1], "heads": curves}]},
         "kernels": {"input": [{"layers": [3], "distances": [-2, 0], "heads": [[0.25, 0.75]]}]},
