@@ -27,6 +27,7 @@ _KERNELS = {
     "keys": ("self_attn.k_conv.kernel",),
     "values": ("self_attn.v_conv.kernel",),
 }
+_PROJECTION = "project_embedding.weight"
 _CONVOLVED = ("self_attn.q_conv.", "self_attn.k_conv.")
 _DYNAMIC = ("kernel_proj.weight", "conv.weight_linear.weight")
 
@@ -154,10 +155,8 @@ def _query_and_key(weights: dict[str, Tensor]) -> tuple[Tensor, ...] | None:
     """``W_Q`` and ``W_K``, ``[embed_dim, embed_dim]`` in float64; None where one is missing."""
     if "self_attn.in_proj_weight" in weights:  # query, key and value in one
         return weights["self_attn.in_proj_weight"].double().chunk(3)[:2]
-    pair = tuple(weights.get(f"self_attn.{projection}_proj.weight") for projection in "qk")
-    if any(weight is None or weight.dim() != 2 for weight in pair):
-        return None
-    return tuple(weight.double() for weight in pair)
+    names = [name for name in _CONTENT[1:] if name in weights and weights[name].dim() == 2]
+    return tuple(weights[name].double() for name in names) if len(names) == 2 else None
 
 
 def _scores_by_content(stored: StoredStack, layer: int) -> bool:
@@ -175,22 +174,16 @@ def _term_names(stored: StoredStack) -> list[str]:
 def _projected(stored: StoredStack, table: Tensor, width: int) -> Tensor | None:
     """The positions as the layers see them, ``[positions, width]``, which may be more than the
     table's."""
-    shape = (width, table.size(1))
-    if shape[0] == shape[1]:
+    if table.size(1) == width:
         return table
-    maps = [
-        name
-        for name, weight in stored.weights.items()
-        if weight.shape == shape and not name.startswith("embed_")
-    ]
-    if len(maps) != 1:
+    if _PROJECTION not in stored.weights:
         stored.notes.append(
-            f"no R^2 per head, for no one linear map leads from its positions, {shape[1]} wide, "
-            f"to its layers, {shape[0]} wide"
+            f"no R^2 per head, for nothing leads from its positions, {table.size(1)} wide, to its "
+            f"layers, {width} wide"
         )
         return None
-    stored.notes.append(f"its layers see its positions through {maps[0]}")
-    return table @ stored.weights[maps[0]].double().T
+    stored.notes.append(f"its layers see its positions through {_PROJECTION}")
+    return table @ stored.weights[_PROJECTION].double().T
 
 
 def _terms(stored: StoredStack) -> dict[str, list[dict]]:

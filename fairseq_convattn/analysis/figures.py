@@ -198,21 +198,21 @@ def kernels_figure(title: str, convolved: str, by_layer: Sequence[dict]) -> Figu
     """Kernels, heads by distances, a panel for a layer."""
     heads = max(len(kernels["heads"]) for kernels in by_layer)
     figure, axes = _panels(title, by_layer, height=max(1.5, 0.7 + 0.11 * heads), sharey=True)
-    taps, look = _weights(by_layer)
+    taps, look, bar = _weights(by_layer)
     for axis, kernels, rows in zip(axes, by_layer, taps, strict=True):
         image = _draw_taps(axis, kernels["distances"], rows, look)
         axis.set_yticks(_ticks(heads))
     figure.supxlabel(_DISTANCE)
     figure.supylabel("head")
     figure.suptitle(f"lightweight convolutions of the {convolved}, heads")
-    _add_bar(figure, image, axes)
+    figure.colorbar(image, ax=axes, **bar).minorticks_off()
     return figure
 
 
 @rc_context(_STYLE)
 def mean_kernels_figure(title: str, convolved: str, by_layer: Sequence[dict]) -> Figure:
     """The mean over the heads of every layer's kernels, layers by distances."""
-    taps, look = _weights(by_layer)
+    taps, look, bar = _weights(by_layer)
     low = min(kernels["distances"][0] for kernels in by_layer)
     high = max(kernels["distances"][-1] for kernels in by_layer)
     means = numpy.full((len(by_layer), high - low + 1), math.nan)
@@ -225,7 +225,7 @@ def mean_kernels_figure(title: str, convolved: str, by_layer: Sequence[dict]) ->
     _name_layers(axis, by_layer)
     axis.set_xlabel(_DISTANCE)
     figure.suptitle(f"{title}, convolutions of the {convolved}, mean of the heads")
-    _add_bar(figure, image, axis)
+    figure.colorbar(image, ax=axis, **bar).minorticks_off()
     return figure
 
 
@@ -236,8 +236,8 @@ def _draw_taps(axis: Axes, distances: Sequence[int], rows: numpy.ndarray, look: 
     return axis.imshow(rows, aspect="auto", interpolation="none", extent=extent, **look)
 
 
-def _weights(by_layer: Sequence[dict]) -> tuple[list[numpy.ndarray], dict]:
-    """What to draw of kernels, each ``[heads, kernel_size]``, and its colours.
+def _weights(by_layer: Sequence[dict]) -> tuple[list[numpy.ndarray], dict, dict]:
+    """What to draw of kernels, each ``[heads, kernel_size]``, its colours and their bar's look.
 
     Taps that sum to 1 are relative to those of a uniform kernel, for else a long kernel
     could not be compared with a short one.
@@ -246,17 +246,10 @@ def _weights(by_layer: Sequence[dict]) -> tuple[list[numpy.ndarray], dict]:
     if all(numpy.allclose(x.sum(axis=1), 1) and (x >= 0).all() for x in taps):
         taps = [x * x.shape[1] for x in taps]
         most = max(2.0, *(x.max() for x in taps))
-        return taps, {"cmap": "RdBu_r", "norm": LogNorm(1 / most, most, clip=True)}
+        bar = {"label": "weight / uniform weight", "ticks": LogLocator(2), "format": "{x:.2g}"}
+        return taps, {"cmap": "RdBu_r", "norm": LogNorm(1 / most, most, clip=True)}, bar
     most = max(abs(x).max() for x in taps) or 1.0
-    return taps, {"cmap": "RdBu_r", "norm": Normalize(-most, most)}
-
-
-def _add_bar(figure: Figure, image: AxesImage, axes: Axes | Sequence[Axes]) -> None:
-    if isinstance(image.norm, LogNorm):
-        look = {"label": "weight / uniform weight", "ticks": LogLocator(2), "format": "{x:.2g}"}
-        figure.colorbar(image, ax=axes, **look).minorticks_off()
-    else:
-        figure.colorbar(image, ax=axes, label="weight")
+    return taps, {"cmap": "RdBu_r", "norm": Normalize(-most, most)}, {"label": "weight"}
 
 
 @rc_context(_STYLE)

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..durable import appearing
 from . import ReportError
-from .markdown import Table, cell_code, raw_table, text
+from .markdown import MISSING, Table, cell_code, raw_table, text
 from .runs import NEEDED, Run, given_options, machine, read_object
-from .tables import MISSING, duration, signed
+from .tables import duration, signed
 
 # of results.json, what does not depend on where a run was made
 _KEPT = (

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean, median, stdev
 from typing import NamedTuple
 
-from .markdown import Table, code, table, text
+from .markdown import MISSING, Table, code, table, text
 from .runs import Run, machine
 from .significance import EXPLANATION
 from .systems import Section, System
 
-MISSING = "\u2013"
 NOT_FINISHED = "not finished"
 NOT_RUN = "not run"
 _MINUS = "\u2212"
