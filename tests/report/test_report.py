@@ -147,12 +147,8 @@ def test_what_is_missing_is_said_and_never_zero(tmp_path, report):
     page, printed = report(*runs)
     assert page.row("BLEU")[1:] == ["dynamic", "seed 1", "not finished", "–", "29.70", "–"]
     assert page.row("", "tisa")[2:] == ["seed 1", "not finished", "–", "–", "–"]
-    assert page.row("", "composite")[2:] == [
-        "1 of 2",
-        "20.00",
-        "[19.50, 20.50]",
-        *["–", "–"],
-    ]
+    composite = ["1 of 2", "20.00", "[19.50, 20.50]", "–", "–"]
+    assert page.row("", "composite")[2:] == composite
     assert page.row("dynamic")[2] == "300 of 400, not finished"
     assert page.row("tisa")[1:7] == ["–", "not finished", "–", "–", "–", "–"]
     assert page.row("attention")[1:6] == ["91,264", "–", "–", "–", "–"]
@@ -173,11 +169,11 @@ def test_smoke_tests_are_called_that_and_not_compared(tmp_path, report):
 
 
 def test_what_keeps_scores_from_being_compared_is_said(tmp_path, report):
-    runs = [write_run(tmp_path / name, name, scores={"BLEU": 9.0}) for name in ("dynamic", "tisa")]
-    for run in runs:
-        content = json.loads((run / "results.json").read_text(encoding="utf-8"))
-        content["data"] = {"bin/dict.en.txt": str(run), "text/test.de": str(run), "text/a.de": ""}
-        write_json(content | {"unconfirmed": "the schedule"}, run / "results.json")
+    runs = []
+    for mixer in ("dynamic", "tisa"):
+        data = {"bin/dict.en.txt": mixer, "text/test.de": mixer, "text/a.de": ""}
+        given = {"scores": {"BLEU": 9.0}, "unconfirmed": "the schedule"}
+        runs.append(write_run(tmp_path / mixer, mixer, data=data, **given))
     page, printed = report(*runs)
     for found in (page.text, printed):
         assert "Not all runs have the same text/test.de: their" in found
@@ -211,15 +207,10 @@ def test_outputs_side_by_side(tmp_path, report):
 def test_texts_are_text(tmp_path, report):
     """Whatever a model writes: it closes no tag, runs nothing and fetches nothing."""
     attack = '</td></table><script src="http://e.org">alert(1)</script><img onerror="x()" src=x>'
-    run = write_run(tmp_path / "a", texts=[attack, "", "\u2028 \x0b &lt;b&gt; \U0001f642"])
-    content = json.loads((run / "results.json").read_text())
-    content |= {"title": f"T {attack}", "command": attack, "mixer": f"|`*{attack}"}
-    content["scores"] = [
-        {"name": attack, "score": 1, "signature": f"`{attack}", "published": {attack: 2}}
-        | {"published_in": attack}
-    ]
-    write_json(content, run / "results.json")
-    page, printed = report(run)
+    given = {"title": f"T {attack}", "command": attack, "mixer": f"|`*{attack}"}
+    given |= {"scores": {attack: 1}, "published": {attack: 2}, "paper": attack}
+    texts = [attack, "", "\u2028 \x0b &lt;b&gt; \U0001f642"]
+    page, printed = report(write_run(tmp_path / "a", texts=texts, **given))
     assert not {"script", "img", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
     assert not [name for _, attributes in page.tags for name in attributes if name[:2] == "on"]
     assert not [a for _, a in page.tags if "src" in a or "href" in a]
@@ -233,18 +224,15 @@ def test_texts_are_text(tmp_path, report):
 
 
 def test_every_recipe_has_a_section(tmp_path, report):
-    other = write_run(tmp_path / "b", scores={"test perplexity": 26.0})
-    content = json.loads((other / "results.json").read_text())
-    write_json(content | {"title": "One Billion Word"}, other / "results.json")
+    other = write_run(tmp_path / "b", scores={"test perplexity": 26.0}, title="One Billion Word")
     page, printed = report(write_run(tmp_path / "a", scores={"BLEU": 29.0}), other)
     assert [tag for tag, _ in page.tags if tag in ("h1", "h2")] == ["h1", "h2", "h2"]
     assert printed.count("## ") == 2 and "## One Billion Word" in printed
 
 
 def test_an_evaluated_checkpoint_has_no_training(tmp_path):
-    run = write_run(tmp_path / "a", scores={"BLEU": 29.0}, log=None)
-    content = json.loads((run / "results.json").read_text())
-    write_json(content | {"checkpoint": "wmt/model.pt"}, run / "results.json")
+    given = {"scores": {"BLEU": 29.0}, "log": None, "checkpoint": "wmt/model.pt"}
+    run = write_run(tmp_path / "a", **given)
     (run / "stages" / "train.json").unlink()
     (section,) = read_sections([run])
     assert scores_part(section).table.rows[0][1] == "dynamic, model.pt"

@@ -136,19 +136,11 @@ def test_the_lowest_seed_that_both_have_counts(tmp_path):
 
 
 def test_the_baseline_is_the_attention_without_options(tmp_path):
-    runs = []
-    for name, mixer, options in (
-        ("window", "attention", ["--attention-window", "3"]),
-        ("plain", "attention", []),
-        ("dynamic", "dynamic", []),
-    ):
-        given = {"options": " ".join(["--dropout 0.3", *options]), "mixer": mixer}
-        runs.append(scored(tmp_path / name, {"test": noisy(1, 0.2)}, **given))
-        content = json.loads((runs[-1] / "results.json").read_text(encoding="utf-8"))
-        content["command"] += " -- " + " ".join(options) if options else ""
-        write_json(content, runs[-1] / "results.json")
+    window = {"options": "--attention-window 3", "command": "x -- --attention-window 3"}
+    given = {"window": {"mixer": "attention", **window}, "plain": {"mixer": "attention"}, "a": {}}
+    runs = [scored(tmp_path / name, {"test": noisy(1, 0.2)}, **given[name]) for name in given]
     found = section(*runs)
-    assert found.baseline.label == "attention"
+    assert found.baseline.runs[0].folder.name == "plain"
     labels = [label for _, label in found.comparisons]
     assert labels == ["attention, --attention-window 3", "dynamic"]
 
