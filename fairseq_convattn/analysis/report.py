@@ -51,12 +51,7 @@ def _shape(result: dict) -> dict[str, tuple]:
 
 
 def r2_of(by_positions: dict, block: int | None) -> float | None:
-    """R^2 of a block, or of all positions where ``block`` is None.
-
-    Args:
-        by_positions: what :func:`toeplitz.r2_by_positions` says.
-        block: its number, from 0.
-    """
+    """R^2 of a block by its number, or of all positions, out of :func:`r2_by_positions`."""
     return by_positions["overall"] if block is None else by_positions["blocks"][block]["r2"]
 
 
@@ -78,11 +73,7 @@ def markdown(results: Sequence[dict]) -> str:
 
 
 def findings(stack: dict) -> Iterator[str]:
-    """Sentences about a stack.
-
-    Args:
-        stack: what :func:`checkpoint.analysis` says of it.
-    """
+    """Sentences about a stack, out of what :func:`checkpoint.analysis` says of it."""
     if stack["positions"]:
         yield _of_positions(**stack["positions"])
     r2 = {

@@ -70,8 +70,6 @@ def pack(run: Path, output: Path, data: Path | None = None) -> None:
     if not model.is_file():
         model = run / "checkpoints" / use.checkpoint
     state = read_checkpoint(model)
-    if not isinstance(state.get("cfg"), dict):
-        raise CheckpointError(f"{model} has no configuration: it is of a fairseq before 0.10")
     state.pop("last_optimizer_state", None)
     task = state["cfg"]["task"]
     binarised = data / "bin" if data else Path(task["data"])

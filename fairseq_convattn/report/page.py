@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -15,18 +14,6 @@ from .systems import Section
 
 _SUBSET = "test"
 _SHOWN_ELSEWHERE = ("command", "stages", "scores")
-
-
-class Sample(NamedTuple):
-    """One sentence.
-
-    Attributes:
-        number: its place in the test set, from 1 on.
-        texts: source, reference and outputs by name; None where there is none.
-    """
-
-    number: int
-    texts: Sequence[tuple[str, str | None]]
 
 
 def page(sections: Sequence[Section], count: int) -> str:
@@ -52,9 +39,14 @@ def page(sections: Sequence[Section], count: int) -> str:
     return f"{text.strip()}\n"
 
 
-def samples(section: Section, count: int) -> list[Sample]:
+def samples(section: Section, count: int) -> dict[int, list[tuple[str, str | None]]]:
     """Sentences from all over the first test set, and what the first run of each system that
-    wrote any made of them. A system with other sources has written nothing for them."""
+    wrote any made of them. A system with other sources has written nothing for them.
+
+    Returns:
+        By place in the test set, from 1 on: source, reference and outputs, each with its name;
+        None where there is none.
+    """
     written = {
         system.label: next(
             (x.generated[_SUBSET] for x in system.runs if _SUBSET in x.generated), None
@@ -63,17 +55,17 @@ def samples(section: Section, count: int) -> list[Sample]:
     }
     first = next(filter(None, written.values()), None)
     if first is None:
-        return []
+        return {}
     columns = {"source": first.sources, "reference": first.targets}
     for label, texts in written.items():
         columns[label] = texts.detokenised if texts and texts.sources == first.sources else None
     total = len(first.detokenised)
     count = min(count, total)
     places = [(2 * i + 1) * total // (2 * count) for i in range(count)]
-    return [
-        Sample(place + 1, [(name, lines and lines[place]) for name, lines in columns.items()])
+    return {
+        place + 1: [(name, lines and lines[place]) for name, lines in columns.items()]
         for place in places
-    ]
+    }
 
 
 def facts(run: Run) -> str:

@@ -72,16 +72,20 @@ class Run:
 
     @cached_property
     def log(self) -> TrainLog:
-        return read_train_log(self.folder / "logs" / "train.log")
+        """Of fairseq-train; empty if there is no such file."""
+        return read_train_log(self._log("train").split("\n"))
 
     @property
     def sentences_per_second(self) -> float | None:
         """Of decoding, over all test sets; None if nothing was decoded."""
-        log = self.folder / "logs" / "generate.log"
-        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-        counts = [(int(n.replace(",", "")), float(rate)) for n, rate in _DECODING.findall(text)]
+        found = _DECODING.findall(self._log("generate"))
+        counts = [(int(number.replace(",", "")), float(rate)) for number, rate in found]
         seconds = sum(count / rate for count, rate in counts if rate)
         return sum(count for count, _ in counts) / seconds if seconds else None
+
+    def _log(self, stage: str) -> str:
+        path = self.folder / "logs" / f"{stage}.log"
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     @cached_property
     def generated(self) -> Mapping[str, Texts]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 
 Point = tuple[int, float]
 """A number of updates, and a value after them."""
@@ -45,21 +44,9 @@ class TrainLog:
         )
 
 
-def read_train_log(path: Path) -> TrainLog:
-    """The figures of a log; none if there is no such file.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    if not path.is_file():
-        return TrainLog()
-    with open(path, encoding="utf-8", errors="replace") as lines:
-        return parse_train_log(lines)
-
-
-def parse_train_log(lines: Iterable[str]) -> TrainLog:
-    """The same of its lines. Where a training continued from an earlier update, what comes
-    later counts."""
+def read_train_log(lines: Iterable[str]) -> TrainLog:
+    """The figures of a log. Where a training continued from an earlier update, what comes later
+    counts."""
     log = TrainLog()
     total, least_free = 0.0, math.inf
     sessions: list[list[datetime]] = []  # fairseq's own clock starts anew with some sessions

@@ -30,7 +30,7 @@ from fairseq_convattn.report.__main__ import main
 from fairseq_convattn.report.charts import mean_curve
 from fairseq_convattn.report.systems import read_sections
 from fairseq_convattn.report.tables import MISSING, costs_part, scores_part
-from fairseq_convattn.report.train_log import parse_train_log
+from fairseq_convattn.report.train_log import read_train_log
 from fairseq_convattn.run_records import write_json
 
 
@@ -47,7 +47,7 @@ def report(tmp_path, capsys):
 
 
 def test_a_log_of_fairseq():
-    log = parse_train_log(LOG.splitlines(keepends=True))
+    log = read_train_log(LOG.splitlines(keepends=True))
     assert log.loss == [(100, 8.5), (200, 7.25), (300, 6.5)]
     assert log.perplexity == [(200, 188.67), (300, 64.5)]
     assert (log.updates, log.parameters, log.seconds) == (300, 91264, 3000)
@@ -67,7 +67,7 @@ def test_a_training_that_was_taken_up_again_counts_once():
     first = [inner(100, 8), inner(200, 7), valid(200, 60), inner(300, 6), inner(400, 5)]
     second = [inner(250, 6.5), inner(300, 6.5), valid(300, 50)]
     again = HEAD.replace(START, start(2400))
-    log = parse_train_log(f"{HEAD}{''.join(first)}{again}{''.join(second)}".splitlines())
+    log = read_train_log(f"{HEAD}{''.join(first)}{again}{''.join(second)}".splitlines())
     assert log.loss == [(100, 8), (200, 7), (250, 6.5), (300, 6.5)]
     assert log.perplexity == [(200, 60), (300, 50)] and log.updates == 300
     assert log.seconds == 4000 + 600  # to the last line of the first, and of the second
@@ -75,7 +75,7 @@ def test_a_training_that_was_taken_up_again_counts_once():
 
 def test_what_is_no_number_is_left_out():
     cut = inner(300, 6)[:60]
-    log = parse_train_log([inner(100, "nan"), inner(200, 7), valid(200, "inf"), cut, "\n"])
+    log = read_train_log([inner(100, "nan"), inner(200, 7), valid(200, "inf"), cut, "\n"])
     assert log.loss == [(200, 7)] and not log.perplexity
 
 
