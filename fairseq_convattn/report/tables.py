@@ -77,7 +77,7 @@ def scores_part(section: Section) -> Part:
     columns = ("score", "system", "seeds", "result", "spread", "published", "difference")
     scores = [score for run in section.runs for score in run.scores]
     published = {score["name"]: score["published"] for score in scores}
-    run = {system.mixer for system in section.systems}
+    mixers = {system.mixer for system in section.systems}
     rows = []
     for name, figures in (published or {MISSING: {}}).items():
         for system in section.systems:
@@ -86,7 +86,7 @@ def scores_part(section: Section) -> Part:
         rows += [
             [name, mixer, MISSING, NOT_RUN, MISSING, f"{figure:.2f}", MISSING]
             for mixer, figure in figures.items()
-            if mixer not in run
+            if mixer not in mixers
         ]
     sources = dict.fromkeys(score["published_in"] for score in scores if score["published"])
     notes = [(f"published figures: {source}", "") for source in sources]
