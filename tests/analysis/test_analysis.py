@@ -151,6 +151,14 @@ def test_no_r2_of_heads_that_do_not_multiply_linear_maps(options, tmp_path):
     assert any(note.startswith("layers 0, 2: no R^2 per head") for note in result["notes"])
 
 
+def test_r2_of_the_heads_of_composite_attention_with_a_content_term(tmp_path):
+    _, path = masked_lm(
+        tmp_path, encoder_mixers="composite,attention,composite", attention_terms="content,fixed",
+        no_token_positional_embeddings="false",
+    )  # fmt: skip
+    assert [layer["layers"] for layer in only_stack(path)["attention"]] == [[0], [1], [2]]
+
+
 def content_independent_scores(attention, distances: torch.Tensor, causal: bool):
     """f(j - i) of every head up to a constant, out of the operation itself."""
     terms = {
