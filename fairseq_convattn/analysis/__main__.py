@@ -34,21 +34,12 @@ def command_line() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT")
-    parser.add_argument(
-        "--block",
-        type=whole_number(1),
-        default=128,
-        metavar="N",
-        help="positions in a block (default: 128, the length that BERT saw most)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("analysis"),
-        metavar="DIR",
-        help="directory to write; it must not exist (default: analysis)",
-    )
+    add = parser.add_argument
+    add("checkpoints", nargs="+", metavar="CHECKPOINT")
+    block = "positions in a block (default: 128, the length that BERT saw most)"
+    add("--block", type=whole_number(1), default=128, metavar="N", help=block)
+    output = "directory to write; it must not exist (default: analysis)"
+    add("--output", type=Path, default=Path("analysis"), metavar="DIR", help=output)
     return parser
 
 
@@ -58,11 +49,7 @@ def main() -> None:
         sys.exit(f"error: the figures need {missing}")
     try:
         require_new(arguments.output)
-        results, tables = analyse(
-            arguments.checkpoints,
-            arguments.block,
-            progress=lambda path: print(f"reading {path}", file=sys.stderr, flush=True),
-        )
+        results, tables = analyse(arguments.checkpoints, arguments.block)
         print(markdown(results))
         files = write_analysis(arguments.output, results, tables, arguments.block)
     except FileExistsError as error:
@@ -75,12 +62,8 @@ def main() -> None:
 def write_analysis(
     directory: Path, results: Sequence[dict], tables: Mapping[str, Tensor], block: int
 ) -> list[str]:
-    """Write ``analysis.json`` and the figures; the directory appears complete or not at all.
-
-    Args:
-        results: what :func:`checkpoint.analysis` says of checkpoints, in order.
-        tables: the learned positions of the last of them, by stack.
-        block: positions in a block.
+    """Write ``analysis.json`` and :func:`figures.figures` of the same arguments; the directory
+    appears complete or not at all.
 
     Returns:
         The names of the files.

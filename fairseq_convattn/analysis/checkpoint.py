@@ -1,7 +1,8 @@
 """What a checkpoint says about positions, read from its weights without building the model."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
@@ -12,7 +13,7 @@ from ..checkpoints.legacy import HARMLESS_GLOBALS
 from ..ops.attention import alibi_slopes
 from .curves import TERM_PARAMETERS, curves_by_layers, kernel_curves, shared_by_layers, term_curves
 from .stored import POSITIONS, StoredStack, stored_stacks, updates
-from .toeplitz import diagonal_means, r2_by_positions, white_noise_r2
+from .toeplitz import r2_by_positions
 
 # Sinusoids have no last position; as many as fairseq's translation models allow.
 _SINUSOIDAL_POSITIONS = 1024
@@ -26,22 +27,9 @@ _KERNELS = {
     "keys": ("self_attn.k_conv.kernel",),
     "values": ("self_attn.v_conv.kernel",),
 }
+_PROJECTION = "project_embedding.weight"
 _CONVOLVED = ("self_attn.q_conv.", "self_attn.k_conv.")
 _DYNAMIC = ("kernel_proj.weight", "conv.weight_linear.weight")
-
-
-class Positions(NamedTuple):
-    """Absolute position embeddings.
-
-    Attributes:
-        table: ``[positions, width]``, float64, without what padding has.
-        kind: ``learned`` or ``sinusoidal``.
-        padding_rows: rows of the stored table that came before.
-    """
-
-    table: Tensor
-    kind: str
-    padding_rows: int
 
 
 def analysis(path: str | Path, block: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -65,16 +53,21 @@ def analysis(path: str | Path, block: int) -> tuple[dict[str, Any], dict[str, Te
     """
     state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
     stacks, tables = {}, {}
-    try:
-        for stored in stored_stacks(state):
-            positions = _learned(stored) or _sinusoidal(stored)
-            found = _stack(stored, positions, block)
-            if found["positions"] or found["terms"] or found["kernels"]:
-                stacks[stored.name] = found
-            if positions and positions.kind == "learned":
-                tables[stored.name] = positions.table
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+    for stored in stored_stacks(state):
+        learned = _learned(stored)
+        table = _sinusoidal(stored) if learned is None else learned
+        kind = "sinusoidal" if learned is None else "learned"
+        found = {
+            "positions": None if table is None else _of_positions(kind, table, block),
+            "attention": [] if table is None else _attention(stored, table, block),
+            "terms": _terms(stored),
+            "kernels": _kernels(stored),
+            "notes": stored.notes,
+        }
+        if table is not None or found["terms"] or found["kernels"]:
+            stacks[stored.name] = found
+        if learned is not None:
+            tables[stored.name] = learned
     if not stacks:
         raise CheckpointError(
             f"{path}: there is nothing to analyse: no position embeddings ({POSITIONS}, or "
@@ -84,7 +77,7 @@ def analysis(path: str | Path, block: int) -> tuple[dict[str, Any], dict[str, Te
     return {"checkpoint": str(path), "updates": updates(state), "stacks": stacks}, tables
 
 
-def layer_names(layers: tuple[int, ...] | list[int]) -> str:
+def layer_names(layers: Sequence[int]) -> str:
     """``layer 3``, ``layers 0, 2`` or ``layers 0-11``."""
     if len(layers) == 1:
         return f"layer {layers[0]}"
@@ -98,43 +91,21 @@ def stack_title(name: str) -> str:
     return "encoder" if "encoder" in name else name.partition(".")[0] or "model"
 
 
-def _stack(stored: StoredStack, positions: Positions | None, block: int) -> dict[str, Any]:
-    return {
-        "positions": _of_positions(positions, block) if positions else None,
-        "attention": _attention(stored, positions.table, block) if positions else [],
-        "terms": _terms(stored),
-        "kernels": _kernels(stored),
-        "notes": stored.notes,
-    }
+def _of_positions(kind: str, table: Tensor, block: int) -> dict[str, Any]:
+    r2 = r2_by_positions(table @ table.T, block)
+    return {"kind": kind, "number": table.size(0), "width": table.size(1), "r2": r2}
 
 
-def _of_positions(positions: Positions, block: int) -> dict[str, Any]:
-    table = positions.table
-    product = table @ table.T
-    return {
-        "kind": positions.kind,
-        "number": table.size(0),
-        "width": table.size(1),
-        "padding_rows": positions.padding_rows,
-        "r2": r2_by_positions(product, block),
-        "white_noise_r2": {
-            "overall": white_noise_r2(*table.shape),
-            "block": white_noise_r2(min(block, table.size(0)), table.size(1)),
-        },
-        "diagonal_means": diagonal_means(product).tolist(),
-    }
-
-
-def _learned(stored: StoredStack) -> Positions | None:
+def _learned(stored: StoredStack) -> Tensor | None:
+    """The table of positions, ``[positions, width]`` in float64, without the rows of padding."""
     if POSITIONS not in stored.weights:
         return None
-    (table,) = stored.double(stored.weights[POSITIONS])
+    table = stored.weights[POSITIONS].double()
     zero = (table[: _PADDING + 1] == 0).all(dim=1).nonzero()  # fairseq never trains that row
-    padding_rows = int(zero.max()) + 1 if len(zero) else 0
-    return Positions(table[padding_rows:], "learned", padding_rows)
+    return table[int(zero.max()) + 1 if len(zero) else 0 :]
 
 
-def _sinusoidal(stored: StoredStack) -> Positions | None:
+def _sinusoidal(stored: StoredStack) -> Tensor | None:
     """fairseq's, which no checkpoint stores; None where the options do not ask for them."""
     without = str(stored.options.get("no_token_positional_embeddings")).lower() == "true"
     width = stored.option("embed_dim")
@@ -148,18 +119,18 @@ def _sinusoidal(stored: StoredStack) -> Positions | None:
         "its positions are sinusoids, not in the checkpoint but computed; E E^T is a Toeplitz "
         "matrix by construction"
     )
-    return Positions(table[_PADDING + 1 :].double(), "sinusoidal", 0)
+    return table[_PADDING + 1 :].double()
 
 
 def _attention(stored: StoredStack, table: Tensor, block: int) -> list[dict[str, Any]]:
     """R^2 of ``E W_Q W_K^T E^T`` of every head, of the layers whose scores have a product of linear
     maps of their input in them; biases are left out, as in the paper."""
-    heads = _heads(stored)
+    heads = stored.heads
     found, other = {}, []
     for layer, weights in stored.layers.items():
         pair = _query_and_key(weights)
         if pair and _scores_by_content(stored, layer) and heads and not len(pair[0]) % heads:
-            found[layer] = stored.double(*pair)
+            found[layer] = pair
         elif any(name in weights for name in _CONTENT):
             other.append(layer)
     if other:
@@ -176,31 +147,22 @@ def _attention(stored: StoredStack, table: Tensor, block: int) -> list[dict[str,
         queries, keys = ((projected @ x.T).unflatten(1, (heads, -1)).unbind(1) for x in pair)
         products = (query @ key.T for query, key in zip(queries, keys, strict=True))
         by_head = [r2_by_positions(product, block) for product in products]
-        result.append({"layers": list(layers), "heads": by_head})
+        result.append({"layers": layers, "heads": by_head})
     return result
 
 
-def _heads(stored: StoredStack) -> int | None:
-    heads = stored.option("attention_heads")
-    if heads is None:  # RoBERTa's encoder was called decoder in 2019
-        heads = stored.options.get("encoder_attention_heads")
-    return heads if isinstance(heads, int) else None
-
-
 def _query_and_key(weights: dict[str, Tensor]) -> tuple[Tensor, ...] | None:
-    """``W_Q`` and ``W_K``, each ``[embed_dim, embed_dim]``; None where one is missing."""
+    """``W_Q`` and ``W_K``, ``[embed_dim, embed_dim]`` in float64; None where one is missing."""
     if "self_attn.in_proj_weight" in weights:  # query, key and value in one
-        return weights["self_attn.in_proj_weight"].chunk(3)[:2]
-    names = [f"self_attn.{projection}_proj.weight" for projection in "qk"]
-    if any(weights.get(name) is None or weights[name].dim() != 2 for name in names):
-        return None
-    return tuple(weights[name] for name in names)
+        return weights["self_attn.in_proj_weight"].double().chunk(3)[:2]
+    names = [name for name in _CONTENT[1:] if name in weights and weights[name].dim() == 2]
+    return tuple(weights[name].double() for name in names) if len(names) == 2 else None
 
 
 def _scores_by_content(stored: StoredStack, layer: int) -> bool:
-    convolved = any(name.startswith(_CONVOLVED) for name in stored.layers[layer])
-    composite = stored.mixers().get(layer) == "composite"
-    return not convolved and not (composite and "content" not in _term_names(stored))
+    if any(name.startswith(_CONVOLVED) for name in stored.layers[layer]):
+        return False
+    return stored.mixers().get(layer) != "composite" or "content" in _term_names(stored)
 
 
 def _term_names(stored: StoredStack) -> list[str]:
@@ -212,45 +174,34 @@ def _term_names(stored: StoredStack) -> list[str]:
 def _projected(stored: StoredStack, table: Tensor, width: int) -> Tensor | None:
     """The positions as the layers see them, ``[positions, width]``, which may be more than the
     table's."""
-    shape = (width, table.size(1))
-    if shape[0] == shape[1]:
+    if table.size(1) == width:
         return table
-    maps = [
-        name
-        for name, weight in stored.weights.items()
-        if weight.shape == shape and not name.startswith("embed_")
-    ]
-    if len(maps) != 1:
+    if _PROJECTION not in stored.weights:
         stored.notes.append(
-            f"no R^2 per head, for no one linear map leads from its positions, {shape[1]} wide, "
-            f"to its layers, {shape[0]} wide"
+            f"no R^2 per head, for nothing leads from its positions, {table.size(1)} wide, to its "
+            f"layers, {width} wide"
         )
         return None
-    stored.notes.append(f"its layers see its positions through {maps[0]}")
-    (weight,) = stored.double(stored.weights[maps[0]])
-    return table @ weight.T
+    stored.notes.append(f"its layers see its positions through {_PROJECTION}")
+    return table @ stored.weights[_PROJECTION].double().T
 
 
 def _terms(stored: StoredStack) -> dict[str, list[dict]]:
+    composite = [layer for layer, mixer in stored.mixers().items() if mixer == "composite"]
+    if stored.heads and "alibi" in _term_names(stored):
+        for layer in composite:  # it has no parameters
+            stored.layers[layer]["self_attn.terms.alibi"] = alibi_slopes(stored.heads)
     curves = {}
     for term, names in TERM_PARAMETERS.items():
         found = {}
-        for layer in stored.layers:
-            parameters = [_parameter(stored, layer, name) for name in names]
+        for layer, weights in stored.layers.items():
+            parameters = [weights.get(f"self_attn.terms.{name}") for name in names]
             if all(parameter is not None for parameter in parameters):
-                doubles = dict(zip(names, stored.double(*parameters), strict=True))
+                doubles = tuple(parameter.double() for parameter in parameters)
                 found[layer] = term_curves(term, doubles, stored.causal)
         if found:
             curves[term] = curves_by_layers(found)
     return curves
-
-
-def _parameter(stored: StoredStack, layer: int, name: str) -> Tensor | None:
-    if name != "alibi":
-        return stored.layers[layer].get(f"self_attn.terms.{name}")
-    heads = _heads(stored)  # it has no parameters
-    composite = stored.mixers().get(layer) == "composite"
-    return alibi_slopes(heads) if heads and composite and "alibi" in _term_names(stored) else None
 
 
 def _kernels(stored: StoredStack) -> dict[str, list[dict]]:
@@ -259,17 +210,14 @@ def _kernels(stored: StoredStack) -> dict[str, list[dict]]:
         norm = "none"
     curves = {}
     for convolved, names in _KERNELS.items():
-        found = {}
-        for layer, weights in stored.layers.items():
-            for name in names:
-                if name in weights and _is_lightweight(stored, name):
-                    (logits,) = stored.double(weights[name])
-                    found[layer] = kernel_curves(logits, str(norm), stored.causal)
+        found = {
+            layer: kernel_curves(weights[name].double(), str(norm), stored.causal)
+            for layer, weights in stored.layers.items()
+            for name in names
+            if name in weights and _is_lightweight(stored, name)
+        }
         if found:
             curves[convolved] = curves_by_layers(found)
-            for kernels in curves[convolved]:
-                heads = kernels["heads"]
-                kernels["mean"] = [sum(taps) / len(heads) for taps in zip(*heads, strict=True)]
     dynamic = [
         layer
         for layer, weights in stored.layers.items()

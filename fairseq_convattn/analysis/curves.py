@@ -24,28 +24,28 @@ TERM_PARAMETERS = {
 VECTOR_TERMS = ("query", "key")
 
 
-def term_curves(term: str, parameters: Mapping[str, Tensor], causal: bool) -> tuple[Tensor, Tensor]:
+def term_curves(term: str, parameters: tuple[Tensor, ...], causal: bool) -> tuple[Tensor, Tensor]:
     """f(j - i) of a relative term; of ``query`` and ``key`` the vectors' Euclidean length.
 
     Args:
         term: a key of ``TERM_PARAMETERS``.
-        parameters: by the names there.
+        parameters: those that it has there.
         causal: whether there are only distances up to 0.
 
     Returns:
         distances, ``[points]``, and values, ``[heads or 1, points]``. Tables end where their
         span does.
     """
-    tensors = tuple(parameters[name] for name in TERM_PARAMETERS[term])
+    first = parameters[0]
     if term in VECTOR_TERMS:
-        lengths = torch.linalg.vector_norm(tensors[0], dim=-1)
+        lengths = torch.linalg.vector_norm(first, dim=-1)
         # the key's table is over i - j
         return _taps(lengths.size(1), causal), lengths.flip(1) if term == "key" else lengths
     if term == "fixed":
-        distances = _taps(tensors[0].size(1), causal)
+        distances = _taps(first.size(1), causal)
     else:
         distances = torch.arange(-FARTHEST, (0 if causal else FARTHEST) + 1)
-    value = tensors if len(tensors) > 1 else tensors[0]
+    value = parameters if len(parameters) > 1 else first
     return distances, relative_bias({term: value}, distances, causal=causal)
 
 
@@ -66,7 +66,7 @@ def kernel_curves(logits: Tensor, norm: str, causal: bool) -> tuple[Tensor, Tens
 
 def shared_by_layers(
     found: Mapping[int, tuple[Tensor, ...]],
-) -> list[tuple[tuple[int, ...], tuple[Tensor, ...]]]:
+) -> list[tuple[list[int], tuple[Tensor, ...]]]:
     """Layers whose tensors are equal, as those of shared parameters are, taken together."""
     groups: list[tuple[list[int], tuple[Tensor, ...]]] = []
     for layer, tensors in found.items():
@@ -76,7 +76,7 @@ def shared_by_layers(
                 break
         else:
             groups.append(([layer], tensors))
-    return [(tuple(layers), tensors) for layers, tensors in groups]
+    return groups
 
 
 def curves_by_layers(found: Mapping[int, tuple[Tensor, Tensor]]) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ def curves_by_layers(found: Mapping[int, tuple[Tensor, Tensor]]) -> list[dict[st
     ``j - i`` of key j and query i, rising, and ``heads``, the values at these of each head, or of
     one where all share it."""
     return [
-        {"layers": list(layers), "distances": distances.tolist(), "heads": values.tolist()}
+        {"layers": layers, "distances": distances.tolist(), "heads": values.tolist()}
         for layers, (distances, values) in shared_by_layers(found)
     ]
 

@@ -100,7 +100,7 @@ def blocks_figure(title: str, positions: dict) -> Figure:
     blocks, prefixes = positions["r2"]["blocks"], positions["r2"]["prefixes"]
     starts = [part["positions"][0] for part in blocks]
     ends = [part["positions"][1] + 1 for part in blocks]
-    heights, rising = ([_drawn(part["r2"]) for part in parts] for parts in (blocks, prefixes))
+    heights, rising = (_drawn([part["r2"] for part in parts]) for parts in (blocks, prefixes))
     look = {"color": "#9ecae1", "edgecolor": "white", "align": "edge", "label": "each block"}
     axis.bar(starts, heights, numpy.subtract(ends, starts), **look)
     axis.plot(ends, rising, "o-", color=_TABLE_COLOR, clip_on=False, label="the first $n$")
@@ -133,7 +133,7 @@ def heads_figure(title: str, attention: Sequence[dict]) -> Figure:
     figure = Figure(figsize=(max(3.6, width), max(2.2, 1.3 + 0.3 * len(attention))))
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axis, (name, part) in zip(axes, panels.items(), strict=True):
-        r2 = [[_drawn(r2_of(head, part)) for head in layer["heads"]] for layer in attention]
+        r2 = _drawn([[r2_of(head, part) for head in layer["heads"]] for layer in attention])
         image = axis.imshow(r2, cmap="viridis", vmin=0, vmax=1, aspect="auto")
         axis.set(title=name, xlabel="head", xticks=_ticks(heads))
         for (layer, head), value in numpy.ndenumerate(r2):
@@ -181,17 +181,16 @@ def curves_figure(title: str, term: str, by_layer: Sequence[dict]) -> Figure:
 
 def _visible(by_layer: Sequence[dict]) -> tuple[int, int]:
     """The distances between which some curve is not yet what it is at the end."""
-    first, last = [], []
-    for curves in by_layer:
-        distances, values = curves["distances"], numpy.array(curves["heads"])
-        tolerance = _FLAT * numpy.ptp(values)
-        (moved,) = (abs(values - values[:, :1]) > tolerance).any(axis=0).nonzero()
-        (moves,) = (abs(values - values[:, -1:]) > tolerance).any(axis=0).nonzero()
-        if len(moved):
-            first.append(distances[max(0, moved[0] - 1)])
-            last.append(distances[min(len(distances) - 1, moves[-1] + 1)])
     distances = by_layer[0]["distances"]
-    return min(first, default=distances[0]), max(last, default=distances[-1])
+    values = numpy.array([curves["heads"] for curves in by_layer])  # [layers, heads, distances]
+    tolerance = _FLAT * numpy.ptp(values, axis=(1, 2), keepdims=True)
+    moved, moves = (
+        (abs(values - end) > tolerance).any(axis=(0, 1)).nonzero()[0]
+        for end in (values[..., :1], values[..., -1:])
+    )
+    if not len(moved):
+        return distances[0], distances[-1]
+    return distances[max(0, moved[0] - 1)], distances[: moves[-1] + 2][-1]
 
 
 @rc_context(_STYLE)
@@ -199,21 +198,21 @@ def kernels_figure(title: str, convolved: str, by_layer: Sequence[dict]) -> Figu
     """Kernels, heads by distances, a panel for a layer."""
     heads = max(len(kernels["heads"]) for kernels in by_layer)
     figure, axes = _panels(title, by_layer, height=max(1.5, 0.7 + 0.11 * heads), sharey=True)
-    taps, look = _weights(by_layer)
+    taps, look, bar = _weights(by_layer)
     for axis, kernels, rows in zip(axes, by_layer, taps, strict=True):
         image = _draw_taps(axis, kernels["distances"], rows, look)
         axis.set_yticks(_ticks(heads))
     figure.supxlabel(_DISTANCE)
     figure.supylabel("head")
     figure.suptitle(f"lightweight convolutions of the {convolved}, heads")
-    _add_bar(figure, image, axes)
+    figure.colorbar(image, ax=axes, **bar).minorticks_off()
     return figure
 
 
 @rc_context(_STYLE)
 def mean_kernels_figure(title: str, convolved: str, by_layer: Sequence[dict]) -> Figure:
     """The mean over the heads of every layer's kernels, layers by distances."""
-    taps, look = _weights(by_layer)
+    taps, look, bar = _weights(by_layer)
     low = min(kernels["distances"][0] for kernels in by_layer)
     high = max(kernels["distances"][-1] for kernels in by_layer)
     means = numpy.full((len(by_layer), high - low + 1), math.nan)
@@ -226,7 +225,7 @@ def mean_kernels_figure(title: str, convolved: str, by_layer: Sequence[dict]) ->
     _name_layers(axis, by_layer)
     axis.set_xlabel(_DISTANCE)
     figure.suptitle(f"{title}, convolutions of the {convolved}, mean of the heads")
-    _add_bar(figure, image, axis)
+    figure.colorbar(image, ax=axis, **bar).minorticks_off()
     return figure
 
 
@@ -237,8 +236,8 @@ def _draw_taps(axis: Axes, distances: Sequence[int], rows: numpy.ndarray, look: 
     return axis.imshow(rows, aspect="auto", interpolation="none", extent=extent, **look)
 
 
-def _weights(by_layer: Sequence[dict]) -> tuple[list[numpy.ndarray], dict]:
-    """What to draw of kernels, each ``[heads, kernel_size]``, and its colours.
+def _weights(by_layer: Sequence[dict]) -> tuple[list[numpy.ndarray], dict, dict]:
+    """What to draw of kernels, each ``[heads, kernel_size]``, its colours and their bar's look.
 
     Taps that sum to 1 are relative to those of a uniform kernel, for else a long kernel
     could not be compared with a short one.
@@ -247,17 +246,10 @@ def _weights(by_layer: Sequence[dict]) -> tuple[list[numpy.ndarray], dict]:
     if all(numpy.allclose(x.sum(axis=1), 1) and (x >= 0).all() for x in taps):
         taps = [x * x.shape[1] for x in taps]
         most = max(2.0, *(x.max() for x in taps))
-        return taps, {"cmap": "RdBu_r", "norm": LogNorm(1 / most, most, clip=True)}
+        bar = {"label": "weight / uniform weight", "ticks": LogLocator(2), "format": "{x:.2g}"}
+        return taps, {"cmap": "RdBu_r", "norm": LogNorm(1 / most, most, clip=True)}, bar
     most = max(abs(x).max() for x in taps) or 1.0
-    return taps, {"cmap": "RdBu_r", "norm": Normalize(-most, most)}
-
-
-def _add_bar(figure: Figure, image: AxesImage, axes: Axes | Sequence[Axes]) -> None:
-    if isinstance(image.norm, LogNorm):
-        look = {"label": "weight / uniform weight", "ticks": LogLocator(2), "format": "{x:.2g}"}
-        figure.colorbar(image, ax=axes, **look).minorticks_off()
-    else:
-        figure.colorbar(image, ax=axes, label="weight")
+    return taps, {"cmap": "RdBu_r", "norm": Normalize(-most, most)}, {"label": "weight"}
 
 
 @rc_context(_STYLE)
@@ -278,29 +270,31 @@ def updates_figure(results: Sequence[dict]) -> Figure:
 def _draw_updates(axis: Axes, results: Sequence[dict], name: str) -> None:
     updates = [result["updates"] for result in results]
     stacks = [result["stacks"][name] for result in results]
-    blocks = stacks[-1]["positions"]["r2"]["blocks"]
+    positions = stacks[-1]["positions"]
+    blocks = positions["r2"]["blocks"]
     first = blocks[0]["positions"][1] + 1
-    parts = {None: ("all", "overall", "o-"), 0: (f"first {first}", "block", "s--")}
-    for part, (where, noisy, style) in list(parts.items())[: len(blocks)]:
-        r2 = [_drawn(r2_of(stack["positions"]["r2"], part)) for stack in stacks]
-        axis.plot(updates, r2, style, color=_TABLE_COLOR, label=f"{_PRODUCT}, {where}")
-        noise = stacks[-1]["positions"]["white_noise_r2"][noisy]
-        axis.axhline(noise, color="0.4", linewidth=0.8, linestyle=style.strip("os"))
+    parts = [(None, "all", positions["number"], "-"), (0, f"first {first}", first, "--")]
+    for part, where, number, style in parts[: len(blocks)]:
+        r2 = _drawn([r2_of(stack["positions"]["r2"], part) for stack in stacks])
+        look = {"linestyle": style, "marker": "s" if part == 0 else "o"}
+        axis.plot(updates, r2, color=_TABLE_COLOR, label=f"{_PRODUCT}, {where}", **look)
+        noise = white_noise_r2(number, positions["width"])
+        axis.axhline(noise, color="0.4", linewidth=0.8, linestyle=style)
         heads = [
-            [_drawn(r2_of(head, part)) for layer in stack["attention"] for head in layer["heads"]]
+            [r2_of(head, part) for layer in stack["attention"] for head in layer["heads"]]
             for stack in stacks
         ]
         if all(heads):
-            heads = numpy.array(heads)
-            axis.plot(updates, heads.mean(1), style, color=_HEADS_COLOR, label=f"heads, {where}")
-            look = {"color": _HEADS_COLOR, "alpha": 0.15, "linewidth": 0}
-            axis.fill_between(updates, heads.min(1), heads.max(1), **look)
+            heads = _drawn(heads)
+            axis.plot(updates, heads.mean(1), color=_HEADS_COLOR, label=f"heads, {where}", **look)
+            shade = {"color": _HEADS_COLOR, "alpha": 0.15, "linewidth": 0}
+            axis.fill_between(updates, heads.min(1), heads.max(1), **shade)
     axis.plot([], [], color="0.4", linewidth=0.8, label=f"{_PRODUCT} of white noise")
 
 
-def _drawn(r2: float | None) -> float:
-    """As matplotlib leaves out what is not defined."""
-    return math.nan if r2 is None else r2
+def _drawn(r2: Sequence) -> numpy.ndarray:
+    """What is not defined as NaN, which matplotlib leaves out."""
+    return numpy.array(r2, dtype=float)
 
 
 def _panels(

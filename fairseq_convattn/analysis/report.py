@@ -1,29 +1,24 @@
-"""The analysis of several checkpoints, and as Markdown."""
+"""The analysis of several checkpoints, and as Markdown: sentences, and tables of R^2."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from torch import Tensor
 
 from ..checkpoints.files import CheckpointError
-from ..report.markdown import Table, table
-from .checkpoint import analysis, stack_title
-from .findings import findings
+from ..report.markdown import MISSING, Table, table
+from .checkpoint import analysis, layer_names, stack_title
 from .toeplitz import white_noise_r2
 
 
-def analyse(
-    paths: Sequence[str | Path],
-    block: int,
-    progress: Callable[[str | Path], None] = lambda path: None,
-) -> tuple[list[dict], dict[str, Tensor]]:
-    """Analyse checkpoints, in the order of their updates.
+def analyse(paths: Sequence[str | Path], block: int) -> tuple[list[dict], dict[str, Tensor]]:
+    """Analyse checkpoints, in the order of their updates; standard error has each path.
 
     Args:
         paths: one checkpoint or, for R^2 against updates, several.
         block: positions in a block.
-        progress: called with each path before it is read.
 
     Returns:
         What :func:`analysis` says of each, and the tables of positions of the last of them.
@@ -34,7 +29,7 @@ def analyse(
     """
     found: list[tuple[dict, dict[str, Tensor]]] = []
     for path in paths:
-        progress(path)
+        print(f"reading {path}", file=sys.stderr, flush=True)
         found.append(analysis(path, block))
         result, first = found[-1][0], found[0][0]
         if len(paths) > 1 and result["updates"] is None:
@@ -43,16 +38,6 @@ def analyse(
             raise CheckpointError(f"{path} and {paths[0]} are not of the same model")
     found.sort(key=lambda one: one[0]["updates"] or 0)
     return [result for result, _ in found], found[-1][1]
-
-
-def r2_of(by_positions: dict, block: int | None) -> float | None:
-    """R^2 of a block, or of all positions where ``block`` is None.
-
-    Args:
-        by_positions: what :func:`toeplitz.r2_by_positions` says.
-        block: its number, from 0.
-    """
-    return by_positions["overall"] if block is None else by_positions["blocks"][block]["r2"]
 
 
 def _shape(result: dict) -> dict[str, tuple]:
@@ -65,64 +50,107 @@ def _shape(result: dict) -> dict[str, tuple]:
     return shape
 
 
+def r2_of(by_positions: dict, block: int | None) -> float | None:
+    """R^2 of a block by its number, or of all positions, out of :func:`r2_by_positions`."""
+    return by_positions["overall"] if block is None else by_positions["blocks"][block]["r2"]
+
+
 def markdown(results: Sequence[dict]) -> str:
-    """What was found, and tables of R^2: of one checkpoint by positions, of several by
-    updates."""
+    """What was found, and a table of R^2 by checkpoint and positions."""
     parts = []
     for name, stack in results[-1]["stacks"].items():
-        title = stack_title(name)
-        parts += [f"{title}: {line}" for line in (*findings(stack), *stack["notes"])]
-        learned = stack["positions"] and stack["positions"]["kind"] == "learned"
-        if len(results) == 1 and (learned or stack["attention"]):
-            parts.append(_by_positions(stack))
-    if len(results) > 1 and any(stack["positions"] for stack in results[-1]["stacks"].values()):
-        parts.append(_by_updates(results))
-    return "\n\n".join(parts)
+        parts += [f"{stack_title(name)}: {line}" for line in (*findings(stack), *stack["notes"])]
+    rows = [
+        [str(result["updates"] or ""), stack_title(name), *cells]
+        for result in results
+        for name, stack in result["stacks"].items()
+        if stack["positions"] and (stack["positions"]["kind"] == "learned" or stack["attention"])
+        for cells in _by_positions(stack)
+    ]
+    columns = ("updates", "stack", "positions", "R^2 of E E^T", "of white noise")
+    columns += ("R^2 of the heads: mean", "lowest", "highest")
+    return "\n\n".join([*parts, table(Table(columns, rows, ()))] if rows else parts)
 
 
-def _by_positions(stack: dict) -> str:
+def findings(stack: dict) -> Iterator[str]:
+    """Sentences about a stack, out of what :func:`checkpoint.analysis` says of it."""
+    if stack["positions"]:
+        yield _of_positions(**stack["positions"])
+    r2 = {
+        _place(layer["layers"], head): values["overall"]
+        for layer in stack["attention"]
+        for head, values in enumerate(layer["heads"])
+        if values["overall"] is not None
+    }
+    if r2:
+        lowest, highest = min(r2, key=r2.get), max(r2, key=r2.get)
+        yield (
+            f"The {len(r2)} heads have R^2 = {fmean(r2.values()):.2f} on average, from "
+            f"{r2[lowest]:.2f} ({lowest}) to {r2[highest]:.2f} ({highest})."
+        )
+    for term, by_layer in stack["terms"].items():
+        yield _of_term(term, by_layer)
+    for convolved, by_layer in stack["kernels"].items():
+        reach = [f"{_reach(x):.1f} in {layer_names(x['layers'])}" for x in by_layer]
+        yield (
+            f"Lightweight convolutions of the {convolved} look this far on average: "
+            f"{', '.join(reach)}."
+        )
+
+
+def _of_positions(kind: str, number: int, width: int, r2: dict) -> str:
+    shape = f"{number} {kind} positions, {width} wide"
+    if r2["overall"] is None:
+        return f"The {shape}, are all the same."
+    return (
+        f"The {shape}, have R^2 = {r2['overall']:.2f} with their best Toeplitz fit; white noise of "
+        f"this shape has {white_noise_r2(number, width):.2f}."
+    )
+
+
+def _of_term(term: str, by_layer: list[dict]) -> str:
+    peaks = []  # of every head: how high, at which distance and where its curve is highest
+    for curves in by_layer:
+        for head, values in enumerate(curves["heads"]):
+            value = max(values)
+            distance = curves["distances"][values.index(value)]
+            peaks.append((value, distance, _place(curves["layers"], head)))
+    before, after = sum(x < 0 for _, x, _ in peaks), sum(x > 0 for _, x, _ in peaks)
+    value, distance, place = max(peaks, key=lambda peak: peak[0])
+    layers = layer_names(sorted(layer for curves in by_layer for layer in curves["layers"]))
+    return (
+        f"The {term} term ({layers}) is highest at the position itself in "
+        f"{len(peaks) - before - after} of {len(peaks)} heads, before it in {before} and after it "
+        f"in {after}. The highest value is {value:.2f}, at distance {distance:+d} ({place})."
+    )
+
+
+def _reach(kernels: dict) -> float:
+    """The mean distance of a layer's taps, each weighted by its size."""
+    weights = [
+        (abs(weight), abs(distance))
+        for taps in kernels["heads"]
+        for weight, distance in zip(taps, kernels["distances"], strict=True)
+    ]
+    return sum(x * y for x, y in weights) / (sum(x for x, _ in weights) or 1)
+
+
+def _place(layers: Sequence[int], head: int) -> str:
+    return f"{layer_names(layers)}, head {head}"
+
+
+def _by_positions(stack: dict) -> Iterator[list[str]]:
     """R^2 over all positions and block by block; of the heads the mean and the range."""
     positions, heads = stack["positions"], _heads(stack)
     blocks = positions["r2"]["blocks"]
-    columns = ["positions", "R^2 of E E^T", "of white noise"]
-    if heads:
-        columns += ["R^2 of the heads: mean", "lowest", "highest"]
-    rows = []
     for part in [None, *range(len(blocks) if len(blocks) > 1 else 0)]:
         first, last = (0, positions["number"] - 1) if part is None else blocks[part]["positions"]
-        figures = [
-            r2_of(positions["r2"], part),
-            white_noise_r2(last - first + 1, positions["width"]),
-            *(_spread([r2_of(head, part) for head in heads]) if heads else ()),
-        ]
-        rows.append([f"{first}-{last}", *map(_figure, figures)])
-    return table(Table(columns, rows, ()))
-
-
-def _by_updates(results: Sequence[dict]) -> str:
-    columns = ("updates", "checkpoint", "stack", "R^2 of E E^T", "first block")
-    columns += ("R^2 of the heads: mean", "first block")
-    rows = []
-    for result in results:
-        for name, stack in result["stacks"].items():
-            if stack["positions"]:
-                figures = [r2_of(stack["positions"]["r2"], part) for part in (None, 0)]
-                for part in (None, 0):
-                    figures.append(_spread([r2_of(head, part) for head in _heads(stack)])[0])
-                cells = [f"{result['updates']:,}", result["checkpoint"], stack_title(name)]
-                rows.append([*cells, *map(_figure, figures)])
-    return table(Table(columns, rows, ()))
+        r2 = [found for head in heads if (found := r2_of(head, part)) is not None]
+        figures = [r2_of(positions["r2"], part)]
+        figures.append(white_noise_r2(last - first + 1, positions["width"]))
+        figures += [fmean(r2), min(r2), max(r2)] if r2 else [None] * 3
+        yield [f"{first}-{last}", *(MISSING if x is None else f"{x:.3f}" for x in figures)]
 
 
 def _heads(stack: dict) -> list[dict]:
     return [head for layer in stack["attention"] for head in layer["heads"]]
-
-
-def _spread(r2: Sequence[float | None]) -> tuple[float | None, ...]:
-    """Mean, lowest and highest of those that are defined."""
-    defined = [x for x in r2 if x is not None]
-    return (fmean(defined), min(defined), max(defined)) if defined else (None, None, None)
-
-
-def _figure(r2: float | None) -> str:
-    return "undefined" if r2 is None else f"{r2:.3f}"

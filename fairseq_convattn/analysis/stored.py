@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
-
-from ..checkpoints.files import CheckpointError
 
 POSITIONS = "embed_positions.weight"
 
@@ -45,6 +42,13 @@ class StoredStack:
         """Whether positions see earlier ones only."""
         return self.side == "decoder"
 
+    @property
+    def heads(self) -> int | None:
+        heads = self.option("attention_heads")
+        if heads is None:  # RoBERTa's encoder was called decoder in 2019
+            heads = self.options.get("encoder_attention_heads")
+        return heads if isinstance(heads, int) else None
+
     def option(self, name: str) -> Any:
         """The option ``encoder_NAME`` (or ``encoder.NAME``); None where there is neither."""
         part = self.options.get(self.side)
@@ -61,17 +65,6 @@ class StoredStack:
             names = [names[index] for index in sorted(map(int, str(kept).split(",")))]
         return {layer: name.strip() for layer, name in zip(self.layers, names, strict=False)}
 
-    def double(self, *weights: Tensor) -> tuple[Tensor, ...]:
-        """float64, from whatever precision.
-
-        Raises:
-            CheckpointError: there are numbers that are not finite.
-        """
-        doubles = tuple(weight.double() for weight in weights)
-        if not all(weight.isfinite().all() for weight in doubles):
-            raise CheckpointError(f"weights of its {self.name} are not finite")
-        return doubles
-
 
 def stored_stacks(state: dict) -> list[StoredStack]:
     """The stacks of a checkpoint that have layers or a table of positions.
@@ -79,7 +72,9 @@ def stored_stacks(state: dict) -> list[StoredStack]:
     Args:
         state: what :func:`read_checkpoint` gives.
     """
-    options = model_options(state)
+    options = state.get("args") or (state.get("cfg") or {}).get("model") or {}  # cfg: since 0.10
+    if isinstance(options, Namespace):
+        options = vars(options)
     stacks: dict[str, StoredStack] = {}
     for key, weight in state["model"].items():
         found = _LAYER.fullmatch(str(key)) or _OTHER.fullmatch(str(key))
@@ -96,21 +91,7 @@ def stored_stacks(state: dict) -> list[StoredStack]:
     return [stack for stack in stacks.values() if stack.layers or POSITIONS in stack.weights]
 
 
-def model_options(state: dict) -> dict[str, Any]:
-    """How a checkpoint's model was built, or {}."""
-    options = state.get("args")
-    if options is None and isinstance(state.get("cfg"), (dict, DictConfig)):  # since 0.10
-        options = state["cfg"].get("model")
-    if isinstance(options, DictConfig):
-        options = OmegaConf.to_container(options)
-    if isinstance(options, Namespace):
-        options = vars(options)
-    return options if isinstance(options, dict) else {}
-
-
 def updates(state: dict) -> int | None:
     """After how many updates a checkpoint was written; None where it does not say."""
     history = state.get("optimizer_history")
-    last = history[-1] if isinstance(history, list) and history else None
-    number = last.get("num_updates") if isinstance(last, Mapping) else None
-    return number if isinstance(number, int) else None
+    return history[-1].get("num_updates") if history else None

@@ -7,24 +7,15 @@ from torch import Tensor
 _ROUNDING = 1e-12
 
 
-def diagonal_means(product: Tensor) -> Tensor:
-    """The mean of each diagonal, the least-squares fit of a Toeplitz matrix.
-
-    Args:
-        product: ``[n, n]``, row i the query's position, column j the key's.
-
-    Returns:
-        ``[2 n - 1]``, for the distances ``j - i`` from ``-(n - 1)`` to ``n - 1``.
-    """
-    n = product.size(0)
-    places = _diagonals(n)
-    sums = product.new_zeros(2 * n - 1).index_add_(0, places.flatten(), product.flatten())
-    return sums / places.flatten().bincount()
-
-
 def toeplitz_fit(product: Tensor) -> Tensor:
-    """The Toeplitz matrix that is nearest to ``product``; both ``[n, n]``."""
-    return diagonal_means(product)[_diagonals(product.size(0))]
+    """The Toeplitz matrix that is nearest to ``product`` in least squares, which has on each
+    diagonal its mean; both ``[n, n]``."""
+    n = product.size(0)
+    positions = torch.arange(n)
+    diagonals = positions - positions.unsqueeze(1) + n - 1  # j - i + n - 1, [n, n]
+    places = diagonals.flatten()
+    sums = product.new_zeros(2 * n - 1).index_add_(0, places, product.flatten())
+    return (sums / places.bincount())[diagonals]
 
 
 def toeplitz_r2(product: Tensor) -> float | None:
@@ -79,9 +70,3 @@ def white_noise_r2(positions: int, width: int) -> float:
 
 def _part(product: Tensor, start: int, end: int) -> dict:
     return {"positions": [start, end - 1], "r2": toeplitz_r2(product[start:end, start:end])}
-
-
-def _diagonals(n: int) -> Tensor:
-    """``j - i + n - 1``, ``[n, n]``: which diagonal an entry is on."""
-    positions = torch.arange(n)
-    return positions - positions.unsqueeze(1) + n - 1

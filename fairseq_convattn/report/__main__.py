@@ -38,20 +38,10 @@ def command_line() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN_DIR", help="folder of a run, with results.json")
-    add(
-        "--output",
-        type=Path,
-        default=Path("report.html"),
-        metavar="FILE",
-        help="the page; it must not exist (default: report.html)",
-    )
-    add(
-        "--samples",
-        type=whole_number(0),
-        default=5,
-        metavar="N",
-        help="sentences whose translations or summaries are shown (default: 5)",
-    )
+    page = "the page; it must not exist (default: report.html)"
+    add("--output", type=Path, default=Path("report.html"), metavar="FILE", help=page)
+    samples = "sentences whose translations or summaries are shown (default: 5)"
+    add("--samples", type=whole_number(0), default=5, metavar="N", help=samples)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--collect", type=Path, metavar="DIR", help="write results to commit, and no page"

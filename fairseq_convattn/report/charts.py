@@ -3,6 +3,7 @@
 import io
 from collections import Counter
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -21,43 +22,30 @@ COLOURS = {
     "attention": ("#84589b", "#c9a0df"),
     "other": ("#6b6b70", "#a0a0a6"),
 }
-_BASELINE = "attention"
 # What is drawn in these has the page's own colours.
 _INK, _GRID = "#000000", "#ececef"
 _VARIABLES = {**{light: name for name, (light, _) in COLOURS.items()}, _INK: "soft", _GRID: "faint"}
-# strokes and gaps, in points, of the systems of one colour
-_DASHES = ("-", (0, (6, 2.5)), (0, (1.5, 2)), (0, (9, 2, 1.5, 2)), (0, (3, 2)))
+_DASHES = ("-", "--", ":", "-.")  # of the systems of one colour
 _STYLE = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "convattn",
-    "font.family": "sans-serif",
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "lines.scale_dashes": False,
 }
-
-
-def mean_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
-    """The mean at the updates that all curves have."""
-    known = [dict(curve) for curve in curves if curve]
-    if not known:
-        return []
-    common = sorted(set.intersection(*(set(curve) for curve in known)))
-    return [(x, sum(curve[x] for curve in known) / len(known)) for x in common]
 
 
 def learning_curves(systems: Sequence[System]) -> str | None:
     """An SVG of training loss and validation perplexity against updates, whose colours are
     variables of the page; None if there is no training log."""
-    if not any(_has_log(system) for system in systems):
+    logged = [system for system in systems if any(run.log.updates for run in system.runs)]
+    if not logged:
         return None
     with rc_context(_STYLE):
-        figure = Figure(figsize=(9.2, 3 + 0.2 * (len(systems) // 3)), layout="constrained")
+        figure = Figure(figsize=(9.2, 3 + 0.2 * (len(logged) // 3)), layout="constrained")
         loss, perplexity = figure.subplots(1, 2)
-        _draw(loss, systems, lambda log: log.loss)
-        _draw(perplexity, systems, lambda log: log.perplexity)
+        _draw(loss, logged, lambda log: log.loss)
+        _draw(perplexity, logged, lambda log: log.perplexity)
         loss.set_ylabel("loss (base 2)")
         perplexity.set_ylabel("validation perplexity")
         _make_logarithmic(perplexity)
@@ -66,8 +54,11 @@ def learning_curves(systems: Sequence[System]) -> str | None:
         return _svg(figure)
 
 
-def _has_log(system: System) -> bool:
-    return any(run.log.updates is not None for run in system.runs)
+def mean_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
+    """The mean at the updates that all curves have."""
+    known = [dict(curve) for curve in curves]
+    common = set.intersection(*map(set, known)) if known else ()
+    return [(x, fmean(curve[x] for curve in known)) for x in sorted(common)]
 
 
 def _draw(
@@ -84,15 +75,8 @@ def _draw(
         for seed in seeds if len(seeds) > 1 else ():
             axis.plot(*zip(*seed, strict=True), color=color, linewidth=0.7, alpha=0.35)
         mean = mean_curve(seeds)
-        axis.plot(
-            [updates for updates, _ in mean],
-            [value for _, value in mean],
-            color=color,
-            linestyle=dashes,
-            linewidth=1.3 if name == _BASELINE else 2,
-            marker="o" if len(mean) == 1 else None,
-            label=system.label + ("" if _has_log(system) else " (no training log)"),
-        )
+        look = {"color": color, "linestyle": dashes, "marker": "o" if len(mean) == 1 else None}
+        axis.plot([x for x, _ in mean], [y for _, y in mean], label=system.label, **look)
     axis.set(xlabel="updates")
     axis.set_xlim(left=0)
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -103,9 +87,8 @@ def _draw(
 def _make_logarithmic(axis: Axes) -> None:
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    axis.yaxis.set_major_locator(
-        LogLocator(subs=(1, 2, 5)) if high > 5 * low else MaxNLocator(5, steps=[1, 2, 5, 10])
-    )
+    few = MaxNLocator(5, steps=[1, 2, 5, 10])
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 5 * low else few)
     axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_major_formatter("{x:,g}")
 

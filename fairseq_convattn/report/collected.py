@@ -8,9 +8,9 @@ from typing import Any
 
 from ..durable import appearing
 from . import ReportError
-from .markdown import Table, cell_code, raw_table, text
-from .runs import Run, machine, read_json
-from .tables import MISSING, duration, signed
+from .markdown import MISSING, Table, cell_code, raw_table, text
+from .runs import NEEDED, Run, given_options, machine, read_object
+from .tables import duration, signed
 
 # of results.json, what does not depend on where a run was made
 _KEPT = (
@@ -18,7 +18,6 @@ _KEPT = (
     *("batch", "data", "scores"),
 )
 _KEPT_OF_ENVIRONMENT = ("versions", "git", "platform", "processor", "processors", "gpus")
-_NEEDED = ("title", "mixer", "command", "environment", "paper")
 _PLACES = ("--source", "--data", "--output")
 _COLUMNS = (
     *("corpus", "system", "parameters", "updates", "precision"),
@@ -37,16 +36,15 @@ def collect(folders: Sequence[Path], directory: Path) -> list[Path]:
         FileExistsError: a file is there already.
         OSError: one cannot be read or written.
     """
-    contents = {folder.resolve().name: collected(Run(folder)) for folder in folders}
+    contents = {directory / f"{run.resolve().name}.json": collected(Run(run)) for run in folders}
     if len(contents) < len(folders):
         raise ReportError("two runs have folders of the same name")
     directory.mkdir(parents=True, exist_ok=True)
-    written = [directory / f"{name}.json" for name in contents]
-    for path, content in zip(written, contents.values(), strict=True):
+    for path, content in contents.items():
         with appearing(path) as file:
             lines = json.dumps(content, indent=1, ensure_ascii=False)
             file.write_text(f"{lines}\n", encoding="utf-8")
-    return written
+    return list(contents)
 
 
 def collected(run: Run) -> dict[str, Any]:
@@ -59,20 +57,21 @@ def collected(run: Run) -> dict[str, Any]:
         raise ReportError(f"{run.folder} is a smoke test, whose scores mean nothing")
     if not run.scores:
         raise ReportError(f"{run.folder} has no scores yet")
-    checkpoint = run.content.get("checkpoint")
     return {
         "command": _portable(run.content["command"]),
-        **{name: run.content[name] for name in _KEPT if name in run.content},
-        "checkpoint": Path(checkpoint).name if checkpoint else None,
+        **_part(run.content, _KEPT),
+        "checkpoint": run.checkpoint,
         "parameters": run.log.parameters,
         "updates": run.log.updates,
-        "precision": run.log.precision,
+        "precision": run.content.get("precision"),
         "seconds": run.log.seconds,
         "validation_perplexity": run.log.perplexity,
-        "environment": {
-            name: run.environment[name] for name in _KEPT_OF_ENVIRONMENT if name in run.environment
-        },
+        "environment": _part(run.environment, _KEPT_OF_ENVIRONMENT),
     }
+
+
+def _part(content: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: content[name] for name in names if name in content}
 
 
 def _portable(command: str) -> str:
@@ -101,63 +100,47 @@ def results_table(paths: Sequence[Path]) -> str:
     """
     rows, notes = [], {}
     for path in paths:
-        content = read_json(path)
-        if not content.get("scores") or not content.keys() >= set(_NEEDED):
-            raise ReportError(f"{path} has no scores of a run; --collect writes such files")
-        rows += _rows(content)
+        content = read_object(path, NEEDED)
+        if not content["scores"]:
+            raise ReportError(f"{path} has no scores of a finished run")
+        cells, scores = _cells_of_run(content), content["scores"]
+        for score in [score for score in scores if score["published"]] or scores:
+            rows.append([(cells | _cells_of_score(content, score)).get(x, "") for x in _COLUMNS])
+            cells = {}  # what is the same in all rows of a run stands in the first
         if unconfirmed := content.get("unconfirmed"):
             notes[text(f"{content['title']}, unconfirmed: {unconfirmed}.")] = None
     return "\n\n".join([raw_table(Table(_COLUMNS, rows, _NUMERIC)), *notes])
 
 
-def _rows(content: Mapping[str, Any]) -> list[list[str]]:
-    """The rows of one run; what is the same in all of them stands in the first."""
-    scores = [score for score in content["scores"] if score["published"]] or content["scores"]
-    seconds, environment = content.get("seconds"), content["environment"]
-    git = environment.get("git")
-    row = {
+def _cells_of_run(content: Mapping[str, Any]) -> dict[str, str]:
+    seed, seconds = content.get("seed"), content.get("seconds")
+    git = content["environment"].get("git")
+    changed = ", with changes" if git and git["changed"] else ""
+    system = [content["mixer"], shlex.join(given_options(content)), content.get("checkpoint")]
+    system += [f"seed {seed}"] if seed is not None else []
+    return {
         "corpus": text(content["title"]),
-        "system": text(_system(content)),
+        "system": text(", ".join(filter(None, system))),
         "parameters": _thousands(content.get("parameters")),
         "updates": _thousands(content.get("updates")),
         "precision": content.get("precision") or MISSING,
-        "time": duration([seconds] if seconds else []),
-        "machine": text(machine(environment) or MISSING),
-        "commit": git["commit"][:7] + (", with changes" if git["changed"] else "")
-        if git
-        else MISSING,
+        "time": duration(seconds) if seconds else MISSING,
+        "machine": text(machine(content["environment"]) or MISSING),
+        "commit": f"{git['commit'][:7]}{changed}" if git else MISSING,
         "command": cell_code(content["command"]),
     }
-    rows = []
-    for score in scores:
-        row |= _score(content, score)
-        rows.append([row.get(column, "") for column in _COLUMNS])
-        row = {}
-    return rows
 
 
-def _system(content: Mapping[str, Any]) -> str:
-    """The mixer, the options that the user gave, and the seed."""
-    words = shlex.split(content["command"])
-    given = words[words.index("--") + 1 :] if "--" in words else []
-    seed = content.get("seed")
-    parts = [content["mixer"], shlex.join(given), content.get("checkpoint")]
-    return ", ".join(filter(None, [*parts, seed is not None and f"seed {seed}"]))
-
-
-def _score(content: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, str]:
-    """What the columns from ``metric`` to ``signature`` have."""
-    published, mixer = score["published"], content["mixer"]
-    figure = published.get(mixer)
-    figures = {mixer: figure} if figure is not None else published
-    source = score.get("published_in") or content["paper"]
+def _cells_of_score(content: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, str]:
+    published, interval = score["published"], score.get("confidence")
+    figure = published.get(content["mixer"])
+    figures = {content["mixer"]: figure} if figure is not None else published
     known = ", ".join(f"{name} {value:.2f}" for name, value in figures.items())
-    interval = score.get("confidence")
+    spread = " [{:.2f}, {:.2f}]".format(*interval) if interval else ""
     return {
         "metric": text(score["name"]),
-        "score": f"{score['score']:.2f}"
-        + (" [{:.2f}, {:.2f}]".format(*interval) if interval else ""),
-        "published": text(f"{known}; {source}") if known else MISSING,
+        "score": f"{score['score']:.2f}{spread}",
+        "published": text(f"{known}; {score['published_in']}") if known else MISSING,
         "difference": MISSING if figure is None else signed(score["score"] - figure),
         "signature": cell_code(score["signature"]),
     }

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+MISSING = "\u2013"
+"""What stands for a figure that there is not."""
+
 
 class Table(NamedTuple):
     """Columns and rows of text.

@@ -9,14 +9,11 @@ import argparse
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from fairseq.data.data_utils import infer_language_pair
-from fairseq.data.encoders.sentencepiece_bpe import SentencepieceConfig
-from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPEConfig
 from torch import Tensor
 
 from ..architectures.hub import CODES, PIECES
@@ -73,8 +70,6 @@ def pack(run: Path, output: Path, data: Path | None = None) -> None:
     if not model.is_file():
         model = run / "checkpoints" / use.checkpoint
     state = read_checkpoint(model)
-    if not isinstance(state.get("cfg"), dict):
-        raise CheckpointError(f"{model} has no configuration: it is of a fairseq before 0.10")
     state.pop("last_optimizer_state", None)
     task = state["cfg"]["task"]
     binarised = data / "bin" if data else Path(task["data"])
@@ -104,20 +99,15 @@ def _copy_dictionaries(binarised: Path, folder: Path) -> None:
         shutil.copyfile(path, folder / path.name)
 
 
-def _copy_subwords(prepared: Path, source: str | None, folder: Path) -> dict | None:
-    """What splits text, under the names that fairseq looks for; its configuration."""
-    pieces, codes = (
-        SentencepieceConfig(sentencepiece_model=PIECES),
-        SubwordNMTBPEConfig(bpe_codes=CODES),
-    )
-    for name, kept, bpe, configuration in (
-        ("bpe.model", PIECES, "sentencepiece", pieces),
-        ("codes", CODES, "subword_nmt", codes),
-        (f"codes.{source}", CODES, "subword_nmt", codes),
-    ):
+def _copy_subwords(prepared: Path, source: str | None, folder: Path) -> dict[str, str] | None:
+    """What splits text, under the name that fairseq looks for; its configuration."""
+    codes = ("subword_nmt", "bpe_codes", CODES)
+    pieces = ("sentencepiece", "sentencepiece_model", PIECES)
+    known = {"bpe.model": pieces, "codes": codes, f"codes.{source}": codes}
+    for name, (bpe, option, kept) in known.items():
         if (prepared / name).is_file():
             shutil.copyfile(prepared / name, folder / kept)
-            return {**asdict(configuration), "_name": bpe}
+            return {"_name": bpe, option: kept}
     return None
 
 
@@ -126,16 +116,13 @@ def _halved(weights: Mapping[str, Tensor], model: Path) -> dict[str, Tensor]:
     halved: dict[str, Tensor] = {}
     for name, weight in weights.items():
         half = weight.half() if weight.is_floating_point() else weight
-        halved[name] = next((x for x in halved.values() if _is_equal(x, half)), half)
+        same = (x for x in halved.values() if x.dtype == half.dtype and torch.equal(x, half))
+        halved[name] = next(same, half)
     try:
         check_finite(halved)
     except CheckpointError as error:
         raise CheckpointError(f"{model} has weights beyond float16's 65,504: {error}") from None
     return halved
-
-
-def _is_equal(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
 
 
 def _sample(run: Run) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -11,17 +10,16 @@ from .. import __version__
 from . import tables
 from .charts import COLOURS, learning_curves
 from .runs import Run
-from .samples import samples
 from .systems import Section
 
-_HERE = Path(__file__).parent
-_SHOWN_ELSEWHERE = ("command", "stages", "scores", "environment")
+_SUBSET = "test"
+_SHOWN_ELSEWHERE = ("command", "stages", "scores")
 
 
 def page(sections: Sequence[Section], count: int) -> str:
     """The HTML of sections, with ``count`` sample outputs in each."""
     environment = Environment(
-        loader=FileSystemLoader(_HERE),
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -36,26 +34,42 @@ def page(sections: Sequence[Section], count: int) -> str:
         tables=tables,
         learning_curves=learning_curves,
         samples=lambda section: samples(section, count),
-        commands=commands,
         facts=facts,
     )
     return f"{text.strip()}\n"
 
 
-def commands(run: Run) -> str:
-    """What was run, as a script."""
-    lines = [run.content.get("command", "")]
-    for name, record in run.stages.items():
-        lines += ["", f"# {name}", *record["commands"]]
-    return "\n".join(lines).strip()
+def samples(section: Section, count: int) -> dict[int, list[tuple[str, str | None]]]:
+    """Sentences from all over the first test set, and what the first run of each system that
+    wrote any made of them. A system with other sources has written nothing for them.
+
+    Returns:
+        By place in the test set, from 1 on: source, reference and outputs, each with its name;
+        None where there is none.
+    """
+    written = {
+        system.label: next(
+            (x.generated[_SUBSET] for x in system.runs if _SUBSET in x.generated), None
+        )
+        for system in section.systems
+    }
+    first = next(filter(None, written.values()), None)
+    if first is None:
+        return {}
+    columns = {"source": first.sources, "reference": first.targets}
+    for label, texts in written.items():
+        columns[label] = texts.detokenised if texts and texts.sources == first.sources else None
+    total = len(first.detokenised)
+    count = min(count, total)
+    places = [(2 * i + 1) * total // (2 * count) for i in range(count)]
+    return {
+        place + 1: [(name, lines and lines[place]) for name, lines in columns.items()]
+        for place in places
+    }
 
 
 def facts(run: Run) -> str:
     """What else is known of how a run was made, as JSON."""
-    known: dict[str, Any] = {"folder": str(run.folder)}
-    known |= {name: x for name, x in run.content.items() if name not in _SHOWN_ELSEWHERE}
-    measured = ("begun", "finished", "seconds", "environment")
-    known["stages"] = {
-        stage: {name: record.get(name) for name in measured} for stage, record in run.stages.items()
-    }
+    known = {name: x for name, x in run.content.items() if name not in _SHOWN_ELSEWHERE}
+    known |= {"folder": str(run.folder), "environment": run.environment}
     return json.dumps(known, indent=1, ensure_ascii=False)

@@ -1,21 +1,23 @@
 """One run of a recipe, as its folder has it."""
 
-import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..run_records import Settings, settings
+from ..run_records import Settings, read_json
 from ..scoring.generated import ScoringError, Texts, read_texts
 from . import ReportError
 from .train_log import TrainLog, read_train_log
 
+NEEDED = ("title", "paper", "mixer", "command", "environment", "scores")
+"""What of ``results.json`` every report tells."""
+
 _DECODING = re.compile(r"Translated ([\d,]+) sentences .*\(([\d.]+) sentences/s")
 _GENERATED = "generated.*.txt"
-# of a training's settings, those that say where and how much it writes
+# settings of a training that say where and how much it writes
 _NOT_OF_THE_EXPERIMENT = (
     *("command", "--seed", "--save-dir", "--user-dir", "--log-format", "--log-interval"),
 )
@@ -25,52 +27,33 @@ class Run:
     """What there is of one run.
 
     Attributes:
-        content: that of ``results.json``, empty if there is none yet.
-        stages: records of the stages that are done, by name.
+        content: that of ``results.json``, which recipes write before the first stage.
+        stages: records of the stages that are done, by name, the first one first.
 
     Raises:
-        ReportError: there is none, or its files are damaged.
-        OSError: one cannot be read.
+        ReportError: there is no run, or its files are damaged.
+        OSError: a file cannot be read.
     """
 
     def __init__(self, folder: Path):
-        if not folder.is_dir():
-            raise ReportError(f"{folder} is no folder")
         results = folder / "results.json"
-        if not results.is_file() and not (folder / "stages").is_dir():
+        if not results.is_file():
             inside = f"; runs in it are {folder}/*" if list(folder.glob("*/results.json")) else ""
-            raise ReportError(
-                f"{folder} is no run of a recipe: it has neither results.json nor stages{inside}"
-            )
+            raise ReportError(f"{folder} is no run of a recipe: it has no results.json{inside}")
         self.folder = folder
-        self.content: Mapping[str, Any] = read_json(results) if results.is_file() else {}
-        found = {path.stem: read_json(path) for path in folder.glob("stages/*.json")}
-        self.stages = dict(sorted(found.items(), key=lambda item: item[1].get("finished") or ""))
+        self.content = read_object(results, NEEDED)
+        self.mixer: str = self.content["mixer"]
+        self.seed: int | None = self.content.get("seed")
+        self.smoke = bool(self.content.get("smoke"))
+        self.scores: Sequence[Mapping[str, Any]] = self.content["scores"]
+        found = {path.stem: read_object(path) for path in folder.glob("stages/*.json")}
+        self.stages = dict(sorted(found.items(), key=lambda item: item[1].get("finished", "")))
 
     @property
-    def title(self) -> str:
-        return self.content.get("title", self.folder.name)
-
-    @property
-    def mixer(self) -> str | None:
-        return self.content.get("mixer")
-
-    @property
-    def seed(self) -> int | None:
-        return self.content.get("seed")
-
-    @property
-    def smoke(self) -> bool:
-        return bool(self.content.get("smoke"))
-
-    @property
-    def scores(self) -> Sequence[Mapping[str, Any]]:
-        return self.content.get("scores", ())
-
-    @property
-    def trained(self) -> bool:
-        """Whether training is over, or was none of this run's."""
-        return "train" in self.stages or bool(self.content.get("checkpoint"))
+    def checkpoint(self) -> str | None:
+        """The name of the file that was evaluated; None of a run that trains."""
+        path = self.content.get("checkpoint")
+        return Path(path).name if path else None
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -83,28 +66,26 @@ class Run:
         """fairseq-train's options as they count, without seed and places, also before it is
         done."""
         begun = self.folder / "stages" / "train.begun"
-        record = self.stages.get("train") or (read_json(begun) if begun.is_file() else {})
+        record = self.stages.get("train") or (read_object(begun) if begun.is_file() else {})
         found = next(iter(record.get("settings", ())), {})
         return {k: v for k, v in found.items() if k not in _NOT_OF_THE_EXPERIMENT}
 
     @cached_property
-    def given(self) -> Sequence[str]:
-        """The options that the user gave to fairseq-train, after ``--``."""
-        words = shlex.split(self.content.get("command") or "")
-        return list(settings(words[words.index("--") + 1 :])) if "--" in words else []
-
-    @cached_property
     def log(self) -> TrainLog:
-        return read_train_log(self.folder / "logs" / "train.log")
+        """Of fairseq-train; empty if there is no such file."""
+        return read_train_log(self._log("train").split("\n"))
 
     @property
     def sentences_per_second(self) -> float | None:
         """Of decoding, over all test sets; None if nothing was decoded."""
-        log = self.folder / "logs" / "generate.log"
-        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-        counts = [(int(n.replace(",", "")), float(rate)) for n, rate in _DECODING.findall(text)]
+        found = _DECODING.findall(self._log("generate"))
+        counts = [(int(number.replace(",", "")), float(rate)) for number, rate in found]
         seconds = sum(count / rate for count, rate in counts if rate)
         return sum(count for count, _ in counts) / seconds if seconds else None
+
+    def _log(self, stage: str) -> str:
+        path = self.folder / "logs" / f"{stage}.log"
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     @cached_property
     def generated(self) -> Mapping[str, Texts]:
@@ -118,19 +99,26 @@ class Run:
         return found
 
     @cached_property
-    def scorings(self) -> Mapping[str, Sequence[Settings]]:
-        """How it was scored against references, options of scripts/score.py by the same names."""
-        found: dict[str, list[Settings]] = {}
+    def tokenised(self) -> Mapping[str, Settings]:
+        """How BLEU of tokens was computed against a reference: options of scripts/score.py, by
+        the names that ``generated`` has."""
+        found: dict[str, Settings] = {}
         for scoring in self.stages.get("score", {}).get("settings", ()):
             hypothesis = Path(scoring.get("--hypothesis") or "")
-            if scoring.get("--reference") and hypothesis.match(_GENERATED):
-                found.setdefault(_subset(hypothesis), []).append(scoring)
+            of_tokens = scoring.get("--tokenize") == "none" and "--reference" in scoring
+            if of_tokens and hypothesis.match(_GENERATED):
+                found.setdefault(_subset(hypothesis), scoring)
         return found
 
-    def tokenised(self, subset: str) -> Settings | None:
-        """How BLEU of a test set's tokens was computed; None where it was not."""
-        scorings = self.scorings.get(subset, ())
-        return next((found for found in scorings if found.get("--tokenize") == "none"), None)
+
+def given_options(content: Mapping[str, Any]) -> list[str]:
+    """What the user gave to fairseq-train, after ``--``, as words.
+
+    Args:
+        content: that of ``results.json``.
+    """
+    words = shlex.split(content["command"])
+    return words[words.index("--") + 1 :] if "--" in words else []
 
 
 def machine(environment: Mapping[str, Any]) -> str | None:
@@ -139,19 +127,19 @@ def machine(environment: Mapping[str, Any]) -> str | None:
     return f"{len(gpus)} x {gpus[0]}" if gpus else environment.get("processor")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object that a file holds.
+def read_object(path: Path, needed: Collection[str] = ()) -> dict[str, Any]:
+    """The JSON object that a file holds.
 
     Raises:
-        ReportError: it holds none.
+        ReportError: it holds none, or one without what is needed.
         OSError: it cannot be read.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except ValueError as error:
         raise ReportError(f"{path} is damaged: {error}") from None
-    if not isinstance(content, dict):
-        raise ReportError(f"{path} is damaged: it is no object")
+    if not isinstance(content, dict) or not content.keys() >= set(needed):
+        raise ReportError(f"{path} is damaged: it is no object with {', '.join(needed)}")
     return content
 
 

@@ -53,42 +53,38 @@ def compare(baseline: Sequence[Run], system: Sequence[Run], subset: str) -> Comp
     Raises:
         OSError: a reference cannot be read.
     """
-    before, after = (_by_seed(runs, subset) for runs in (baseline, system))
-    common = before.keys() & after.keys()
-    if not common:
-        return None
-    seed = min(common)
-    if before[seed][1:] != after[seed][1:]:
+    before, after = (
+        {run.seed: tokens for run in runs if (tokens := _tokens(run, subset))}
+        for runs in (baseline, system)
+    )
+    seed = min(before.keys() & after.keys(), default=None)
+    if seed is None or before[seed][1:] != after[seed][1:]:
         return None
     return _paired_bootstrap(seed, before[seed].hypotheses, after[seed])
 
 
-def _by_seed(runs: Sequence[Run], subset: str) -> dict[int, _Tokens]:
-    found = {run.seed: _tokens(run, subset) for run in runs if run.seed is not None}
-    return {seed: tokens for seed, tokens in found.items() if tokens}
-
-
 def _tokens(run: Run, subset: str) -> _Tokens | None:
-    scoring = run.tokenised(subset)
-    if subset not in run.generated or scoring is None:
+    """None of a run without a seed, too: it trained nothing."""
+    scoring = run.tokenised.get(subset)
+    if run.seed is None or scoring is None or subset not in run.generated:
         return None
+    hypotheses = run.generated[subset].hypotheses
     try:
         references = read_texts(Path(scoring["--reference"])).hypotheses
     except (FileNotFoundError, ScoringError):  # as good as not there
         return None
-    texts = [run.generated[subset].hypotheses, references]
-    if len(texts[0]) != len(texts[1]):
+    if len(hypotheses) != len(references):
         return None
-    split = _COMPOUND_SPLIT in scoring
-    if split:
-        texts = [list(map(split_compounds, lines)) for lines in texts]
-    return _Tokens(*texts, split, _LOWERCASE in scoring)
+    return _Tokens(hypotheses, references, _COMPOUND_SPLIT in scoring, _LOWERCASE in scoring)
 
 
 def _paired_bootstrap(seed: int, baseline: Sequence[str], system: _Tokens) -> Comparison:
+    texts = [baseline, system.hypotheses, system.references]
+    if system.split:
+        texts = [list(map(split_compounds, lines)) for lines in texts]
     metric = BLEU(tokenize="none", lowercase=system.lowercase, force=True)
-    named = [("baseline", baseline), ("system", system.hypotheses)]
-    test = PairedTest(named, {"BLEU": metric}, [system.references], "bs", n_samples=RESAMPLES)
+    named = [("baseline", texts[0]), ("system", texts[1])]
+    test = PairedTest(named, {"BLEU": metric}, [texts[2]], "bs", n_samples=RESAMPLES)
     signatures, results = test()
     before, after = results["BLEU"]
     # of systems that score the same sacreBLEU says that they differ

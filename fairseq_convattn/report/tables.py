@@ -1,15 +1,14 @@
 """The figures of a section as tables of text. What is not there is said, and never a zero."""
 
 from collections.abc import Callable, Iterable, Sequence
-from statistics import mean
+from statistics import mean, median, stdev
 from typing import NamedTuple
 
-from .markdown import Table, code, table, text
+from .markdown import MISSING, Table, code, table, text
 from .runs import Run, machine
 from .significance import EXPLANATION
-from .systems import Result, Section, System
+from .systems import Section, System
 
-MISSING = "\u2013"
 NOT_FINISHED = "not finished"
 NOT_RUN = "not run"
 _MINUS = "\u2212"
@@ -36,19 +35,6 @@ class Part(NamedTuple):
     notes: Sequence[tuple[str, str]] = ()
 
 
-def parts(section: Section) -> list[Part]:
-    """Scores, their differences and costs; without differences where nothing is to compare."""
-    published = [(f"published figures: {section.paper}", "")] if section.paper else []
-    scores = Part("Scores", score_table(section), _OF_SCORES, [*published, *_signatures(section)])
-    costs = Part("Speed and memory", cost_table(section), _OF_COSTS)
-    compared = significance_table(section)
-    if compared is None:
-        return [scores, costs]
-    found = filter(None, section.comparisons.values())
-    notes = [("", signature) for signature in dict.fromkeys(one.signature for one in found)]
-    return [scores, Part("Significance", compared, EXPLANATION, notes), costs]
-
-
 def markdown(sections: Sequence[Section]) -> str:
     """All parts of every recipe."""
     lines = []
@@ -68,45 +54,62 @@ def warnings(section: Section) -> list[str]:
         found.append("Smoke tests: they show that every stage runs, their scores mean nothing.")
     unconfirmed = dict.fromkeys(run.content.get("unconfirmed") for run in section.runs)
     found += [f"Unconfirmed: {text}." for text in unconfirmed if text]
-    if names := section.differing_texts:
-        found.append(f"Not all runs have the same {', '.join(names)}: their scores do not compare.")
+    sums: dict[str, set[str]] = {}
+    for run in section.runs:
+        for name, digest in run.content.get("data", {}).items():
+            sums.setdefault(name, set()).add(digest)
+    differing = [name for name in sums if name.startswith("text/") and len(sums[name]) > 1]
+    if differing:
+        names = ", ".join(differing)
+        found.append(f"Not all runs have the same {names}: their scores do not compare.")
     return found
 
 
-def score_table(section: Section) -> Table:
+def parts(section: Section) -> list[Part]:
+    """Scores, their differences and costs; without differences where nothing is to compare."""
+    found = [scores_part(section), significance_part(section), costs_part(section)]
+    return [part for part in found if part]
+
+
+def scores_part(section: Section) -> Part:
     """Every score of every system beside the published figure of the same mixer, and the
     figures of mixers that were not run."""
     columns = ("score", "system", "seeds", "result", "spread", "published", "difference")
+    scores = [score for run in section.runs for score in run.scores]
+    published = {score["name"]: score["published"] for score in scores}
+    mixers = {system.mixer for system in section.systems}
     rows = []
-    for name in section.score_names or [MISSING]:
-        rows += [[name, *_score_row(section, system, name)] for system in section.systems]
-        run = {system.mixer for system in section.systems}
+    for name, figures in (published or {MISSING: {}}).items():
+        for system in section.systems:
+            cells = _score_cells(system, name, figures.get(system.mixer), section.smoke)
+            rows.append([name, system.label, *cells])
         rows += [
             [name, mixer, MISSING, NOT_RUN, MISSING, f"{figure:.2f}", MISSING]
-            for mixer, figure in section.published(name).items()
-            if mixer not in run
+            for mixer, figure in figures.items()
+            if mixer not in mixers
         ]
-    return Table(columns, rows, columns[2:])
+    sources = dict.fromkeys(score["published_in"] for score in scores if score["published"])
+    notes = [(f"published figures: {source}", "") for source in sources]
+    notes += dict.fromkeys((f"{score['name']}: ", score["signature"]) for score in scores)
+    return Part("Scores", Table(columns, rows, columns[2:]), _OF_SCORES, notes)
 
 
-def _score_row(section: Section, system: System, name: str) -> list[str]:
-    figure = section.published(name).get(system.mixer)
-    published = MISSING if figure is None else f"{figure:.2f}"
-    result = system.result(name)
-    if result is None:
-        return [system.label, _seeds(system.runs), NOT_FINISHED, MISSING, published, MISSING]
-    seeds = _seeds(system.runs)
-    if len(result.values) < len(system.runs):
-        seeds = f"{len(result.values)} of {len(system.runs)}"
-    compared = figure is not None and not section.smoke
-    difference = signed(result.mean - figure) if compared else MISSING
-    return [system.label, seeds, f"{result.mean:.2f}", _spread(result), published, difference]
-
-
-def _spread(result: Result) -> str:
-    if result.deviation is not None:
-        return f"\u00b1 {result.deviation:.2f}"
-    return MISSING if result.interval is None else "[{:.2f}, {:.2f}]".format(*result.interval)
+def _score_cells(system: System, name: str, published: float | None, smoke: bool) -> list[str]:
+    scores = [score for run in system.runs for score in run.scores if score["name"] == name]
+    values = [score["score"] for score in scores]
+    known = MISSING if published is None else f"{published:.2f}"
+    if not values:
+        return [_seeds(system.runs), NOT_FINISHED, MISSING, known, MISSING]
+    seeds, spread, difference = _seeds(system.runs), MISSING, MISSING
+    if len(values) < len(system.runs):
+        seeds = f"{len(values)} of {len(system.runs)}"
+    if len(values) > 1:
+        spread = f"\u00b1 {stdev(values):.2f}"
+    elif interval := scores[0].get("confidence"):
+        spread = "[{:.2f}, {:.2f}]".format(*interval)
+    if published is not None and not smoke:
+        difference = signed(mean(values) - published)
+    return [seeds, f"{mean(values):.2f}", spread, known, difference]
 
 
 def _seeds(runs: Sequence[Run]) -> str:
@@ -116,18 +119,7 @@ def _seeds(runs: Sequence[Run]) -> str:
     return MISSING if runs[0].seed is None else f"seed {runs[0].seed}"
 
 
-def _signatures(section: Section) -> list[tuple[str, str]]:
-    """How scores were computed, by their names."""
-    found = [
-        (f"{name}: ", result.signature)
-        for name in section.score_names
-        for system in section.systems
-        if (result := system.result(name))
-    ]
-    return list(dict.fromkeys(found))
-
-
-def significance_table(section: Section) -> Table | None:
+def significance_part(section: Section) -> Part | None:
     """Every system beside the baseline on every test set; None if there is nothing to compare."""
     if section.baseline is None or not section.comparisons:
         return None
@@ -140,44 +132,47 @@ def significance_table(section: Section) -> Table | None:
             cells = [str(found.seed), f"{found.score:.2f}", f"{found.baseline:.2f}"]
             cells += [signed(found.score - found.baseline), f"{found.p_value:.4f}"]
         rows.append([test, label, *cells])
-    return Table(columns, rows, columns[2:])
+    signatures = dict.fromkeys(one.signature for one in section.comparisons.values() if one)
+    notes = [("", signature) for signature in signatures]
+    return Part("Significance", Table(columns, rows, columns[2:]), EXPLANATION, notes)
 
 
-def cost_table(section: Section) -> Table:
+def costs_part(section: Section) -> Part:
     """What training and decoding took, means over seeds."""
     columns = (
         *("system", "parameters", "updates", "best validation perplexity"),
         *("training tokens/s", "training time", "peak memory", "decoded sentences/s", "machine"),
     )
-    rows = [
-        [
-            system.label,
-            _mean(system, lambda run: run.log.parameters, "{:,.0f}"),
-            _updates(system.runs),
-            _mean(system, lambda run: run.log.best_perplexity, "{:,.2f}"),
-            _mean(system, lambda run: run.log.tokens_per_second, "{:,.0f}"),
-            duration(_values(system, lambda run: run.log.seconds)),
-            _memory(system),
-            _mean(system, lambda run: run.sentences_per_second, "{:,.1f}"),
-            _distinct(machine(run.environment) for run in system.runs),
-        ]
-        for system in section.systems
+    rows = [[system.label, *_costs(system.runs)] for system in section.systems]
+    return Part("Speed and memory", Table(columns, rows, columns[1:-1]), _OF_COSTS)
+
+
+def _costs(runs: Sequence[Run]) -> list[str]:
+    logs = [run.log for run in runs]
+    lowest = [min(value for _, value in log.perplexity) for log in logs if log.perplexity]
+    # validation and checkpoints weigh little on a median
+    speeds = [median(log.speeds) for log in logs if log.speeds]
+    machines = dict.fromkeys(filter(None, (machine(run.environment) for run in runs)))
+    return [
+        _mean((log.parameters for log in logs), "{:,.0f}".format),
+        _updates(runs),
+        _mean(lowest, "{:,.2f}".format),
+        _mean(speeds, "{:,.0f}".format),
+        _mean((log.seconds for log in logs), duration),
+        _memory(runs),
+        _mean((run.sentences_per_second for run in runs), "{:,.1f}".format),
+        "; ".join(machines) or MISSING,
     ]
-    return Table(columns, rows, columns[1:-1])
 
 
-def _values(system: System, figure: Callable[[Run], float | None]) -> list[float]:
-    return [value for value in map(figure, system.runs) if value is not None]
-
-
-def _mean(system: System, figure: Callable[[Run], float | None], form: str) -> str:
-    values = _values(system, figure)
-    return form.format(mean(values)) if values else MISSING
+def _mean(values: Iterable[float | None], form: Callable[[float], str]) -> str:
+    known = [value for value in values if value is not None]
+    return form(mean(known)) if known else MISSING
 
 
 def _updates(runs: Sequence[Run]) -> str:
     """How far training is; of several seeds the least."""
-    unfinished = [run for run in runs if not run.trained]
+    unfinished = [run for run in runs if "train" not in run.stages and not run.checkpoint]
     counts = [run.log.updates for run in unfinished or runs if run.log.updates is not None]
     if not unfinished:
         return f"{min(counts):,}" if counts else MISSING
@@ -188,28 +183,21 @@ def _updates(runs: Sequence[Run]) -> str:
     return f"{min(counts):,}{of_all}, {NOT_FINISHED}"
 
 
-def duration(seconds: Sequence[float]) -> str:
-    """The mean, in seconds below two minutes, else in hours and minutes."""
-    if not seconds:
-        return MISSING
-    whole = round(mean(seconds))
+def _memory(runs: Sequence[Run]) -> str:
+    """The most that any seed took, on a GPU if there was one."""
+    if on_gpu := [run.log.gpu_memory for run in runs if run.log.gpu_memory]:
+        return f"{max(on_gpu):.1f} GiB, GPU"
+    resident = max(run.stages.get("train", {}).get("memory") or 0 for run in runs)
+    return f"{resident / 2**30:.2f} GiB, RAM" if resident else MISSING
+
+
+def duration(seconds: float) -> str:
+    """In seconds below two minutes, else in hours and minutes."""
+    whole = round(seconds)
     hours, minutes = divmod(round(whole / 60), 60)
     if whole < 120:
         return f"{whole} s"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
-
-
-def _memory(system: System) -> str:
-    """The most that any seed took, on a GPU if there was one."""
-    on_gpu = _values(system, lambda run: run.log.gpu_memory)
-    if on_gpu:
-        return f"{max(on_gpu):.1f} GiB, GPU"
-    resident = [run.stages.get("train", {}).get("memory") or 0 for run in system.runs]
-    return f"{max(resident) / 2**30:.2f} GiB, RAM" if any(resident) else MISSING
-
-
-def _distinct(texts: Iterable[str | None]) -> str:
-    return "; ".join(dict.fromkeys(text for text in texts if text)) or MISSING
 
 
 def signed(value: float) -> str:

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from fairseq_convattn.analysis.toeplitz import (
-    diagonal_means,
     r2_by_positions,
     toeplitz_fit,
     toeplitz_r2,
@@ -39,34 +38,30 @@ def test_a_toeplitz_matrix_is_its_own_fit():
     values = torch.randn(41, dtype=torch.double)
     product = toeplitz(values)
     assert product[2, 5] == values[20 + 3]  # distance j - i = 3
-    torch.testing.assert_close(diagonal_means(product), values)
     torch.testing.assert_close(toeplitz_fit(product), product)
     assert toeplitz_r2(product) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("n", [2, 3, 17])
-def test_r2_against_the_definition_in_loops(n):
-    product = torch.randn(n, n, dtype=torch.double) + toeplitz(torch.randn(2 * n - 1).double())
+def test_r2_against_the_definition_in_loops():
+    product = torch.randn(17, 17, dtype=torch.double) + toeplitz(torch.randn(33).double())
     assert toeplitz_r2(product) == pytest.approx(r2_in_loops(product.tolist()))
 
 
-@pytest.mark.parametrize("shape", [(300, 40), (20, 4)])
-def test_a_table_of_white_noise_has_what_its_shape_says(shape):
+def test_a_table_of_white_noise_has_what_its_shape_says():
     generator = torch.Generator().manual_seed(1)
     above, total = 0.0, 0.0
     for _ in range(20):
-        table = torch.randn(shape, generator=generator, dtype=torch.double)
+        table = torch.randn(300, 40, generator=generator, dtype=torch.double)
         product = table @ table.T
         spread = (product - product.mean()).square().sum().item()
         above += toeplitz_r2(product) * spread
         total += spread
-    assert above / total == pytest.approx(white_noise_r2(*shape), rel=0.02)
+    assert above / total == pytest.approx(white_noise_r2(300, 40), rel=0.02)
 
 
-@pytest.mark.parametrize("table", [torch.ones(1, 3), torch.full((50, 7), 0.1), torch.zeros(5, 2)])
-def test_without_variance_it_is_not_defined(table):
-    table = table.double()
-    assert toeplitz_r2(table @ table.T) is None
+def test_without_variance_it_is_not_defined():
+    for table in (torch.full((50, 7), 0.1), torch.zeros(5, 2)):
+        assert toeplitz_r2(table.double() @ table.double().T) is None
 
 
 def test_little_variance_on_a_large_constant():
@@ -80,15 +75,12 @@ def test_half_precision_is_not_summed_as_such():
 
 
 def test_by_positions():
-    product = torch.randn(300, 300, dtype=torch.double)
+    product = torch.randn(257, 257, dtype=torch.double)
     r2 = r2_by_positions(product, 128)
     assert r2["overall"] == toeplitz_r2(product)
-    assert [part["positions"] for part in r2["prefixes"]] == [[0, 127], [0, 255], [0, 299]]
-    assert [part["positions"] for part in r2["blocks"]] == [[0, 127], [128, 255], [256, 299]]
+    assert [part["positions"] for part in r2["prefixes"]] == [[0, 127], [0, 255], [0, 256]]
+    assert [part["positions"] for part in r2["blocks"]] == [[0, 127], [128, 255], [256, 256]]
+    assert r2["blocks"][2]["r2"] is None
     for part in (*r2["prefixes"], *r2["blocks"]):
         first, last = part["positions"]
         assert part["r2"] == toeplitz_r2(product[first : last + 1, first : last + 1])
-
-
-def test_a_last_block_of_one_position_is_not_defined():
-    assert r2_by_positions(torch.randn(5, 5), 4)["blocks"][1] == {"positions": [4, 4], "r2": None}

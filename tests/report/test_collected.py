@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from run_folders import HEAD, LOG, START, write_run
+from run_folders import write_run
 
 from fairseq_convattn.report.__main__ import main
 from fairseq_convattn.run_records import write_json
 
-BFLOAT16 = f"{START}fairseq_cli.train | {{'common': {{'fp16': False, 'bf16': True}}}}\n"
 ENVIRONMENT = {
     "versions": {"torch": "2.13.0"},
     "git": {"commit": "0123456789abcdef", "changed": True},
@@ -22,17 +21,16 @@ ENVIRONMENT = {
 
 def full_run(folder: Path, **more) -> Path:
     """A run with everything in its results that a real one has."""
-    scores = {"test BLEU": 41.5, "test BLEU, detokenised": 40.25}
-    run = write_run(folder, scores=scores, log=HEAD + BFLOAT16 + LOG.removeprefix(HEAD))
-    content = json.loads((run / "results.json").read_text())
-    content["scores"][1]["published"] = {}
-    content["command"] = (
+    command = (
         f"python -m fairseq_convattn.recipes multi30k --mixer dynamic --source {folder}/raw "
         f"--output={folder} -- --weight-norm l2 --finetune-from-model {folder}/model.pt"
     )
+    scores = {"test BLEU": 41.5, "test BLEU, detokenised": 40.25}
+    run = write_run(folder, scores=scores, command=command, precision="bfloat16")
     stage = json.loads((run / "stages" / "train.json").read_text())
     write_json({**stage, "environment": ENVIRONMENT}, run / "stages" / "train.json")
-    content["stages"] = {"train": {**stage, "environment": ENVIRONMENT}}
+    content = json.loads((run / "results.json").read_text())
+    content["scores"][1]["published"] = {}
     write_json(content | more, run / "results.json")
     return run
 
@@ -71,9 +69,8 @@ def test_from_runs_to_a_table(tmp_path, capsys):
 
 
 def test_all_scores_stand_where_none_is_published(tmp_path, capsys):
-    run = write_run(tmp_path / "a", scores={"one": 1.0, "two": 2.0}, published={})
-    content = json.loads((run / "results.json").read_text())
-    write_json(content | {"unconfirmed": "the schedule"}, run / "results.json")
+    given = {"published": {}, "unconfirmed": "the schedule"}
+    run = write_run(tmp_path / "a", scores={"one": 1.0, "two": 2.0}, **given)
     main([str(run), "--collect", str(tmp_path)])
     main(["--table", str(tmp_path / "a.json")])
     *table, _, note = capsys.readouterr().out.splitlines()
@@ -83,27 +80,26 @@ def test_all_scores_stand_where_none_is_published(tmp_path, capsys):
     assert not any(second[:5] + second[10:]) and second[5] == "two"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"smoke": True}, "is a smoke test"),
-        ({"scores": []}, "has no scores yet"),
-    ],
-)
-def test_runs_without_scores_that_count_are_not_collected(tmp_path, changes, message):
-    runs = [full_run(tmp_path / "good"), full_run(tmp_path / "bad", **changes)]
-    with pytest.raises(SystemExit, match=f"^error: .*bad {message}[^\n]*$"):
-        main([*map(str, runs), "--collect", str(tmp_path / "docs")])
-    assert not (tmp_path / "docs").exists()
+def test_runs_without_scores_that_count_are_not_collected(tmp_path):
+    good = full_run(tmp_path / "good")
+    for name, changes, message in (
+        ("smoke", {"smoke": True}, "smoke is a smoke test"),
+        ("going", {"scores": []}, "going has no scores yet"),
+    ):
+        bad = full_run(tmp_path / name, **changes)
+        with pytest.raises(SystemExit, match=f"^error: .*{message}[^\n]*$"):
+            main([str(good), str(bad), "--collect", str(tmp_path / "docs")])
+        assert not (tmp_path / "docs").exists()
 
 
 def test_collected_results_are_not_replaced(tmp_path):
     run = full_run(tmp_path / "a")
     (tmp_path / "a.json").write_text("mine")
+    unfinished = json.dumps(json.loads((run / "results.json").read_text()) | {"scores": []})
     with pytest.raises(SystemExit, match="a.json is there already"):
         main([str(run), "--collect", str(tmp_path)])
     assert (tmp_path / "a.json").read_text() == "mine"
-    for text, message in (("mine", "is damaged"), ('{"scores": [1]}', "has no scores of a run")):
+    for text, message in (("mine", "is damaged"), (unfinished, "has no scores")):
         (tmp_path / "a.json").write_text(text)
         with pytest.raises(SystemExit, match=f"^error: .*a.json {message}"):
             main(["--table", str(tmp_path / "a.json")])

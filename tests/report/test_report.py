@@ -24,14 +24,13 @@ from run_folders import (
 
 from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import command_line, resolve
-from fairseq_convattn.recipes.command import Command, Stage
 from fairseq_convattn.recipes.record import results
 from fairseq_convattn.recipes.runner import Runner
 from fairseq_convattn.report.__main__ import main
 from fairseq_convattn.report.charts import mean_curve
 from fairseq_convattn.report.systems import read_sections
-from fairseq_convattn.report.tables import MISSING, cost_table, score_table
-from fairseq_convattn.report.train_log import parse_train_log
+from fairseq_convattn.report.tables import MISSING, costs_part, scores_part
+from fairseq_convattn.report.train_log import read_train_log
 from fairseq_convattn.run_records import write_json
 
 
@@ -48,16 +47,11 @@ def report(tmp_path, capsys):
 
 
 def test_a_log_of_fairseq():
-    log = parse_train_log(LOG.splitlines(keepends=True))
+    log = read_train_log(LOG.splitlines(keepends=True))
     assert log.loss == [(100, 8.5), (200, 7.25), (300, 6.5)]
     assert log.perplexity == [(200, 188.67), (300, 64.5)]
-    assert (log.updates, log.best_perplexity, log.parameters, log.seconds) == (
-        300,
-        64.5,
-        91264,
-        3000,
-    )
-    assert log.tokens_per_second == 8000  # the first interval has none
+    assert (log.updates, log.parameters, log.seconds) == (300, 91264, 3000)
+    assert log.speeds == [9000, 7000]  # the first interval has none
     assert log.gpu_memory is None
 
 
@@ -66,14 +60,14 @@ def test_the_most_memory_of_a_gpu_that_was_not_free_is_shown(tmp_path):
         log = GPU + inner(1, 8, gb_free="130.1") + inner(2, 8, gb_free=free) + inner(3, 8)
         write_run(tmp_path / str(seed), seed=seed, log=log)
     (section,) = read_sections([tmp_path / "1", tmp_path / "2"])
-    assert cost_table(section).rows[0][6] == "40.2 GiB, GPU"
+    assert costs_part(section).table.rows[0][6] == "40.2 GiB, GPU"
 
 
 def test_a_training_that_was_taken_up_again_counts_once():
     first = [inner(100, 8), inner(200, 7), valid(200, 60), inner(300, 6), inner(400, 5)]
     second = [inner(250, 6.5), inner(300, 6.5), valid(300, 50)]
     again = HEAD.replace(START, start(2400))
-    log = parse_train_log(f"{HEAD}{''.join(first)}{again}{''.join(second)}".splitlines())
+    log = read_train_log(f"{HEAD}{''.join(first)}{again}{''.join(second)}".splitlines())
     assert log.loss == [(100, 8), (200, 7), (250, 6.5), (300, 6.5)]
     assert log.perplexity == [(200, 60), (300, 50)] and log.updates == 300
     assert log.seconds == 4000 + 600  # to the last line of the first, and of the second
@@ -81,7 +75,7 @@ def test_a_training_that_was_taken_up_again_counts_once():
 
 def test_what_is_no_number_is_left_out():
     cut = inner(300, 6)[:60]
-    log = parse_train_log([inner(100, "nan"), inner(200, 7), valid(200, "inf"), cut, "\n"])
+    log = read_train_log([inner(100, "nan"), inner(200, 7), valid(200, "inf"), cut, "\n"])
     assert log.loss == [(200, 7)] and not log.perplexity
 
 
@@ -121,21 +115,12 @@ def test_seeds_are_one_system_with_mean_and_spread(tmp_path, report):
     assert page.row("", labels[1])[2:5] == ["seed 1", "28.00", "[27.50, 28.50]"]
 
 
-def test_options_tell_systems_of_one_mixer_apart_and_no_others(tmp_path):
-    write_run(tmp_path / "a", "attention", options="--arch attention_x --dropout 0.1")
-    write_run(tmp_path / "b", options="--arch dynamic_x")
-    write_run(tmp_path / "c", options="--arch dynamic_x --conv-bias")
-    (section,) = read_sections([tmp_path / name for name in "abc"])
-    labels = [system.label for system in section.systems]
-    assert labels == ["attention", "dynamic", "dynamic, --conv-bias"]
-
-
 def test_of_several_seeds_the_one_that_is_least_far_counts(tmp_path):
     write_run(tmp_path / "done")
     write_run(tmp_path / "going", seed=2, trained=False, log=LOG + inner(350, 6))
     write_run(tmp_path / "behind", seed=3, trained=False, log=LOG + inner(325, 6))
     (section,) = read_sections([tmp_path / name for name in ("done", "going", "behind")])
-    assert cost_table(section).rows[0][2] == "325 of 400, not finished"
+    assert costs_part(section).table.rows[0][2] == "325 of 400, not finished"
 
 
 def test_the_same_once_more_is_no_further_seed_and_other_devices_no_other_system(tmp_path):
@@ -162,31 +147,17 @@ def test_what_is_missing_is_said_and_never_zero(tmp_path, report):
     page, printed = report(*runs)
     assert page.row("BLEU")[1:] == ["dynamic", "seed 1", "not finished", "–", "29.70", "–"]
     assert page.row("", "tisa")[2:] == ["seed 1", "not finished", "–", "–", "–"]
-    assert page.row("", "composite")[2:] == [
-        "1 of 2",
-        "20.00",
-        "[19.50, 20.50]",
-        *["–", "–"],
-    ]
+    composite = ["1 of 2", "20.00", "[19.50, 20.50]", "–", "–"]
+    assert page.row("", "composite")[2:] == composite
     assert page.row("dynamic")[2] == "300 of 400, not finished"
     assert page.row("tisa")[1:7] == ["–", "not finished", "–", "–", "–", "–"]
     assert page.row("attention")[1:6] == ["91,264", "–", "–", "–", "–"]
-    assert "tisa (no training log)" in page.text and "Sample outputs" not in page.text
+    assert "Sample outputs" not in page.text
     summaries = re.findall(r"(\w+), seed \d(, not finished)?", page.text)
     assert dict(summaries)["tisa"] and ("composite", "") in summaries
     for row in page.rows:
         assert not {"0", "0.00", "0.0", "nan", "None"} & set(row), row
     assert not re.search(r"\| 0(\.0+)? ", printed) and "None" not in printed + page.text
-
-
-def test_nothing_but_a_beginning(tmp_path, report):
-    """A folder whose run was interrupted before there was anything to say."""
-    (tmp_path / "run" / "stages").mkdir(parents=True)
-    page, printed = report(tmp_path / "run")
-    assert page.row("–")[1:] == ["run", "–", "not finished", "–", "–", "–"]
-    assert "– no training log" in page.text
-    assert page.row("run")[1:] == ["–", "not finished", *["–"] * 6]
-    assert not [tag for tag, _ in page.tags if tag == "path"]
 
 
 def test_smoke_tests_are_called_that_and_not_compared(tmp_path, report):
@@ -197,18 +168,16 @@ def test_smoke_tests_are_called_that_and_not_compared(tmp_path, report):
         assert "their scores mean nothing" in text
 
 
-def test_runs_on_other_texts_are_told_apart(tmp_path, report):
-    runs = [write_run(tmp_path / name, name, scores={"BLEU": 9.0}) for name in ("dynamic", "tisa")]
-    for text, differ in (("same", False), ("other", True)):
-        for run, digest in zip(runs, ("same", text), strict=True):
-            content = json.loads((run / "results.json").read_text(encoding="utf-8"))
-            content["data"] = {"bin/dict.en.txt": str(run), "text/test.de": digest}
-            content["unconfirmed"] = "the schedule"
-            write_json(content, run / "results.json")
-        page, printed = report(*runs)
-        for found in (page.text, printed):
-            assert ("Not all runs have the same text/test.de: their" in found) == differ
-            assert found.count("Unconfirmed: the schedule") == 1
+def test_what_keeps_scores_from_being_compared_is_said(tmp_path, report):
+    runs = []
+    for mixer in ("dynamic", "tisa"):
+        data = {"bin/dict.en.txt": mixer, "text/test.de": mixer, "text/a.de": ""}
+        given = {"scores": {"BLEU": 9.0}, "unconfirmed": "the schedule"}
+        runs.append(write_run(tmp_path / mixer, mixer, data=data, **given))
+    page, printed = report(*runs)
+    for found in (page.text, printed):
+        assert "Not all runs have the same text/test.de: their" in found
+        assert found.count("Unconfirmed: the schedule") == 1
 
 
 def test_outputs_side_by_side(tmp_path, report):
@@ -235,30 +204,13 @@ def test_outputs_side_by_side(tmp_path, report):
     assert "Sentence" not in page.text
 
 
-def test_the_reference_is_the_original_text_where_it_is(tmp_path, report):
-    run = write_run(tmp_path / "a", texts=["x", "y"])
-    (tmp_path / "test.de").write_text("zwei Männer\nein Mann\n", encoding="utf-8")
-    words = ["python", "scripts/score.py", "--reference", str(tmp_path / "test.de")]
-    score = Command([*words, "--hypothesis", str(run / "generated.test.txt")])
-    Runner(run, []).finish(Stage("score", [score]), "2026", 1.0)
-    page, _ = report(run)
-    assert page.row("reference", "zwei Männer") and page.row("reference", "ein Mann")
-    (tmp_path / "test.de").write_text("of another length\n", encoding="utf-8")
-    page, _ = report(run)
-    assert page.row("reference", "ein mann 0")
-
-
 def test_texts_are_text(tmp_path, report):
     """Whatever a model writes: it closes no tag, runs nothing and fetches nothing."""
     attack = '</td></table><script src="http://e.org">alert(1)</script><img onerror="x()" src=x>'
-    run = write_run(tmp_path / "a", texts=[attack, "", "\u2028 \x0b &lt;b&gt; \U0001f642"])
-    content = json.loads((run / "results.json").read_text())
-    content |= {"title": f"T {attack}", "command": attack, "mixer": f"|`*{attack}"}
-    content["scores"] = [
-        {"name": attack, "score": 1, "signature": f"`{attack}", "published": {attack: 2}}
-    ]
-    write_json(content, run / "results.json")
-    page, printed = report(run)
+    given = {"title": f"T {attack}", "command": attack, "mixer": f"|`*{attack}"}
+    given |= {"scores": {attack: 1}, "published": {attack: 2}, "paper": attack}
+    texts = [attack, "", "\u2028 \x0b &lt;b&gt; \U0001f642"]
+    page, printed = report(write_run(tmp_path / "a", texts=texts, **given))
     assert not {"script", "img", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
     assert not [name for _, attributes in page.tags for name in attributes if name[:2] == "on"]
     assert not [a for _, a in page.tags if "src" in a or "href" in a]
@@ -272,31 +224,30 @@ def test_texts_are_text(tmp_path, report):
 
 
 def test_every_recipe_has_a_section(tmp_path, report):
-    other = write_run(tmp_path / "b", scores={"test perplexity": 26.0})
-    content = json.loads((other / "results.json").read_text())
-    write_json(content | {"title": "One Billion Word"}, other / "results.json")
+    other = write_run(tmp_path / "b", scores={"test perplexity": 26.0}, title="One Billion Word")
     page, printed = report(write_run(tmp_path / "a", scores={"BLEU": 29.0}), other)
     assert [tag for tag, _ in page.tags if tag in ("h1", "h2")] == ["h1", "h2", "h2"]
     assert printed.count("## ") == 2 and "## One Billion Word" in printed
 
 
 def test_an_evaluated_checkpoint_has_no_training(tmp_path):
-    run = write_run(tmp_path / "a", scores={"BLEU": 29.0}, log=None)
-    content = json.loads((run / "results.json").read_text())
-    write_json(content | {"checkpoint": "wmt/model.pt"}, run / "results.json")
+    given = {"scores": {"BLEU": 29.0}, "log": None, "checkpoint": "wmt/model.pt"}
+    run = write_run(tmp_path / "a", **given)
     (run / "stages" / "train.json").unlink()
     (section,) = read_sections([run])
-    assert score_table(section).rows[0][1] == "dynamic, model.pt"
-    assert cost_table(section).rows[0][2] == MISSING
+    assert scores_part(section).table.rows[0][1] == "dynamic, model.pt"
+    assert costs_part(section).table.rows[0][2] == MISSING
 
 
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda run: run / "nowhere", "nowhere is no folder"),
-        (lambda run: run / "logs", "logs is no run of a recipe: it has neither results.json nor"),
+        (lambda run: run / "nowhere", "nowhere is no run of a recipe: it has no results.json"),
         (lambda run: (run / "results.json").write_text("{") and run, "results.json is damaged: "),
-        (lambda run: (run / "results.json").write_text("[]") and run, "damaged: it is no object"),
+        (
+            lambda run: (run / "results.json").write_text("[]") and run,
+            "damaged: it is no object with title",
+        ),
     ],
 )
 def test_what_is_no_run_is_one_line(tmp_path, prepare, message):
@@ -332,8 +283,8 @@ def test_curves_have_the_colour_of_their_mixer(tmp_path, report):
 
 
 def test_the_mean_of_curves_is_where_all_have_points():
-    assert mean_curve([[(1, 2.0), (2, 4.0)], [(2, 8.0), (3, 1.0)], []]) == [(2, 6.0)]
-    assert mean_curve([[], []]) == []
+    assert mean_curve([[(1, 2.0), (2, 4.0)], [(2, 8.0), (3, 1.0)]]) == [(2, 6.0)]
+    assert mean_curve([]) == []
 
 
 def test_what_is_not_installed_is_one_line(tmp_path, monkeypatch):
