@@ -36,8 +36,8 @@ def test_what_cannot_be_read_is_named_with_its_line(tmp_path, task, lines, messa
         read_examples(TASKS[task], path)
 
 
-def test_a_sentence_may_be_empty(tmp_path):
-    (tmp_path / "dev.tsv").write_text("sentence\tlabel\n\t1\n a \t0\n")
+def test_a_sentence_may_be_empty_and_a_line_end_as_on_windows(tmp_path):
+    (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\r\n\t1\r\n a \t0\n")
     found = read_examples(TASKS["SST-2"], tmp_path / "dev.tsv")
     assert found == ([("",), (" a ",)], ["1", "0"])
     (tmp_path / "dev.tsv").write_text("gj04\t1\t*\t\n")
