@@ -163,27 +163,6 @@ def test_more_or_fewer_inputs_than_outputs(name, kernel_size, left):
             torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("softmax", [False, True])
-@pytest.mark.parametrize("kernel_size", [7, 31])
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_what_is_not_finite_stays_in_its_reach(name, kernel_size, softmax, causal):
-    x, taps, bias = inputs(name, 103, kernel_size, 16, batch=3)
-    grad, left = torch.randn_like(x), kernel_size - 1 if causal else kernel_size // 2
-    y_reached, x_reached = torch.zeros(2, *x.shape, dtype=torch.bool)
-    taps_reached = torch.zeros(103, 3, HEADS, dtype=torch.bool)
-    for t in (42, 90):
-        x[t, 1, 3] = grad[t, 1, 20] = float("nan")
-        reads_t = slice(t + left + 1 - kernel_size, t + left + 1)
-        y_reached[reads_t, 1, 3] = taps_reached[reads_t, 1, 0] = taps_reached[t, 1, 1] = True
-        x_reached[t - left : t - left + kernel_size, 1, 20] = True
-    options = {"causal": causal, "softmax": softmax, "impl": "native"}
-    y, x_grad, taps_grad, _ = with_gradients(name, x, taps, bias, grad, **options)
-    assert torch.equal(y.isnan(), y_reached) and torch.equal(x_grad.isnan(), x_reached)
-    if name == "dynamic":
-        assert torch.equal(taps_grad.isnan().any(-1), taps_reached)
-
-
 @pytest.mark.parametrize(
     "kernel_size, dtype, options",
     [
