@@ -5,9 +5,8 @@ from argparse import Namespace
 import pytest
 import torch
 from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.roberta import RobertaModel
-from options_of_models import parse, refusal
+from options_of_models import parse
 
 from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel
 from fairseq_convattn.architectures.config import MASKED_LANGUAGE_MODEL, configure
@@ -272,12 +271,6 @@ def test_starts_as_bert_does(mixers):
     )
 
 
-def test_pruned_stacks_keep_the_mixers_of_the_layers_they_keep():
-    net, _ = built(encoder_mixers="dynamic,attention,lightweight", encoder_layers_to_keep="0,2")
-    kept = [layer.mixer_config.mixer for layer in encoder(net).layers]
-    assert kept == ["dynamic", "lightweight"]
-
-
 def chosen_by(arch, *flags) -> Namespace:
     return configure(parse(arch, *TASK, *flags), MASKED_LANGUAGE_MODEL).options
 
@@ -300,66 +293,3 @@ def test_presets_have_the_papers_shapes():
     mixers = chosen_by("dynamic_conv_bert_base").encoder_mixers
     assert [m.kernel_size for m in mixers] == [3, 7, 15] + [31] * 9
     assert all(m.mixer == "dynamic" and m.glu and not m.causal for m in mixers)
-
-
-def test_the_command_line_wins_over_the_preset_and_the_preset_over_the_base():
-    args = chosen_by(
-        "attention_albert_base",
-        *("--share-encoder-layers", "false", "--encoder-input-dim", "96", "--dropout", "0"),
-        *("--no-token-positional-embeddings", "true", "--layernorm-embedding", "false"),
-    )
-    assert (args.share_encoder_layers, args.encoder_input_dim, args.dropout) == (False, 96, 0)
-    assert args.no_token_positional_embeddings and not args.layernorm_embedding
-    assert args.encoder_ffn_embed_dim == 3072 and args.encoder_mixers[0].mixer == "attention"
-
-
-def test_a_stored_configuration_describes_its_whole_model():
-    """So that a checkpoint stays what it is when a default changes."""
-    cfg = convert_namespace_to_omegaconf(parse("dynamic_conv_bert_small", *TASK)).model
-    assert cfg.encoder_kernel_sizes == [3, 7, 15] + [31] * 9 and cfg.encoder_layers == 12
-    assert (cfg.encoder_glu, cfg.encoder_input_dim, cfg.share_encoder_layers) == (
-        *("true", 128, "false"),
-    )
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        ("--encoder-mixers dynamics", "--encoder-mixers: unknown mixer 'dynamics'"),
-        ("--encoder-kernel-sizes 3,7", "--encoder-kernel-sizes: 2 values for 4 layers"),
-        ("--encoder-kernel-sizes 4", "--encoder-kernel-sizes: a kernel of 4 taps cannot be cen"),
-        ("--encoder-attention-heads 5", "--encoder-attention-heads: 5 heads do not divide"),
-        ("--encoder-input-dim 0", "--encoder-input-dim: 0 is less than 1"),
-        ("--max-positions 0", "--max-positions: 0 is less than 1"),
-        ("--segments -1", "--segments: -1 is less than 0"),
-        ("--share-encoder-layers 2", "--share-encoder-layers: '2' is neither true nor false"),
-        ("--layernorm-embedding maybe", "--layernorm-embedding: 'maybe' is neither true nor"),
-        (
-            "--share-encoder-layers true",
-            "--share-encoder-layers: needs one value of --encoder-kernel-sizes, as 31",
-        ),
-        (
-            "--share-encoder-layers true --encoder-mixers dynamic,dynamic,attention,dynamic",
-            "--share-encoder-layers: needs one mixer for all layers, not attention, dynamic",
-        ),
-    ],
-)
-def test_what_cannot_work_is_said_in_a_line_before_anything_is_loaded(flags, message):
-    assert refusal("dynamic_conv_bert_tiny", *TASK, *flags.split()).startswith(message)
-
-
-def test_kernel_sizes_matter_to_convolutions_alone():
-    args = chosen_by("attention_bert_tiny", "--share-encoder-layers", "true")
-    assert args.share_encoder_layers
-
-
-def test_a_switch_needs_no_value():
-    assert chosen_by("attention_bert_tiny", "--share-encoder-layers").share_encoder_layers
-    args = chosen_by("tisa_bert_tiny", "--share-tables-across-layers", "--share-encoder-layers")
-    assert args.share_encoder_layers and args.encoder_mixers[0].share_tables_across_layers
-
-
-def test_every_architecture_builds():
-    for arch, preset in MASKED_LM_PRESETS.items():
-        model = masked_language_model_skeleton(Namespace(**preset), 100)
-        assert len(encoder(model).layers) == preset["encoder_layers"], arch

@@ -103,12 +103,6 @@ def language_model(mixers, **options):
     return built(ConvAttnLanguageModel, args)
 
 
-def test_pruned_language_models_keep_the_mixers_of_the_layers_they_keep():
-    net, _ = language_model("dynamic,attention,lightweight", decoder_layers_to_keep="0,2")
-    kept = [(layer.mixer_config.mixer, layer.encoder_attn) for layer in net.decoder.layers]
-    assert kept == [("dynamic", None), ("lightweight", None)]
-
-
 @pytest.mark.parametrize("mixer", ["lightweight", "dynamic"])
 def test_what_training_keeps_grows_no_faster_than_the_input(mixer):
     net, dictionary = language_model(mixer, weight_dropout=0.1)
