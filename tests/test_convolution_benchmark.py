@@ -1,15 +1,11 @@
 import argparse
-import csv
-import subprocess
 import sys
 
 import pytest
 import torch
-from conftest import ROOT
 
 from fairseq_convattn.ops.convolution import native
 
-SCRIPT = ROOT / "benchmarks" / "conv_ops.py"
 pytestmark = pytest.mark.skipif(
     not native.is_built(), reason="the kernels were not compiled: no C compiler at installation"
 )
@@ -63,28 +59,6 @@ def test_what_a_tap_costs_is_the_slope_between_kernels_that_compute_alike(
     expected = [*map(str, fitted), "64", "0.1000", "50%", "2.00", "4.00"]
     assert [line.replace(",", "").split()[3:] for line in found] == [expected] * bool(fitted)
     assert all("no line" in line for line in lines(lambda taps: 9 - 0.1 * taps))
-
-
-@pytest.mark.slow
-def test_table_and_figures(tmp_path):
-    figures, plot = tmp_path / "figures.csv", tmp_path / "figures.png"
-    names = "native,copy,product"
-    options = "--passes training --convolutions dynamic --kernel-sizes 3 --tokens 4,8 "
-    options += "--all-tokens 16 --channels 8 --heads 2 --repetitions 2 --threads 1,2"
-    run = subprocess.run(
-        [sys.executable, str(SCRIPT), "--implementations", names, *options.split(),
-         "--csv", str(figures), "--plot", str(plot)],
-        capture_output=True, text=True, cwd=ROOT, check=True,
-    )  # fmt: skip
-    assert "native kernels:" in run.stdout and plot.stat().st_size
-    with open(figures, newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 2 * 2 * 3  # threads, lengths, implementations
-    assert {row["implementation"] for row in rows} == set(names.split(","))
-    assert all(float(row["milliseconds"]) > 0 for row in rows)
-    again = [sys.executable, str(SCRIPT), "--from", str(figures), "--plot", str(tmp_path / "2.png")]
-    subprocess.run(again, check=True, timeout=60)
-    assert (tmp_path / "2.png").read_bytes() == plot.read_bytes()
 
 
 def test_later_figures_win(benchmark, tmp_path):

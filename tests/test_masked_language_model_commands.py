@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-from conftest import same_weights, slow_but, train, validate
+from conftest import slow_but, train, validate
 from fairseq import checkpoint_utils, options
 from fairseq_cli import preprocess as preprocess_command
 
@@ -74,15 +74,13 @@ MIXERS = ("dynamic_conv", "attention", "composite_attention", "tisa")
 
 
 @pytest.mark.parametrize("mixer", slow_but(MIXERS, "dynamic_conv"))
-def test_pretrain_resume_validate_finetune(mixer, texts, tmp_path):
+def test_pretrain_validate_finetune(mixer, texts, tmp_path):
     model = ("--arch", f"{mixer}_bert_tiny", *SHRUNK, *ALL_AT_ONCE)
     if mixer == "dynamic_conv":
         model = (*model, "--encoder-kernel-sizes", "5")
-    whole, resumed = (tmp_path / name / "checkpoint_last.pt" for name in ("whole", "resumed"))
-    train(texts / "bin", whole.parent, *TASK, *model, "--max-update", "6")
-    train(texts / "bin", resumed.parent, *TASK, *model, "--max-update", "3")
-    train(texts / "bin", resumed.parent, *TASK, *model, "--max-update", "6")
-    assert same_weights(whole, resumed)
+    whole = tmp_path / "whole" / "checkpoint_last.pt"
+    for updates in ("3", "6"):
+        train(texts / "bin", whole.parent, *TASK, *model, "--max-update", updates)
     logged = torch.load(whole)["extra_state"]["val_loss"]
     assert validate(texts / "bin", whole, *TASK) == logged
 

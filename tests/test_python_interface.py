@@ -214,16 +214,11 @@ def test_masked_language_models(here):
     assert torch.equal(model.extract_features(tokens), features)  # no dropout
 
 
-@pytest.mark.parametrize(
-    "data", ["data/translation", "./data/translation", "../../data/translation"]
-)
+@pytest.mark.parametrize("data", [Path("data/translation"), "../../data/translation"])
 def test_data_folders(data, here):
     """The working directory's, and the checkpoint's."""
-    model = ConvAttnModel.from_pretrained(
-        Path("checkpoints/translation"),
-        "checkpoint_last.pt",
-        Path(data) if data[0] == "d" else data,
-    )
+    folder = Path("checkpoints/translation")
+    model = ConvAttnModel.from_pretrained(folder, "checkpoint_last.pt", data)
     assert model.translate("▁ oak", max_len_b=3)
 
 

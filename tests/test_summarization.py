@@ -270,15 +270,6 @@ def test_every_encoder_decoder_loses_no_sentence(name, articles, tmp_path, monke
         assert generated[int(number)] == (pytest.approx(float(score), abs=1e-4), text)
 
 
-def test_every_sentence_is_trained_on(articles):
-    task = setup(articles)
-    task.load_dataset("train")
-    itr = task.get_batch_iterator(
-        task.dataset("train"), max_sentences=16, required_batch_size_multiple=8
-    ).next_epoch_itr()
-    assert sum(batch["nsentences"] for batch in itr) == 260
-
-
 def test_eval_rouge_is_what_generation_scores(articles, tmp_path, monkeypatch, capsys):
     """Training's figures over several batches, fairseq-validate's, and rouge-score's own."""
     decoding = ("--beam", "3", "--max-len-b", "15", "--no-repeat-ngram-size", "2")

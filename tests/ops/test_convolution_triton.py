@@ -303,21 +303,6 @@ def test_operators_keep_pytorchs_rules(kind, softmax):
     torch.library.opcheck(torch.ops.convattn.convolve_triton_backward.default, arguments)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_compiles_to_one_graph(kind):
-    x, taps = inputs(kind, 20, 7, 8)
-
-    def function(x, taps):
-        assert not kernels.unfit(x, taps)
-        return kernels.convolve(x, taps, 20, 6, softmax=True).sin()
-
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    results = []
-    for f in (function, compiled):
-        tensors = [t.clone().requires_grad_() for t in (x, taps)]
-        results.append(torch.autograd.grad(f(*tensors).sum(), tensors))
-    for expected, actual in zip(*results, strict=True):
-        torch.testing.assert_close(actual, expected)
 
 
 def test_second_derivatives_say_what_to_do():
