@@ -160,14 +160,6 @@ def test_translates_as_fairseq_generate(here, caplog):
     assert isinstance(model.translate(longer, beam=1, max_len_b=2), str)
 
 
-def test_without_options_text_is_in_subwords(here):
-    model, pieces = (load(ConvAttnModel, "translation", **o) for o in ({}, PIECES))
-    subwords = pieces.apply_bpe(SOURCES[1])
-    assert model.translate(subwords, max_len_b=9).replace(" ", "").replace("▁", " ").strip() == (
-        pieces.translate(SOURCES[1], max_len_b=9)
-    )
-
-
 def test_summarizes_as_fairseq_generate(here):
     model = load(ConvAttnModel, "summaries", **PIECES)
     checkpoint = here / "checkpoints" / "summaries" / "checkpoint_last.pt"

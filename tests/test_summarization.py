@@ -321,14 +321,19 @@ def test_rouge_over_workers_is_one_mean(articles):
             assert apart.get_smoothed_value(name) == 50.0
 
 
+def scored(task, found, reference) -> dict:
+    """What validation adds up for one sentence, given as numbers."""
+    task.inference_step = lambda *_: [[{"tokens": found}]]
+    task._rouge_generator = task._rouge_detokenizer = None
+    sample = {"target": reference.unsqueeze(0)}
+    return task.valid_step(sample, torch.nn.Module(), lambda *_: (0.0, 1, {}))[2]
+
+
 def test_unknown_words_of_a_reference_match_nothing(articles):
     task = setup(articles, "--eval-rouge")
-    dictionary = task.target_dictionary
-    unknown = torch.full((1, 12), dictionary.unk())
-    unknown[0, -1] = dictionary.eos()
-    task.inference_step = lambda *_: [[{"tokens": unknown[0]}]]
-    task._rouge_generator = task._rouge_detokenizer = None
-    sums = task.valid_step({"target": unknown}, torch.nn.Module(), lambda *_: (0.0, 1, {}))[2]
+    unknown = torch.full((12,), task.target_dictionary.unk())
+    unknown[-1] = task.target_dictionary.eos()
+    sums = scored(task, unknown, unknown)
     assert sums["_rouge1_sum"] == 0 and sums["_rouge_count"] == 1
 
 
@@ -368,10 +373,7 @@ def test_eval_rouge_splits_sentences(tmp_path, split):
     def encode(text):
         return task.target_dictionary.encode_line(text, add_if_not_exist=False).long()
 
-    task.inference_step = lambda *_: [[{"tokens": encode("C D <q> A B")}]]
-    task._rouge_generator = task._rouge_detokenizer = None
-    sample = {"target": encode("A B <q> C D").unsqueeze(0)}
-    sums = task.valid_step(sample, torch.nn.Module(), lambda *_: (0.0, 1, {}))[2]
+    sums = scored(task, encode("C D <q> A B"), encode("A B <q> C D"))
     assert (sums["_rougeLsum_sum"] == 1) is (split == "<q>")
     assert sums["_rougeL_sum"] < 1
 

@@ -95,19 +95,6 @@ def test_without_absolute_positions_inputs_may_be_longer_than_any_before(mixers)
     assert y.shape == (2, 300, len(dictionary)) and y.isfinite().all()
 
 
-def test_absolute_positions_are_the_default_without_a_term_for_positions():
-    for mixers, absolute in (
-        *(("attention", True), ("dynamic", True), ("composite", False), ("tisa", False)),
-        *(("composite,tisa,composite", False), ("attention,composite,tisa", False)),
-    ):
-        net, _ = built(encoder_mixers=mixers)
-        assert (encoder(net).embed_positions is not None) == absolute, mixers
-    net, _ = built(encoder_mixers="composite", attention_terms="content")
-    assert encoder(net).embed_positions is not None
-    net, _ = built(encoder_mixers="tisa", no_token_positional_embeddings="false")
-    assert encoder(net).embed_positions.max_positions == net.max_positions() == 64
-
-
 def test_bert_base_has_as_many_parameters_as_its_shape_says():
     width, ffn, types, positions = 768, 3072, 30_000, 512 + 2  # fairseq's table has two unused rows
     norm = 2 * width
@@ -153,14 +140,6 @@ def test_parameters_of_positions(shape, chosen, parameters):
     alone = no_positions(arch, attention_terms="content")
     assert alone == no_positions(f"attention_{shape}")
     assert no_positions(arch, **chosen) - alone == parameters
-
-
-def test_tisa_replaces_the_table_of_absolute_positions():
-    for shape, kernels in (("albert_base", 180), ("bert_base", 12 * 180)):
-        alone = no_positions(f"attention_{shape}")
-        assert count(sized(f"tisa_{shape}")) - alone == kernels
-    own = sized("tisa_albert_base", share_tables_across_layers="false")
-    assert count(own) - no_positions("attention_albert_base") == 12 * 180
 
 
 @pytest.mark.parametrize(

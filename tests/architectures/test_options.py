@@ -108,17 +108,6 @@ def test_pruned_stacks_keep_the_mixers_of_the_layers_they_keep():
     assert kept == [("lightweight", 7), ("dynamic", 31)]
 
 
-def test_unknown_norms_are_refused_by_the_parser(capsys):
-    with pytest.raises(SystemExit):
-        parse("dynamic_conv_tiny", "--weight-norm", "l3")
-    assert "--weight-norm: invalid choice: 'l3'" in capsys.readouterr().err
-
-
-def test_a_switch_needs_no_value():
-    cfg = configuration("dynamic_conv_iwslt_de_en", "--encoder-glu")
-    assert cfg.encoder.mixers[0].glu and not cfg.decoder.mixers[0].glu
-
-
 @pytest.mark.parametrize("arch", ["attention_tiny", "convattn"])
 def test_hydra_is_told_the_same(arch):
     model = {"_name": arch, "encoder_mixers": "attention", "decoder_mixers": "attention"}

@@ -148,9 +148,7 @@ def without_predictions(weights):
     [
         (config(model_type="bert"), "config.json is not of an ALBERT model"),
         (config(num_hidden_groups=2), "num_hidden_groups is 2; all layers must share one"),
-        (config(inner_group_num=2), "inner_group_num is 2; all layers must share one"),
         (config(hidden_size=None), "hidden_size is None, not a size"),
-        (config(num_hidden_layers=0), "num_hidden_layers is 0, not a size"),
         (config(num_attention_heads=3), "3 heads do not divide 16"),
         (config(hidden_dropout_prob=None), "hidden_dropout_prob is None, not a probability"),
         (config(position_embedding_type="relative_key"), "its positions are relative_key"),

@@ -341,15 +341,6 @@ def test_a_converted_language_model_trains_on(adaptive, monolingual, tmp_path, c
     assert_it_fine_tunes(monolingual, options, tmp_path)
 
 
-def test_a_language_model_that_does_not_say_how_long_its_samples_are(tmp_path):
-    _, state = lightconv_lm()
-    for name in ("tokens_per_sample", "max_source_positions", "max_target_positions"):
-        vars(state["args"]).pop(name, None)
-    cfg = converted(state, tmp_path)["cfg"]
-    assert cfg["model"]["tokens_per_sample"] == cfg["task"]["tokens_per_sample"] == 1024
-    assert cfg["model"]["max_target_positions"] is None
-
-
 def test_kernels_of_the_cuda_layer(tmp_path):
     """It keeps lightweight kernels as [heads, taps], the others as [heads, 1, taps]."""
     _, state = lightconv()
