@@ -11,6 +11,7 @@ import random
 import subprocess
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,7 @@ import torch
 
 if importlib.util.find_spec("fairseq"):  # tests/ops run without it
     from fairseq import checkpoint_utils, options
+    from fairseq.data import Dictionary
     from fairseq.dataclass import utils
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.logging import metrics
@@ -150,6 +152,31 @@ def monolingual(tmp_path_factory) -> Path:
         arguments += [f"--{split}pref", str(folder / split)]
     preprocess_command.main(options.get_preprocessing_parser().parse_args(arguments))
     return folder / "bin"
+
+
+@pytest.fixture(scope="session")
+def trained(data, tmp_path_factory) -> Path:
+    """A tiny translation model after one update, which tests leave as it is."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(data, folder, "--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
+    return folder / "checkpoint_last.pt"
+
+
+def task_of(types: int = 8, positions: int = 64) -> Namespace:
+    """What fairseq builds models for, with one dictionary of so many types and fairseq's own."""
+    dictionary = Dictionary()
+    for number in range(types):
+        dictionary.add_symbol(f"type{number}")
+    return Namespace(
+        source_dictionary=dictionary,
+        target_dictionary=dictionary,
+        max_positions=lambda: positions,
+        args=Namespace(max_target_positions=positions, tokens_per_sample=positions),
+    )
+
+
+def random_tokens(dictionary: Dictionary, *shape: int) -> torch.Tensor:
+    return torch.randint(dictionary.nspecial, len(dictionary), shape)
 
 
 def train(data: Path, save_dir: Path, *extra: str) -> None:

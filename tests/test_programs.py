@@ -8,13 +8,7 @@ import pytest
 from conftest import PLUGIN, SHRUNK, SHRUNK_LM, command, eval_lm, generate, preprocess, train
 
 from fairseq_convattn import programs
-
-
-@pytest.fixture(scope="module")
-def trained(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    train(data, folder, "--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
-    return folder / "checkpoint_last.pt"
+from fairseq_convattn.mixers import MixerConfig, build_mixer
 
 
 def reported(capsys, call, *arguments) -> str:
@@ -126,3 +120,8 @@ def test_other_programs_are_left_alone(monkeypatch):
     programs.install(["/usr/bin/python", "--arch", "none"])
     assert sys.excepthook is None
     logging.getLogger("fairseq_cli.eval_lm").info("Evaluated 12 tokens in 1.0s")
+
+
+def test_an_unknown_mixer():
+    with pytest.raises(ValueError, match="there is no 'dynamc'; there are lightweight, dynamic"):
+        build_mixer(MixerConfig("dynamc", 64, 4, causal=True))

@@ -44,18 +44,8 @@ def test_composite_attention_by_its_options():
         ("composite_attention_tiny", "", False),
         ("tisa_tiny", "", False),
         ("attention_tiny", "", True),
-        ("dynamic_conv_tiny", "", True),
         ("composite_attention_tiny", "--attention-terms content", True),
-        ("composite_attention_tiny", "--attention-terms content,key_only", True),
-        (
-            "composite_attention_tiny",
-            "--encoder-mixers composite,tisa,tisa,tisa --decoder-mixers tisa "
-            "--attention-terms content",
-            False,
-        ),
         ("composite_attention_tiny", "--no-token-positional-embeddings false", True),
-        ("attention_tiny", "--no-token-positional-embeddings", False),
-        ("composite_attention_tiny", "--decoder-mixers attention", True),
         ("dynamic_conv_tiny", "--encoder-mixers dynamic,dynamic,composite,tisa", True),
         (
             "dynamic_conv_tiny",

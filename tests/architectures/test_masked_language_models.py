@@ -4,7 +4,8 @@ from argparse import Namespace
 
 import pytest
 import torch
-from fairseq.data import Dictionary
+from conftest import random_tokens as tokens
+from conftest import task_of
 from fairseq.models.roberta import RobertaModel
 from options_of_models import parse
 
@@ -25,17 +26,11 @@ FACTORIZED = {"encoder_input_dim": 8}
 
 
 def built(family=ConvAttnMaskedLanguageModel, **chosen):
-    """A random model of a few layers, and its dictionary of eight letters."""
+    """A random model of a few layers, and its dictionary of eight types."""
     torch.manual_seed(5)
-    dictionary = Dictionary()
-    for letter in "abcdefgh":
-        dictionary.add_symbol(letter)
-    task = Namespace(source_dictionary=dictionary, max_positions=lambda: 64)
-    return family.build_model(Namespace(**{**SHAPE, **chosen}), task).eval(), dictionary
-
-
-def tokens(dictionary, *shape):
-    return torch.randint(dictionary.nspecial, len(dictionary), shape)
+    task = task_of()
+    net = family.build_model(Namespace(**{**SHAPE, **chosen}), task)
+    return net.eval(), task.source_dictionary
 
 
 def sized(arch: str, **chosen):
@@ -114,32 +109,6 @@ def test_bert_base_has_as_many_parameters_as_its_shape_says():
         sized("attention_albert_base", no_token_positional_embeddings="true"),
     )
     assert count(absolute[0]) - count(absolute[1]) == positions * narrow
-
-
-def no_positions(arch: str, **chosen) -> int:
-    return count(sized(arch, no_token_positional_embeddings="true", **chosen))
-
-
-@pytest.mark.parametrize(
-    "shape, chosen, parameters",
-    [
-        ("bert_small", {"attention_terms": "content,fixed"}, 816),
-        ("bert_small", {"attention_terms": "content,query"}, 13_056),
-        ("bert_small", {"attention_terms": "content,query,key"}, 26_112),
-        ("bert_small", {"attention_terms": "content", "value_conv": "depthwise"}, 55_296),
-        ("bert_base", {"attention_terms": "content,fixed"}, 2_448),
-        ("bert_base", {"attention_terms": "content,query"}, 13_056),
-        ("bert_base", {"attention_terms": "content,tisa"}, 12 * 180),
-        ("albert_base", {"attention_terms": "content,tisa"}, 180),
-    ],
-)
-def test_parameters_of_positions(shape, chosen, parameters):
-    """Chang et al. 2021 at a span of 8, as their code counts; Wennberg and Henter 2021 with
-    five kernels."""
-    arch = f"composite_attention_{shape}"
-    alone = no_positions(arch, attention_terms="content")
-    assert alone == no_positions(f"attention_{shape}")
-    assert no_positions(arch, **chosen) - alone == parameters
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from argparse import Namespace
 
 import pytest
 import torch
-from fairseq.data import Dictionary
+from conftest import random_tokens as tokens
+from conftest import task_of
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_convattn.architectures import ConvAttnLanguageModel, ConvAttnModel
@@ -21,13 +22,10 @@ MIXERS = [
 
 
 def built(family, args):
-    """A random model of the family, and its dictionary of eight letters."""
+    """A random model of the family, and its dictionary of eight types."""
     torch.manual_seed(5)
-    dictionary = Dictionary()
-    for letter in "abcdefgh":
-        dictionary.add_symbol(letter)
-    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    return family.build_model(args, task).eval(), dictionary
+    task = task_of()
+    return family.build_model(args, task).eval(), task.source_dictionary
 
 
 def model(mixers, **options):
@@ -43,10 +41,6 @@ def model(mixers, **options):
         **options,
     )
     return built(ConvAttnModel, args)
-
-
-def tokens(dictionary, *shape):
-    return torch.randint(dictionary.nspecial, len(dictionary), shape)
 
 
 @torch.no_grad()

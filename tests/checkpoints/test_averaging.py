@@ -163,6 +163,14 @@ def test_too_few_are_counted(tmp_path, choose):
         choose(tmp_path, 3)
     with pytest.raises(CheckpointError, match="is no directory"):
         choose(tmp_path / "missing", 1)
+    with pytest.raises(CheckpointError, match="no checkpoint to average"):
+        mean_checkpoint([])
+
+
+def test_command_wants_a_positive_count(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--inputs", "x", "--output", "y", "--last", "0"])
+    assert caught.value.code == 2 and "positive" in capsys.readouterr().err
 
 
 def test_output_is_not_overwritten_and_inputs_are_not_read_for_it(tmp_path):

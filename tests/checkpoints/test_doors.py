@@ -202,21 +202,14 @@ DOORS = {
 }
 
 
-@pytest.fixture(scope="module")
-def good(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("good")
-    train(data, folder, *TRANSLATION, "--max-update", "1")
-    return folder / "checkpoint_last.pt"
-
-
-def poisoned(good, folder, place: str, code: str):
+def poisoned(trained, folder, place: str, code: str):
     """A copy of a good checkpoint with code in one place."""
-    state = torch.load(good)
+    state = torch.load(trained)
     part, options = PLACES[place]
     for name, value in options.items():
         state["cfg"][part][name] = code if value == "{}" else value
     torch.save(state, folder / "evil.pt")
-    shutil.copyfile(good, folder / "good.pt")
+    shutil.copyfile(trained, folder / "good.pt")
     return folder / "evil.pt"
 
 
@@ -231,7 +224,7 @@ QUICK = list(zip(DOORS, itertools.cycle(PLACES), strict=False))
     ],
 )
 def test_every_door_checks_options_first(
-    good, data, monolingual, tmp_path, monkeypatch, door, place
+    trained, data, monolingual, tmp_path, monkeypatch, door, place
 ):
     """By the function that knows all of them, and nothing is executed before."""
 
@@ -239,7 +232,7 @@ def test_every_door_checks_options_first(
         raise CheckpointError("options are looked at")
 
     monkeypatch.chdir(tmp_path)
-    path = poisoned(good, tmp_path, place, touch(tmp_path / "created"))
+    path = poisoned(trained, tmp_path, place, touch(tmp_path / "created"))
     binarised = monolingual if door == "eval-lm" else data
     with pytest.raises(ValueError, match="which is code"):
         DOORS[door](binarised, path)
@@ -253,8 +246,8 @@ def test_every_door_checks_options_first(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fairseq-generate", "fairseq-validate", "fairseq-train"])
-def test_commands_as_typed_refuse_it(good, data, tmp_path, name):
-    path = poisoned(good, tmp_path, "model", touch(tmp_path / "created"))
+def test_commands_as_typed_refuse_it(trained, data, tmp_path, name):
+    path = poisoned(trained, tmp_path, "model", touch(tmp_path / "created"))
     arguments = [data, "--user-dir", "fairseq_convattn", "--cpu", "--max-tokens", "600"]
     if name == "fairseq-train":
         arguments += [*TRANSLATION, "--optimizer", "adam", "--lr", "0.1", "--max-update", "2"]

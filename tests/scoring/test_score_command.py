@@ -89,6 +89,20 @@ def rouge_means(hypotheses, *references, stem=True) -> dict[str, list[float]]:
     }
 
 
+def test_rouge_is_rouge_score(score, texts):
+    hyp, *refs = texts
+    files = ("--reference", "ref", "ref2", "--hypothesis", "hyp", "--rouge-no-stem")
+    result = score("rouge", *files, "--format", "json").json
+    for name, expected in rouge_means(hyp, *refs, stem=False).items():
+        found = result["scores"][name]
+        figures = [found[key] for key in ("precision", "recall", "score")]
+        assert figures == pytest.approx(expected, rel=1e-13)
+        low, high = found["confidence"]
+        assert low < found["score"] < high
+    assert "|nrefs:2|stem:no|" in result["signature"]
+    assert score("rouge", *files).out.endswith(result["signature"] + "\n")
+
+
 def test_rouge_splits_sentences(score, texts, write):
     hyp, ref, _ = texts
     result = score("rouge", *PLAIN)
