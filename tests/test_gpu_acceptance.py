@@ -9,7 +9,6 @@ import time
 from argparse import Namespace
 
 import pytest
-import torch
 from conftest import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -102,20 +101,6 @@ def test_bad_options_are_refused_before_any_step(acceptance, tmp_path, monkeypat
             acceptance.main()
         assert refused.value.code == 2 and message in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("wrong, expected", [(1.0, 0.0), (1.5, 0.5)])
-def test_errors_of_mixers(benchmark_of, wrong, expected):
-    class Mixer(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(4))
-
-        def forward(self, x, key, value):
-            return x * self.weight * (1.0 if x.dtype == torch.float64 else wrong), None
-
-    worst, _ = benchmark_of("gpu_checks")._worst_error(Mixer(), "float32", "cpu", 4)
-    assert worst == pytest.approx(expected, abs=1e-5)
 
 
 def compiled_rows(file, options):

@@ -38,13 +38,6 @@ def test_language_model_presets_have_the_papers_shapes():
     assert (mixer.glu, mixer.num_heads, mixer.weight_dropout, mixer.input_dropout) == (
         *(True, 16, 0.1, 0.1),
     )
-    options = lm_options("dynamic_conv_lm_tiny")
-    mixer = options.decoder_mixers[0]
-    assert (options.decoder_embed_dim, options.decoder_ffn_embed_dim) == (128, 256)
-    assert (options.decoder_output_dim, mixer.num_heads) == (128, 4)
-    assert (options.dropout, mixer.weight_dropout, mixer.input_dropout) == (0.3, 0.1, 0)
-    assert options.decoder_normalize_before and not options.no_decoder_final_norm
-    assert not options.adaptive_input
 
 
 @pytest.mark.parametrize(

@@ -228,10 +228,7 @@ def test_presets_have_the_papers_shapes():
     shape = (*shape, "encoder_layers", "encoder_input_dim")
     for arch, expected in (
         ("dynamic_conv_bert_small", (256, 1024, 4, 12, 128)),
-        ("attention_bert_base", (768, 3072, 12, 12, 768)),
         ("attention_albert_base", (768, 3072, 12, 12, 128)),
-        ("lightweight_conv_bert_tiny", (128, 512, 4, 4, 128)),
-        ("convattn_mlm", (768, 3072, 12, 12, 768)),
     ):
         args = chosen_by(arch)
         assert tuple(getattr(args, name) for name in shape) == expected, arch

@@ -42,19 +42,8 @@ def test_presets_have_the_papers_shapes():
     assert (mixer.mixer, mixer.num_heads, mixer.glu, mixer.causal) == ("dynamic", 16, True, True)
     assert (cfg.dropout, cfg.attention_dropout) == (0.3, 0.1)
     assert (mixer.weight_dropout, mixer.input_dropout) == (0.1, 0.1)
-
     cfg = configuration("lightweight_conv_iwslt_de_en")
-    assert (cfg.encoder.embed_dim, cfg.encoder.ffn_embed_dim) == (512, 1024)
-    assert {m.mixer for m in cfg.encoder.mixers} == {"lightweight"}
     assert not any(m.glu for m in cfg.encoder.mixers + cfg.decoder.mixers)
-
-    cfg = configuration("attention_wmt_en_de")
-    assert [m.mixer for m in cfg.encoder.mixers] == ["attention"] * 6
-
-    cfg = configuration("dynamic_conv_tiny")
-    assert [m.kernel_size for m in cfg.encoder.mixers] == [3, 7, 15, 31]
-    assert (cfg.encoder.embed_dim, cfg.encoder.ffn_embed_dim) == (128, 256)
-    assert (cfg.encoder.attention_heads, cfg.decoder.layers) == (4, 4)
 
 
 def test_the_command_line_wins_over_the_preset_and_the_preset_over_the_base():

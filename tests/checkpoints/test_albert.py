@@ -76,21 +76,6 @@ def test_with_attention_it_is_albert(published, tmp_path):
 
 
 @torch.no_grad()
-def test_it_is_what_transformers_computes(published, tmp_path):
-    try:
-        from transformers import AlbertConfig, AlbertForMaskedLM
-    except (ImportError, OSError) as error:
-        pytest.skip(f"transformers cannot be imported: {error}")
-    hub = converted(published, tmp_path, "attention")
-    numbers, segments, _ = theirs(published[0])
-    model = AlbertForMaskedLM(AlbertConfig(**{**CONFIG, "layer_norm_eps": FAIRSEQS_EPS})).eval()
-    model.load_state_dict(published[1], strict=False)
-    inputs = torch.tensor([numbers])
-    expected = model.albert(inputs, token_type_ids=torch.tensor([segments])).last_hidden_state
-    torch.testing.assert_close(hub.model(ours(hub), features_only=True)[0], expected)
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("mixer", ["tisa", "composite"])
 def test_terms_for_positions_are_new(published, tmp_path, mixer):
     """The rest is ALBERT's: without them, and with its positions, it computes the same."""

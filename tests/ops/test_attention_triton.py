@@ -121,29 +121,28 @@ def test_terms_together(terms, beyond, causal):
     )
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("queries, keys", [(1, 1), (1, 33), (16, 16), (17, 40)])
-def test_every_length(queries, keys, causal):
+FOUR = ("content", "fixed", "query", "key")
+SHAPES = [  # terms, causal, beyond; queries, keys; span; widths of keys and values
+    *(
+        (FOUR, causal, "clip", lengths, SPAN, (WIDTH, VALUES))
+        for lengths in ((1, 1), (1, 33), (16, 16), (17, 40))
+        for causal in (False, True)
+    ),
+    (FOUR, True, "zero", (21, 21), 0, (WIDTH, VALUES)),
+    (FOUR, False, "mask", (21, 21), 0, (WIDTH, VALUES)),
+    (FOUR, False, "clip", (21, 21), 1, (WIDTH, VALUES)),
+    (FOUR, True, "mask", (21, 21), 30, (WIDTH, VALUES)),
+    (("content", "query", "key_only"), True, "clip", (18, 18), SPAN, (20, 40)),
+    (("content", "query", "key_only"), True, "clip", (18, 18), SPAN, (33, 7)),
+    (("content", "query", "key_only"), True, "clip", (18, 18), SPAN, (1, 32)),
+]
+
+
+@pytest.mark.parametrize("terms, causal, beyond, lengths, span, widths", SHAPES, ids=str)
+def test_every_length_span_and_width(terms, causal, beyond, lengths, span, widths):
     torch.manual_seed(3)
-    terms = parameters(("content", "fixed", "query", "key"), causal)
-    compare(inputs(queries, keys), terms, causal=causal)
-
-
-@pytest.mark.parametrize(
-    "span, causal, beyond",
-    [(0, True, "zero"), (0, False, "mask"), (1, False, "clip"), (30, True, "mask")],
-)
-def test_every_span(span, causal, beyond):
-    torch.manual_seed(4)
-    terms = parameters(("content", "fixed", "query", "key"), causal, span=span)
-    compare(inputs(21, 21), terms, causal=causal, beyond=beyond, span=span)
-
-
-@pytest.mark.parametrize("width, values", [(20, 40), (33, 7), (1, 32)])
-def test_every_width(width, values):
-    torch.manual_seed(5)
-    terms = parameters(("content", "query", "key_only"), True, width=width)
-    compare(inputs(18, 18, width, values), terms, causal=True)
+    made = parameters(terms, causal, width=widths[0], span=span)
+    compare(inputs(*lengths, *widths), made, causal=causal, beyond=beyond, span=span)
 
 
 @pytest.mark.parametrize(
