@@ -1,6 +1,8 @@
-"""Inputs of convolutions' kernels, and the formula in float64 that they are compared with."""
+"""Inputs of convolutions' kernels, which are compared with the reference in float64."""
 
 import torch
+
+from fairseq_convattn.ops.convolution import reference
 
 KINDS = ("lightweight", "dynamic")
 BATCH, HEADS = 1, 2
@@ -21,19 +23,6 @@ def dropconnect(taps, keep=0.7):
     return {"kept": torch.rand(taps.shape, device=taps.device) < keep, "keep": keep}
 
 
-def formula(x, taps, time, left, softmax=False, kept=None, keep=1.0):
-    """y[i, b, c] = sum_k w[(i, b,) head(c), k] x[i + k - left, b, c]."""
-    w = taps.softmax(-1) if softmax else taps
-    w = w if kept is None else w * kept / keep
-    w = w.repeat_interleave(x.size(2) // w.size(-2), -2)
-    beyond = x.new_zeros(1, *x.shape[1:])
-    rows, y = torch.cat([beyond, x, beyond]), 0
-    for k in range(w.size(-1)):
-        at = (torch.arange(time, device=x.device) + k - left).clamp(-1, x.size(0)) + 1
-        y = y + w[..., k] * rows[at]
-    return y
-
-
 def with_gradients(function, x, taps, grad, *arguments, **options):
     x, taps = x.detach().requires_grad_(), taps.detach().requires_grad_()
     y = function(x, taps, *arguments, **options)
@@ -41,11 +30,11 @@ def with_gradients(function, x, taps, grad, *arguments, **options):
 
 
 def compare(kernels, x, taps, time, left, tolerance=None, **options):
-    """``kernels.convolve`` and the formula: outputs and gradients, relative to the largest."""
+    """``kernels.convolve`` and the reference: outputs and gradients, relative to the largest."""
     grad = torch.randn(time, *x.shape[1:], device=x.device).to(x.dtype)
     actual = with_gradients(kernels.convolve, x, taps, grad, time, left, **options)
     wide = (t.double() for t in (x, taps, grad))
-    expected = with_gradients(formula, *wide, time, left, **options)
+    expected = with_gradients(reference.convolve, *wide, time, left, **options)
     tolerance = tolerance or max(TOLERANCES[x.dtype], TOLERANCES[taps.dtype])
     for a, e, given in zip(actual, expected, (x, x, taps), strict=True):
         assert a.dtype == given.dtype and a.shape == e.shape and a.isfinite().all()

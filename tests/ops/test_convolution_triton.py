@@ -1,4 +1,4 @@
-"""The convolutions' Triton kernels against the formula: on a GPU, else interpreted."""
+"""The convolutions' Triton kernels against the reference: on a GPU, else interpreted."""
 
 import functools
 import itertools
@@ -6,7 +6,7 @@ import itertools
 import convolution_cases
 import pytest
 import torch
-from convolution_cases import BATCH, HEADS, KINDS, TOLERANCES, dropconnect, formula, with_gradients
+from convolution_cases import BATCH, HEADS, KINDS, TOLERANCES, dropconnect, with_gradients
 from triton_cases import (
     DEVICE,
     FAR,
@@ -20,6 +20,7 @@ from triton_cases import (
 )
 
 from fairseq_convattn.ops import Past, dynamic_conv, lightweight_conv
+from fairseq_convattn.ops.convolution import reference
 
 kernels = convolution_kernels()
 
@@ -79,7 +80,7 @@ QUICK = list(zip(itertools.cycle(KINDS), SHAPES[:-2], strict=False))
      for case in itertools.product(KINDS, SHAPES)],
     ids=str,
 )  # fmt: skip
-def test_is_the_formula(kind, shape):
+def test_is_the_reference(kind, shape):
     time, kernel_size, head_dim = shape
     compare_some(kind, time, kernel_size, head_dim)
 
@@ -255,5 +256,5 @@ def test_more_elements_than_32_bits_count(own_blocks):
     x = torch.randn(2**17 + 5, 17, 1024, device=DEVICE, dtype=torch.float16)
     taps = torch.randn(16, 7, device=DEVICE)
     y = kernels.convolve(x, taps, x.size(0), 6, softmax=True)
-    end = formula(x[-20:].double(), taps.double(), 14, 0, softmax=True)
+    end = reference.convolve(x[-20:].double(), taps.double(), 14, 0, softmax=True)
     torch.testing.assert_close(y[-14:].double(), end, rtol=1e-2, atol=1e-2)

@@ -262,7 +262,7 @@ def test_a_trace_serves_other_lengths():
 
 
 def test_operators_refuse_what_does_not_go_together():
-    x, taps = inputs("dynamic", 9, 3, 4)
+    x, taps = inputs("dynamic", 9, 3, 4, batch=2)
     for x_, taps_, time in ((x, taps, 10), (x, taps[:, :1], 9), (x[..., :7], taps, 9)):
         with pytest.raises(ValueError, match="taps"):
             torch.ops.convattn.convolve(x_, taps_, None, time, 2, False, 1.0)
