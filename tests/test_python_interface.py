@@ -196,16 +196,6 @@ def test_language_models_continue_a_text(here):
     assert model.sample("oak pine", max_len_b=12) == model.sample("oak pine", max_len_b=12)
 
 
-def test_masked_language_models(here):
-    model = load(ConvAttnMaskedLanguageModel, "mlm", "lm", **PIECES)
-    (filled, _, word), *_ = model.fill_mask("oak <mask> rowan")
-    assert filled == f"oak{word} rowan"
-    tokens = model.encode("oak pine")
-    features = model.extract_features(tokens)
-    assert features.shape == (1, len(tokens), 16)
-    assert torch.equal(model.extract_features(tokens), features)  # no dropout
-
-
 @pytest.mark.parametrize("data", [Path("data/translation"), "../../data/translation"])
 def test_data_folders(data, here):
     """The working directory's, and the checkpoint's."""

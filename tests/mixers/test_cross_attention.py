@@ -94,6 +94,14 @@ def test_training_after_a_beam_search(heads):
 
 
 @torch.no_grad()
+def test_weights_of_every_head_are_fairseqs():
+    query, source, padding = inputs(5)
+    options = {"key_padding_mask": padding, "static_kv": True, "need_head_weights": True}
+    expected, actual = (m.eval()(query, source, source, **options) for m in pair())
+    torch.testing.assert_close(actual, expected)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(
     "beam_size, beams, orders",
