@@ -11,7 +11,8 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -19,8 +20,8 @@ import pytest
 import torch
 
 if importlib.util.find_spec("fairseq"):  # tests/ops run without it
-    import yaml
     from fairseq import checkpoint_utils, options
+    from fairseq.data import Dictionary
     from fairseq.dataclass import utils
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq.logging import metrics
@@ -153,6 +154,31 @@ def monolingual(tmp_path_factory) -> Path:
     return folder / "bin"
 
 
+@pytest.fixture(scope="session")
+def trained(data, tmp_path_factory) -> Path:
+    """A tiny translation model after one update, which tests leave as it is."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(data, folder, "--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
+    return folder / "checkpoint_last.pt"
+
+
+def task_of(types: int = 8, positions: int = 64) -> Namespace:
+    """What fairseq builds models for, with one dictionary of so many types and fairseq's own."""
+    dictionary = Dictionary()
+    for number in range(types):
+        dictionary.add_symbol(f"type{number}")
+    return Namespace(
+        source_dictionary=dictionary,
+        target_dictionary=dictionary,
+        max_positions=lambda: positions,
+        args=Namespace(max_target_positions=positions, tokens_per_sample=positions),
+    )
+
+
+def random_tokens(dictionary: Dictionary, *shape: int) -> torch.Tensor:
+    return torch.randint(dictionary.nspecial, len(dictionary), shape)
+
+
 def train(data: Path, save_dir: Path, *extra: str) -> None:
     """fairseq-train in this process, a few updates unless told otherwise."""
     vars(checkpoint_utils.save_checkpoint).pop("best", None)  # fairseq keeps it between runs
@@ -251,35 +277,6 @@ def command(name: str, *arguments, **kwargs) -> subprocess.CompletedProcess:
         env=environment,
         **kwargs,
     )
-
-
-def hydra_train(
-    folder: Path, task: dict, model: dict, criterion: str, shape: Sequence[str], **more: dict
-) -> None:
-    """fairseq-hydra-train as typed; checkpoints go to ``folder / "hydra"``.
-
-    Args:
-        shape: of the model, as on a command line.
-        more: other parts of the configuration, instead of two updates by default.
-    """
-    sizes = {n[2:].replace("-", "_"): int(x) for n, x in zip(shape[::2], shape[1::2], strict=True)}
-    config = {
-        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
-        "task": task,
-        "model": {**model, **sizes},
-        "criterion": {"_name": criterion},
-        "optimizer": {"_name": "adam", "lr": [0.003]},
-        "lr_scheduler": {"_name": "fixed"},
-        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
-        "optimization": {"max_update": 2, "lr": [0.003]},
-        **more,
-    }
-    (folder / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
-    run = command(
-        *("fairseq-hydra-train", "--config-dir", folder, "--config-name", "experiment"),
-        *(f"hydra.run.dir={folder}", f"checkpoint.save_dir={folder / 'hydra'}"),
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def same_weights(first: Path, second: Path) -> bool:

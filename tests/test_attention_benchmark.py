@@ -1,14 +1,7 @@
-import csv
-import subprocess
-import sys
-
 import pytest
 import torch
-from conftest import ROOT
 
 from fairseq_convattn.ops import composite_attention
-
-SCRIPT = ROOT / "benchmarks" / "composite_attention.py"
 
 
 @pytest.fixture
@@ -40,37 +33,3 @@ def test_all_implementations_compute_the_same(benchmark, causal, tokens):
     for name in benchmark.implementations([], causal):
         compute, _ = benchmark.build(name, problem, qkv, padding, mask)
         torch.testing.assert_close(compute(), plain)
-
-
-@pytest.mark.slow
-def test_benchmark(tmp_path):
-    figures = tmp_path / "figures.csv"
-    options = ("--passes", "training", "--terms", "content,fixed", "--tokens", "12", "--causal")
-    sizes = ("--batch", "2", "--heads", "2", "--head-dim", "4", "--repetitions", "2")
-    run = subprocess.run(
-        [sys.executable, SCRIPT, *options, *sizes, "--threads", "1", "--csv", figures],
-        capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=True,
-    )  # fmt: skip
-    assert "--tokens 12" in run.stdout and torch.__version__ in run.stdout
-    with open(figures, newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["implementation"] for row in rows] == [
-        *("sdpa", "sdpa, is_causal", "content,fixed", "published content,fixed"),
-    ]
-    for row in rows:
-        assert 0 < float(row["lower_quartile"]) <= float(row["milliseconds"])
-    sdpa, _, ours, published = (float(row["milliseconds"]) for row in rows)
-    assert float(rows[2]["times_sdpa"]) == pytest.approx(ours / sdpa)
-    assert float(rows[2]["published_times"]) == pytest.approx(published / ours)
-
-
-def test_bad_options_are_refused_before_any_measurement(tmp_path):
-    for options, message in (
-        (("--terms", "content,query"), "invalid choice"),
-        (("--tokens", "1"), "too few"),
-        (("--heads", "0"), "--heads must be positive"),
-        (("--repetitions", "1"), "two or more"),
-        (("--csv", str(tmp_path)), "is there already"),
-    ):
-        run = subprocess.run([sys.executable, SCRIPT, *options], capture_output=True, text=True)
-        assert run.returncode == 2 and message in run.stderr and not run.stdout

@@ -1,85 +1,112 @@
+"""The commands of benchmarks/: they measure what they are asked for, or refuse at once."""
+
 import csv
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT, train
 
-BENCHMARKS = ROOT / "benchmarks"
-LONG_INPUTS = (sys.executable, str(BENCHMARKS / "long_inputs.py"))
+from fairseq_convattn.ops.native import is_built
+
+
+def run(name: str, *options: str) -> subprocess.CompletedProcess:
+    """benchmarks/NAME.py; an option may be several words."""
+    words = [word for option in options for word in option.split()]
+    return subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / f"{name}.py", *words],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+
+
+def measured(folder: Path, name: str, *options: str) -> tuple[list[dict[str, str]], str]:
+    """The rows that a benchmark writes, and what it prints."""
+    figures = folder / "figures.csv"
+    done = run(name, *options, "--threads 1", f"--csv {figures}")
+    assert done.returncode == 0, done.stderr
+    with open(figures, newline="") as file:
+        return list(csv.DictReader(file)), done.stdout
 
 
 @pytest.mark.slow
 def test_long_inputs(tmp_path):
-    figures = tmp_path / "figures.csv"
     models = ("dynamic", "transformer_lm", "lightconv_lm")
-    options = ("--tasks", "score", "--models", ",".join(models), "--tokens", "64,128")
-    run = subprocess.run(
-        [*LONG_INPUTS, *options, "--threads", "1", "--csv", str(figures)],
-        capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=True,
-    )  # fmt: skip
-    assert "fairseq's transformer_lm" in run.stdout
-    with open(figures, newline="") as file:
-        rows = list(csv.DictReader(file))
-    measured = [(row["model"], row["tokens"]) for row in rows]
-    assert measured == [(model, tokens) for model in models for tokens in ("64", "128")]
+    options = ("--tasks score --tokens 64,128", f"--models {','.join(models)}")
+    rows, printed = measured(tmp_path, "long_inputs", *options)
+    assert "fairseq's transformer_lm" in printed
+    cases = [(row["model"], row["tokens"]) for row in rows]
+    assert cases == [(model, tokens) for model in models for tokens in ("64", "128")]
     assert all(float(row["milliseconds_per_token"]) > 0 for row in rows)
 
 
 @pytest.mark.slow
 @pytest.mark.ci
 def test_short_convolutions(tmp_path):
-    figures = tmp_path / "figures.csv"
-    options = "--tokens 8 --batch 1 --repetitions 2 --threads 1 --csv"
-    command = (sys.executable, str(BENCHMARKS / "short_convolutions.py"), *options.split())
-    subprocess.run([*command, str(figures)], capture_output=True, check=True)
-    with open(figures, newline="") as file:
-        rows = list(csv.DictReader(file))
+    options = "--tokens 8 --batch 1 --repetitions 2"
+    rows, _ = measured(tmp_path, "short_convolutions", options)
     assert len({(row["part"], row["pass"], row["kind"]) for row in rows}) == len(rows) == 20
     assert all(float(row["ms"]) >= 0 for row in rows)
 
 
 def test_bad_options_are_refused_before_any_measurement(tmp_path):
-    for flag, value, message in (
-        ("--csv", str(tmp_path / "no" / "file.csv"), "has no folder"),
-        ("--plot", str(tmp_path), "is there already"),
-        ("--tokens", "1", "too few"),
-        ("--models", "dynamics", "is none of dynamic"),
+    for name, options, message in (
+        ("long_inputs", f"--csv {tmp_path / 'no' / 'file.csv'}", "has no folder"),
+        ("long_inputs", "--models dynamics", "is none of dynamic"),
+        ("composite_attention", "--heads 0", "--heads must be positive"),
     ):
-        run = subprocess.run([*LONG_INPUTS, flag, value], capture_output=True, text=True)
-        assert run.returncode == 2 and message in run.stderr and not run.stdout
+        refused = run(name, options)
+        assert refused.returncode == 2 and message in refused.stderr and not refused.stdout
 
 
 @pytest.mark.slow
 def test_decoding(data, tmp_path):
-    run = tmp_path / "run"
-    train(data, run / "checkpoints", "--arch", "dynamic_conv_tiny", "--max-update", "1")
-    (run / "checkpoints" / "checkpoint_last.pt").rename(run / "checkpoints" / "average.pt")
-    decoding = (sys.executable, str(BENCHMARKS / "decoding.py"), str(data))
-    figures = tmp_path / "figures.csv"
-    options = ("--repetitions", "1", "--threads", "1", "--csv", str(figures))
-    done = subprocess.run([*decoding, str(run), *options], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    with open(figures, newline="") as file:
-        (row,) = csv.DictReader(file)
-    assert row["checkpoint"] == str(run / "checkpoints" / "average.pt")
+    checkpoints = tmp_path / "run" / "checkpoints"
+    train(data, checkpoints, "--arch", "dynamic_conv_tiny", "--max-update", "1")
+    average = (checkpoints / "checkpoint_last.pt").rename(checkpoints / "average.pt")
+    command = f"{data} {tmp_path / 'run'} --repetitions 1"
+    ((row,), _) = measured(tmp_path, "decoding", command)
+    assert row["checkpoint"] == str(average)
     assert float(row["sentences_per_second"]) > 0 and row["x_first"] == "1.0"
-    done = subprocess.run([*decoding, str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 2 and "there is no such file" in done.stderr
+    refused = run("decoding", str(data), str(tmp_path))
+    assert refused.returncode == 2 and "there is no such file" in refused.stderr
 
 
 @pytest.mark.slow
 def test_end_to_end(tmp_path):
-    figures, plot = tmp_path / "figures.csv", tmp_path / "figures.png"
-    options = "--tokens 16 --batch-tokens 32 --models dynamic,transformer --updates 2 "
-    options += "--repetitions 1 --sentences 2 --threads 1"
-    command = (sys.executable, str(BENCHMARKS / "end_to_end.py"), *options.split())
-    run = subprocess.run(
-        [*command, "--csv", str(figures), "--plot", str(plot)], capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    with open(figures, newline="") as file:
-        rows = list(csv.DictReader(file))
+    options = "--tokens 16 --batch-tokens 32 --models dynamic,transformer --updates 2"
+    plot = tmp_path / "figures.png"
+    more = f"--repetitions 1 --sentences 2 --plot {plot}"
+    rows, _ = measured(tmp_path, "end_to_end", options, more)
     cases = [("lm", "16"), ("translation", "27"), ("translation", "16"), ("generate", "27")]
     assert [(row["task"], row["tokens"]) for row in rows[::2]] == cases
     assert all(float(row["tokens_per_second"]) > 0 for row in rows) and plot.stat().st_size
+
+
+@pytest.mark.slow
+def test_composite_attention(tmp_path):
+    options = "--passes training --terms content,fixed --tokens 12 --causal"
+    sizes = "--batch 2 --heads 2 --head-dim 4 --repetitions 2"
+    rows, printed = measured(tmp_path, "composite_attention", options, sizes)
+    assert "--tokens 12" in printed and torch.__version__ in printed
+    names = ["sdpa", "sdpa, is_causal", "content,fixed", "published content,fixed"]
+    assert [row["implementation"] for row in rows] == names
+    sdpa, _, ours, published = (float(row["milliseconds"]) for row in rows)
+    assert float(rows[2]["times_sdpa"]) == pytest.approx(ours / sdpa)
+    assert float(rows[2]["published_times"]) == pytest.approx(published / ours)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_built(), reason="the kernels were not compiled: no C compiler")
+def test_convolutions(tmp_path):
+    """Measured figures are drawn again as they were."""
+    plot, again = tmp_path / "figures.png", tmp_path / "again.png"
+    options = "--passes training --convolutions dynamic --kernel-sizes 3 --tokens 4,8"
+    sizes = "--all-tokens 16 --channels 8 --heads 2 --repetitions 2"
+    names = "--implementations native,copy,product"
+    rows, printed = measured(tmp_path, "conv_ops", options, sizes, names, f"--plot {plot}")
+    assert "native kernels:" in printed and len(rows) == 2 * 3  # lengths, implementations
+    assert all(float(row["milliseconds"]) > 0 for row in rows)
+    assert run("conv_ops", f"--from {tmp_path / 'figures.csv'} --plot {again}").returncode == 0
+    assert again.read_bytes() == plot.read_bytes()

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+import yaml
 from conftest import (
     PLUGIN,
     SHRUNK,
     command,
     generate,
-    hydra_train,
     interactive,
     same_weights,
     slow_but,
@@ -45,21 +45,37 @@ def tied(model, *names) -> bool:
 EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 OUTPUT = "decoder.output_projection.weight"
 FEATURES = {
-    "shared embeddings, layer drop and quantisation noise": (
+    "shared embeddings, layer drop, quantisation noise, learned positions and pre-norm": (
         "--share-all-embeddings --encoder-layerdrop 0.5 --decoder-layerdrop 0.25 "
-        "--quant-noise-pq 0.1 --quant-noise-pq-block-size 4",
+        "--quant-noise-pq 0.1 --quant-noise-pq-block-size 4 --encoder-learned-pos "
+        "--decoder-learned-pos --encoder-normalize-before --decoder-normalize-before",
         lambda m: (
             tied(m, *EMBEDDINGS, OUTPUT)
             and (m.encoder.layers.p, m.decoder.layers.p) == (0.5, 0.25)
             and m.encoder.layers[0].self_attn.in_proj._forward_pre_hooks
+            and all(
+                x.embed_positions.weight.requires_grad
+                and x.layer_norm
+                and x.layers[0].normalize_before
+                for x in (m.encoder, m.decoder)
+            )
         ),
     ),
-    "shared output embeddings and activation checkpointing": (
-        "--share-decoder-input-output-embed --checkpoint-activations",
+    "shared output embeddings, activation checkpointing and every option of the mixers": (
+        "--share-decoder-input-output-embed --checkpoint-activations "
+        "--encoder-conv-dim 8 --decoder-conv-dim 32 --encoder-glu false --weight-dropout 0.2 "
+        "--weight-norm l2 --input-dropout 0.3 --conv-bias --renorm-padding",
         lambda m: (
             tied(m, EMBEDDINGS[1], OUTPUT)
             and not tied(m, *EMBEDDINGS)
             and all("forward" in vars(x) for x in (*m.encoder.layers, *m.decoder.layers))
+            and m.encoder.layers[0].self_attn.in_proj.out_features == 8
+            and m.decoder.layers[1].self_attn.in_proj.out_features == 64
+            and m.decoder.layers[1].self_attn.bias.numel() == 32
+            and m.encoder.layers[0].self_attn.tap_dropout_module.p == 0.2
+            and m.encoder.layers[0].self_attn.input_dropout_module.p == 0.3
+            and m.encoder.layers[0].self_attn.config.tap_norm == "l2"
+            and m.encoder.layers[0].self_attn.config.renorm_padding
         ),
     ),
     "adaptive softmax": (
@@ -71,26 +87,14 @@ FEATURES = {
         "--share-all-embeddings",
         lambda m: m.decoder.output_projection is None and tied(m, *EMBEDDINGS),
     ),
-    "learned positions and pre-norm": (
-        "--encoder-learned-pos --decoder-learned-pos "
-        "--encoder-normalize-before --decoder-normalize-before",
-        lambda m: all(
-            x.embed_positions.weight.requires_grad and x.layer_norm and x.layers[0].normalize_before
-            for x in (m.encoder, m.decoder)
-        ),
-    ),
-    "one layer without positions": (
-        "--encoder-layers 1 --decoder-layers 1 --no-token-positional-embeddings",
-        lambda m: (
-            len(m.encoder.layers) == len(m.decoder.layers) == 1
-            and m.encoder.embed_positions is m.decoder.embed_positions is None
-        ),
-    ),
-    "embedding norm, activation and another decoder width": (
+    "one layer without positions, embedding norm, activation and another decoder width": (
+        "--encoder-layers 1 --decoder-layers 1 --no-token-positional-embeddings "
         "--layernorm-embedding --no-scale-embedding --activation-fn gelu "
         "--decoder-embed-dim 8 --decoder-output-dim 12 --decoder-ffn-embed-dim 24",
         lambda m: (
-            m.encoder.layernorm_embedding
+            len(m.encoder.layers) == len(m.decoder.layers) == 1
+            and m.encoder.embed_positions is m.decoder.embed_positions is None
+            and m.encoder.layernorm_embedding
             and m.decoder.embed_scale == 1
             and m.encoder.layers[0].activation_fn.__name__ == "gelu"
             and m.decoder.project_out_dim.out_features == 12
@@ -102,19 +106,6 @@ FEATURES = {
         lambda m: (
             m.decoder.layers[0].encoder_attn is None
             and not m.decoder.layers[0].self_attn.self_attention
-        ),
-    ),
-    "every option of the mixers": (
-        "--encoder-conv-dim 8 --decoder-conv-dim 32 --encoder-glu false --weight-dropout 0.2 "
-        "--weight-norm l2 --input-dropout 0.3 --conv-bias --renorm-padding",
-        lambda m: (
-            m.encoder.layers[0].self_attn.in_proj.out_features == 8
-            and m.decoder.layers[1].self_attn.in_proj.out_features == 64
-            and m.decoder.layers[1].self_attn.bias.numel() == 32
-            and m.encoder.layers[0].self_attn.tap_dropout_module.p == 0.2
-            and m.encoder.layers[0].self_attn.input_dropout_module.p == 0.3
-            and m.encoder.layers[0].self_attn.config.tap_norm == "l2"
-            and m.encoder.layers[0].self_attn.config.renorm_padding
         ),
     ),
 }
@@ -232,9 +223,25 @@ def test_errors_come_before_data_and_without_a_traceback(tmp_path, monkeypatch):
 @pytest.mark.ci
 def test_hydra(data, tmp_path):
     """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
-    task = {"_name": "translation", "data": str(data)}
-    model = {"_name": "dynamic_conv_tiny", "encoder_glu": False, "decoder_kernel_sizes": [3, 5]}
-    hydra_train(tmp_path, task, model, "cross_entropy", SHRUNK)
+    shape = zip(SHRUNK[::2], SHRUNK[1::2], strict=True)
+    model = {name[2:].replace("-", "_"): int(size) for name, size in shape}
+    model |= {"_name": "dynamic_conv_tiny", "encoder_glu": False, "decoder_kernel_sizes": [3, 5]}
+    config = {
+        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
+        "task": {"_name": "translation", "data": str(data)},
+        "model": model,
+        "criterion": {"_name": "cross_entropy"},
+        "optimizer": {"_name": "adam", "lr": [0.003]},
+        "lr_scheduler": {"_name": "fixed"},
+        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
+        "optimization": {"max_update": 2, "lr": [0.003]},
+    }
+    (tmp_path / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
+    run = command(
+        *("fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "experiment"),
+        *(f"hydra.run.dir={tmp_path}", f"checkpoint.save_dir={tmp_path / 'hydra'}"),
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
     flags = ("--encoder-glu", "false", "--decoder-kernel-sizes", "3,5", "--max-update", "2")
     train(data, tmp_path / "plain", *MIXERS["dynamic"], *SHRUNK, *flags)
     hydra, plain = (tmp_path / name / "checkpoint_last.pt" for name in ("hydra", "plain"))

@@ -10,9 +10,8 @@ from argparse import Namespace
 import numpy
 import pytest
 import torch
-from conftest import SHRUNK_LM, train
+from conftest import SHRUNK_LM, random_tokens, task_of, train
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
-from fairseq.data import Dictionary
 
 from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel, ConvAttnModel
 from fairseq_convattn.export import export
@@ -46,26 +45,18 @@ OPTIONS = {
 }
 
 
-def letters():
-    dictionary = Dictionary()
-    for letter in "abcdefgh":
-        dictionary.add_symbol(letter)
-    return dictionary
-
-
 def built(mixers, **options):
     torch.manual_seed(5)
-    dictionary = letters()
+    task = task_of()
     sizes = {"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, "encoder_layers": 2}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "decoder_layers": 2}
     args = Namespace(**sizes, **heads, encoder_mixers=mixers, decoder_mixers=mixers, **options)
-    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    return ConvAttnModel.build_model(args, task).eval(), dictionary
+    return ConvAttnModel.build_model(args, task).eval(), task.source_dictionary
 
 
 def sentences(dictionary, batch, time):
     """The first begins with padding."""
-    tokens = torch.randint(dictionary.nspecial, len(dictionary), (batch, time))
+    tokens = random_tokens(dictionary, batch, time)
     tokens[0, : time // 3] = dictionary.pad()
     return tokens
 
@@ -78,7 +69,7 @@ def assert_close(actual, expected):
 def check_translation(net, dictionary, encode, step, start):
     """``encode`` and ``step`` are programs that take and give lists of tensors."""
     source = sentences(dictionary, 3, SOURCE)
-    previous = torch.randint(dictionary.nspecial, len(dictionary), (3, TARGET))
+    previous = random_tokens(dictionary, 3, TARGET)
     encoder_out = net.encoder(source, None)
     x, padding, *memory = encode(source)
     assert torch.equal(padding, encoder_out["encoder_padding_mask"][0])
@@ -134,8 +125,8 @@ def test_encoder_and_step_with(options):
 @torch.no_grad()
 def test_masked_language_models():
     shape = {"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, "encoder_layers": 2}
-    dictionary = letters()
-    task = Namespace(source_dictionary=dictionary, max_positions=lambda: 64)
+    task = task_of()
+    dictionary = task.source_dictionary
     args = {**shape, "encoder_attention_heads": 4, "encoder_mixers": "tisa,dynamic"}
     net = ConvAttnMaskedLanguageModel.build_model(Namespace(**args), task).eval()
     programs, start = export(copy.deepcopy(net))
@@ -152,7 +143,7 @@ def test_states_follow_their_hypotheses():
     net, dictionary = built("dynamic,attention")
     encode, step, start, _ = exported("dynamic,attention")
     source = sentences(dictionary, 1, SOURCE).expand(4, -1).contiguous()
-    previous = torch.randint(dictionary.nspecial, len(dictionary), (4, 9))
+    previous = random_tokens(dictionary, 4, 9)
     order = torch.tensor([2, 0, 0, 3])
     _, padding, *memory = encode(source)
     state = [x.expand(4, *x.shape[1:]).contiguous() for x in start]

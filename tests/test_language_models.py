@@ -1,18 +1,14 @@
 """Language modelling through fairseq's own entry points."""
 
 import math
-import re
 
 import pytest
 import torch
 from conftest import (
     SHRUNK_LM,
-    command,
     eval_lm,
     generate,
-    hydra_train,
     interactive,
-    same_weights,
     slow_but,
     train,
     validate,
@@ -114,24 +110,21 @@ def loss_by_token(model, samples, first: int = 0) -> float:
 
 
 @pytest.mark.parametrize("mixer", slow_but(MIXERS, "hybrid"))
-def test_train_resume_validate_score_generate(mixer, monolingual, tmp_path):
+def test_train_validate_score_generate(mixer, monolingual, tmp_path):
     options = (*TASK, *MIXERS[mixer], *SHRUNK_LM, "--max-tokens", "200")
-    whole, resumed = (tmp_path / name / "checkpoint_last.pt" for name in ("whole", "resumed"))
-    train(monolingual, whole.parent, *options, "--max-update", "6")
-    train(monolingual, resumed.parent, *options, "--max-update", "3")
-    train(monolingual, resumed.parent, *options, "--max-update", "6")
-    assert same_weights(whole, resumed)
-    train(monolingual, resumed.parent, *options, "--max-update", "50")
-    logged = torch.load(resumed)["extra_state"]["val_loss"]
-    assert validate(monolingual, resumed, *TASK) == logged
+    last = tmp_path / "checkpoint_last.pt"
+    for updates in ("3", "50"):
+        train(monolingual, tmp_path, *options, "--max-update", updates)
+    logged = torch.load(last)["extra_state"]["val_loss"]
+    assert validate(monolingual, last, *TASK) == logged
 
-    model, task = load(resumed)
+    model, task = load(last)
     by_token = loss_by_token(model, windows(task))
-    loss = eval_lm(monolingual, resumed, *TASK, "--batch-size", "5")
+    loss = eval_lm(monolingual, last, *TASK, "--batch-size", "5")
     assert loss == pytest.approx(by_token, abs=1e-5)
 
     lengths = ("--max-len-b", "20", "--min-len", "6")
-    hypotheses = interactive(monolingual, resumed, *TASK, *lengths, source="test")
+    hypotheses = interactive(monolingual, last, *TASK, *lengths, source="test")
     prompts = (monolingual.parent / "test").read_text().splitlines()
     assert sorted(hypotheses) == list(range(len(prompts)))
     dictionary = Dictionary.load(str(monolingual / "dict.txt"))
@@ -140,7 +133,7 @@ def test_train_resume_validate_score_generate(mixer, monolingual, tmp_path):
         target = dictionary.encode_line(text, add_if_not_exist=False).long()
         sample = {"source": target.roll(1), "target": target}
         assert score == pytest.approx(-loss_by_token(model, [sample]), abs=1e-4)
-    others = generate(monolingual, resumed, *TASK, *lengths, "--batch-size", "1")
+    others = generate(monolingual, last, *TASK, *lengths, "--batch-size", "1")
     assert {text for _, text in others.values()} == {text for _, text in hypotheses.values()}
 
 
@@ -159,21 +152,6 @@ def test_sample_break_modes_and_beginnings_of_sentence(mode, monolingual, tmp_pa
     assert loss == pytest.approx(loss_by_token(model, samples, first=1), abs=1e-5)
 
 
-def test_a_context_window_gives_every_token_its_context(monolingual, tmp_path):
-    """With no positions, what lies before the kernels' reach cannot matter: scoring one token
-    at a time, with as much context as they see, is scoring all of the text at once."""
-    options = ("--decoder-kernel-sizes", "3,5", "--no-token-positional-embeddings")
-    task_options = (*TASK[:2], "--sample-break-mode", "none")
-    options = (*options, "--tokens-per-sample", "1024", "--max-tokens", "1024")
-    train(monolingual, tmp_path, *task_options, *MIXERS["dynamic"], *SHRUNK_LM, *options)
-    checkpoint = tmp_path / "checkpoint_last.pt"
-    whole = eval_lm(monolingual, checkpoint, *task_options, "--tokens-per-sample", "1024")
-    single = ("--tokens-per-sample", "7", "--context-window", "6")
-    assert eval_lm(monolingual, checkpoint, *task_options, *single) == pytest.approx(whole)
-    blind = ("--tokens-per-sample", "1")
-    assert abs(eval_lm(monolingual, checkpoint, *task_options, *blind) - whole) > 1e-4
-
-
 @pytest.mark.parametrize("name", INPUTS_AND_OUTPUTS)
 def test_inputs_and_outputs(name, monolingual, tmp_path):
     """Adaptive or from characters, tied or not."""
@@ -184,58 +162,3 @@ def test_inputs_and_outputs(name, monolingual, tmp_path):
     assert holds(model.decoder)
     loss = eval_lm(monolingual, checkpoint, *TASK)
     assert loss == pytest.approx(loss_by_token(model, windows(task)), abs=1e-5)
-
-
-@pytest.mark.slow
-def test_learns_what_the_text_is_like(monolingual, tmp_path):
-    """Far below the log2(20) = 4.3 bits of letters that are all alike."""
-    shape = ("--decoder-embed-dim", "32", "--decoder-layers", "2", "--dropout", "0")
-    schedule = ("--max-update", "120", "--lr", "0.01", "--no-epoch-checkpoints")
-    train(monolingual, tmp_path, *TASK, *MIXERS["dynamic"], *shape, *schedule)
-    assert eval_lm(monolingual, tmp_path / "checkpoint_last.pt", *TASK) < 2.6
-
-
-@pytest.mark.slow
-def test_command_lines(monolingual, tmp_path):
-    plugin = ("--user-dir", "fairseq_convattn")
-    run = command(
-        *("fairseq-train", monolingual, *plugin, *TASK, *MIXERS["dynamic"], *SHRUNK_LM),
-        *("--save-dir", tmp_path, "--max-update", 2, "--max-tokens", 600, "--optimizer", "adam"),
-        *("--cpu", "--num-workers", 0, "--required-batch-size-multiple", 1),
-    )
-    assert run.returncode == 0, run.stderr
-    checkpoint = (monolingual, *plugin, *TASK[:2], "--path", tmp_path / "checkpoint_last.pt")
-    run = command("fairseq-eval-lm", *checkpoint, "--tokens-per-sample", 64, "--cpu")
-    assert run.returncode == 0, run.stderr
-    assert re.search(r"Loss \(base 2\): [\d.]+, Perplexity: [\d.]+", run.stderr)
-    assert "weights_only" not in run.stdout + run.stderr
-    run = command("fairseq-interactive", *checkpoint, "--cpu", "--beam", 2, input="a b c\nd\n")
-    assert run.returncode == 0, run.stderr
-    assert len(re.findall(r"^H-\d", run.stdout, re.MULTILINE)) == 2
-
-
-@pytest.mark.slow
-def test_hydra(monolingual, tmp_path):
-    """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
-    task = {"_name": "language_modeling", "data": str(monolingual), "sample_break_mode": "eos"}
-    model = {
-        "_name": "dynamic_conv_lm_tiny",
-        "decoder_kernel_sizes": [3, 5],
-        "adaptive_input": True,
-        "adaptive_softmax_cutoff": [8, 16],
-        "decoder_learned_pos": True,
-    }
-    alone = {"ddp_backend": "legacy_ddp"}
-    hydra_train(
-        *(tmp_path, {**task, "tokens_per_sample": 64}, model, "adaptive_loss", SHRUNK_LM),
-        distributed_training=alone,
-    )
-    train(
-        *(monolingual, tmp_path / "plain", *TASK, "--tokens-per-sample", "64"),
-        *(*MIXERS["dynamic"], *SHRUNK_LM, "--decoder-kernel-sizes", "3,5", "--adaptive-input"),
-        *("--adaptive-softmax-cutoff", "8,16", "--decoder-learned-pos", "--max-update", "2"),
-        *("--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"),
-    )
-    hydra, plain = (tmp_path / name / "checkpoint_last.pt" for name in ("hydra", "plain"))
-    assert same_weights(hydra, plain)
-    assert eval_lm(monolingual, hydra, *TASK) == eval_lm(monolingual, plain, *TASK)

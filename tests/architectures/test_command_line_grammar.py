@@ -3,10 +3,9 @@
 import argparse
 import warnings
 from argparse import Namespace
-from types import SimpleNamespace
 
 import pytest
-from fairseq.data import Dictionary
+from conftest import task_of
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -72,18 +71,6 @@ def command_lines(draw) -> tuple[str, list[str], Namespace]:
     return arch, words, Namespace(arch=arch, **run)
 
 
-def task() -> SimpleNamespace:
-    dictionary = Dictionary()
-    for letter in "abcdefghijklmnop":
-        dictionary.add_symbol(letter)
-    return SimpleNamespace(
-        source_dictionary=dictionary,
-        target_dictionary=dictionary,
-        args=Namespace(max_target_positions=8, tokens_per_sample=8),
-        max_positions=lambda: 8,
-    )
-
-
 def assert_no_nonsense(given_options: Namespace, args: Namespace) -> None:
     assert not (args.fp16 and args.cpu)
     stacks = [side for side in ("encoder", "decoder") if hasattr(args, f"{side}_mixers")]
@@ -119,7 +106,7 @@ def attempt(command_line: tuple[str, list[str], Namespace]) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tables without columns, of tiny adaptive softmaxes
-            model = ARCH_MODEL_REGISTRY[arch].build_model(args, task())
+            model = ARCH_MODEL_REGISTRY[arch].build_model(args, task_of(types=16, positions=8))
     except ValueError as error:  # of dictionaries, which come with the data
         assert "dictionary" in str(error) and "\n" not in str(error)
     else:

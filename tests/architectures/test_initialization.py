@@ -4,8 +4,8 @@ from argparse import Namespace
 
 import pytest
 import torch
+from conftest import task_of
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
-from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel, base_architecture
 
 from fairseq_convattn.architectures import ConvAttnModel
@@ -32,10 +32,8 @@ def seeded(family, task, **options):
 
 @pytest.mark.parametrize("normalize_before", [False, True])
 def test_parameters_and_losses_are_those_of_fairseqs_transformer(normalize_before):
-    dictionary = Dictionary()
-    for i in range(60):
-        dictionary.add_symbol(str(i))
-    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
+    task = task_of(types=60)
+    dictionary = task.source_dictionary
     norms = {f"{side}_normalize_before": normalize_before for side in ("encoder", "decoder")}
     theirs = seeded(TransformerModel, task, **norms)
     mixers = {"encoder_mixers": "attention", "decoder_mixers": "attention"}
@@ -66,10 +64,8 @@ def test_parameters_and_losses_are_those_of_fairseqs_transformer(normalize_befor
 
 @pytest.mark.parametrize("mixer", ["attention", "lightweight", "composite"])
 def test_the_2019_codes_values_can_be_had(mixer):
-    dictionary = Dictionary()
-    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
     options = {"encoder_mixers": mixer, "decoder_mixers": mixer, "initialization": "xavier"}
-    net = seeded(ConvAttnModel, task, **options)
+    net = seeded(ConvAttnModel, task_of(), **options)
     for layer in (*net.encoder.layers, *net.decoder.layers):
         linears = [layer.fc1, layer.fc2]
         if mixer == "lightweight":

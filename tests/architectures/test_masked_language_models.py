@@ -4,10 +4,10 @@ from argparse import Namespace
 
 import pytest
 import torch
-from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from conftest import random_tokens as tokens
+from conftest import task_of
 from fairseq.models.roberta import RobertaModel
-from options_of_models import parse, refusal
+from options_of_models import parse
 
 from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel
 from fairseq_convattn.architectures.config import MASKED_LANGUAGE_MODEL, configure
@@ -26,17 +26,11 @@ FACTORIZED = {"encoder_input_dim": 8}
 
 
 def built(family=ConvAttnMaskedLanguageModel, **chosen):
-    """A random model of a few layers, and its dictionary of eight letters."""
+    """A random model of a few layers, and its dictionary of eight types."""
     torch.manual_seed(5)
-    dictionary = Dictionary()
-    for letter in "abcdefgh":
-        dictionary.add_symbol(letter)
-    task = Namespace(source_dictionary=dictionary, max_positions=lambda: 64)
-    return family.build_model(Namespace(**{**SHAPE, **chosen}), task).eval(), dictionary
-
-
-def tokens(dictionary, *shape):
-    return torch.randint(dictionary.nspecial, len(dictionary), shape)
+    task = task_of()
+    net = family.build_model(Namespace(**{**SHAPE, **chosen}), task)
+    return net.eval(), task.source_dictionary
 
 
 def sized(arch: str, **chosen):
@@ -96,19 +90,6 @@ def test_without_absolute_positions_inputs_may_be_longer_than_any_before(mixers)
     assert y.shape == (2, 300, len(dictionary)) and y.isfinite().all()
 
 
-def test_absolute_positions_are_the_default_without_a_term_for_positions():
-    for mixers, absolute in (
-        *(("attention", True), ("dynamic", True), ("composite", False), ("tisa", False)),
-        *(("composite,tisa,composite", False), ("attention,composite,tisa", False)),
-    ):
-        net, _ = built(encoder_mixers=mixers)
-        assert (encoder(net).embed_positions is not None) == absolute, mixers
-    net, _ = built(encoder_mixers="composite", attention_terms="content")
-    assert encoder(net).embed_positions is not None
-    net, _ = built(encoder_mixers="tisa", no_token_positional_embeddings="false")
-    assert encoder(net).embed_positions.max_positions == net.max_positions() == 64
-
-
 def test_bert_base_has_as_many_parameters_as_its_shape_says():
     width, ffn, types, positions = 768, 3072, 30_000, 512 + 2  # fairseq's table has two unused rows
     norm = 2 * width
@@ -128,40 +109,6 @@ def test_bert_base_has_as_many_parameters_as_its_shape_says():
         sized("attention_albert_base", no_token_positional_embeddings="true"),
     )
     assert count(absolute[0]) - count(absolute[1]) == positions * narrow
-
-
-def no_positions(arch: str, **chosen) -> int:
-    return count(sized(arch, no_token_positional_embeddings="true", **chosen))
-
-
-@pytest.mark.parametrize(
-    "shape, chosen, parameters",
-    [
-        ("bert_small", {"attention_terms": "content,fixed"}, 816),
-        ("bert_small", {"attention_terms": "content,query"}, 13_056),
-        ("bert_small", {"attention_terms": "content,query,key"}, 26_112),
-        ("bert_small", {"attention_terms": "content", "value_conv": "depthwise"}, 55_296),
-        ("bert_base", {"attention_terms": "content,fixed"}, 2_448),
-        ("bert_base", {"attention_terms": "content,query"}, 13_056),
-        ("bert_base", {"attention_terms": "content,tisa"}, 12 * 180),
-        ("albert_base", {"attention_terms": "content,tisa"}, 180),
-    ],
-)
-def test_parameters_of_positions(shape, chosen, parameters):
-    """Chang et al. 2021 at a span of 8, as their code counts; Wennberg and Henter 2021 with
-    five kernels."""
-    arch = f"composite_attention_{shape}"
-    alone = no_positions(arch, attention_terms="content")
-    assert alone == no_positions(f"attention_{shape}")
-    assert no_positions(arch, **chosen) - alone == parameters
-
-
-def test_tisa_replaces_the_table_of_absolute_positions():
-    for shape, kernels in (("albert_base", 180), ("bert_base", 12 * 180)):
-        alone = no_positions(f"attention_{shape}")
-        assert count(sized(f"tisa_{shape}")) - alone == kernels
-    own = sized("tisa_albert_base", share_tables_across_layers="false")
-    assert count(own) - no_positions("attention_albert_base") == 12 * 180
 
 
 @pytest.mark.parametrize(
@@ -272,12 +219,6 @@ def test_starts_as_bert_does(mixers):
     )
 
 
-def test_pruned_stacks_keep_the_mixers_of_the_layers_they_keep():
-    net, _ = built(encoder_mixers="dynamic,attention,lightweight", encoder_layers_to_keep="0,2")
-    kept = [layer.mixer_config.mixer for layer in encoder(net).layers]
-    assert kept == ["dynamic", "lightweight"]
-
-
 def chosen_by(arch, *flags) -> Namespace:
     return configure(parse(arch, *TASK, *flags), MASKED_LANGUAGE_MODEL).options
 
@@ -287,10 +228,7 @@ def test_presets_have_the_papers_shapes():
     shape = (*shape, "encoder_layers", "encoder_input_dim")
     for arch, expected in (
         ("dynamic_conv_bert_small", (256, 1024, 4, 12, 128)),
-        ("attention_bert_base", (768, 3072, 12, 12, 768)),
         ("attention_albert_base", (768, 3072, 12, 12, 128)),
-        ("lightweight_conv_bert_tiny", (128, 512, 4, 4, 128)),
-        ("convattn_mlm", (768, 3072, 12, 12, 768)),
     ):
         args = chosen_by(arch)
         assert tuple(getattr(args, name) for name in shape) == expected, arch
@@ -300,66 +238,3 @@ def test_presets_have_the_papers_shapes():
     mixers = chosen_by("dynamic_conv_bert_base").encoder_mixers
     assert [m.kernel_size for m in mixers] == [3, 7, 15] + [31] * 9
     assert all(m.mixer == "dynamic" and m.glu and not m.causal for m in mixers)
-
-
-def test_the_command_line_wins_over_the_preset_and_the_preset_over_the_base():
-    args = chosen_by(
-        "attention_albert_base",
-        *("--share-encoder-layers", "false", "--encoder-input-dim", "96", "--dropout", "0"),
-        *("--no-token-positional-embeddings", "true", "--layernorm-embedding", "false"),
-    )
-    assert (args.share_encoder_layers, args.encoder_input_dim, args.dropout) == (False, 96, 0)
-    assert args.no_token_positional_embeddings and not args.layernorm_embedding
-    assert args.encoder_ffn_embed_dim == 3072 and args.encoder_mixers[0].mixer == "attention"
-
-
-def test_a_stored_configuration_describes_its_whole_model():
-    """So that a checkpoint stays what it is when a default changes."""
-    cfg = convert_namespace_to_omegaconf(parse("dynamic_conv_bert_small", *TASK)).model
-    assert cfg.encoder_kernel_sizes == [3, 7, 15] + [31] * 9 and cfg.encoder_layers == 12
-    assert (cfg.encoder_glu, cfg.encoder_input_dim, cfg.share_encoder_layers) == (
-        *("true", 128, "false"),
-    )
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        ("--encoder-mixers dynamics", "--encoder-mixers: unknown mixer 'dynamics'"),
-        ("--encoder-kernel-sizes 3,7", "--encoder-kernel-sizes: 2 values for 4 layers"),
-        ("--encoder-kernel-sizes 4", "--encoder-kernel-sizes: a kernel of 4 taps cannot be cen"),
-        ("--encoder-attention-heads 5", "--encoder-attention-heads: 5 heads do not divide"),
-        ("--encoder-input-dim 0", "--encoder-input-dim: 0 is less than 1"),
-        ("--max-positions 0", "--max-positions: 0 is less than 1"),
-        ("--segments -1", "--segments: -1 is less than 0"),
-        ("--share-encoder-layers 2", "--share-encoder-layers: '2' is neither true nor false"),
-        ("--layernorm-embedding maybe", "--layernorm-embedding: 'maybe' is neither true nor"),
-        (
-            "--share-encoder-layers true",
-            "--share-encoder-layers: needs one value of --encoder-kernel-sizes, as 31",
-        ),
-        (
-            "--share-encoder-layers true --encoder-mixers dynamic,dynamic,attention,dynamic",
-            "--share-encoder-layers: needs one mixer for all layers, not attention, dynamic",
-        ),
-    ],
-)
-def test_what_cannot_work_is_said_in_a_line_before_anything_is_loaded(flags, message):
-    assert refusal("dynamic_conv_bert_tiny", *TASK, *flags.split()).startswith(message)
-
-
-def test_kernel_sizes_matter_to_convolutions_alone():
-    args = chosen_by("attention_bert_tiny", "--share-encoder-layers", "true")
-    assert args.share_encoder_layers
-
-
-def test_a_switch_needs_no_value():
-    assert chosen_by("attention_bert_tiny", "--share-encoder-layers").share_encoder_layers
-    args = chosen_by("tisa_bert_tiny", "--share-tables-across-layers", "--share-encoder-layers")
-    assert args.share_encoder_layers and args.encoder_mixers[0].share_tables_across_layers
-
-
-def test_every_architecture_builds():
-    for arch, preset in MASKED_LM_PRESETS.items():
-        model = masked_language_model_skeleton(Namespace(**preset), 100)
-        assert len(encoder(model).layers) == preset["encoder_layers"], arch

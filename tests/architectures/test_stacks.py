@@ -4,13 +4,12 @@ from argparse import Namespace
 
 import pytest
 import torch
-from fairseq.data import Dictionary
+from conftest import random_tokens as tokens
+from conftest import task_of
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_convattn.architectures import ConvAttnLanguageModel, ConvAttnModel
 from fairseq_convattn.mixers import CrossAttention
-from fairseq_convattn.ops import use_implementation
-from fairseq_convattn.ops.native import is_built
 
 MIXERS = [
     "lightweight",
@@ -23,13 +22,10 @@ MIXERS = [
 
 
 def built(family, args):
-    """A random model of the family, and its dictionary of eight letters."""
+    """A random model of the family, and its dictionary of eight types."""
     torch.manual_seed(5)
-    dictionary = Dictionary()
-    for letter in "abcdefgh":
-        dictionary.add_symbol(letter)
-    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
-    return family.build_model(args, task).eval(), dictionary
+    task = task_of()
+    return family.build_model(args, task).eval(), task.source_dictionary
 
 
 def model(mixers, **options):
@@ -45,10 +41,6 @@ def model(mixers, **options):
         **options,
     )
     return built(ConvAttnModel, args)
-
-
-def tokens(dictionary, *shape):
-    return torch.randint(dictionary.nspecial, len(dictionary), shape)
 
 
 @torch.no_grad()
@@ -92,22 +84,6 @@ def test_beam_search_keeps_one_copy_of_every_sentence(mixers, monkeypatch):
             torch.testing.assert_close(a["score"], e["score"])
 
 
-@pytest.mark.parametrize("mixers", ["lightweight", "dynamic", "dynamic,attention,composite"])
-def test_every_implementation_gives_the_same_loss(mixers):
-    net, dictionary = model(mixers, weight_dropout=0.2, dropout=0.1)
-    source, previous = tokens(dictionary, 3, 6), tokens(dictionary, 3, 40)
-    results = []
-    for name in ("reference", "banded", *["native"] * is_built()):
-        torch.manual_seed(6)  # of dropout
-        with use_implementation(name):
-            logits, _ = net.train()(source, torch.tensor([6] * 3), previous)
-        loss = logits.log_softmax(-1)[..., 5].mean()
-        results.append((loss, *torch.autograd.grad(loss, list(net.parameters()))))
-    for other in results[1:]:
-        for expected, actual in zip(results[0], other, strict=True):
-            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
-
-
 def language_model(mixers, **options):
     args = Namespace(
         decoder_embed_dim=16,
@@ -119,50 +95,6 @@ def language_model(mixers, **options):
         **options,
     )
     return built(ConvAttnLanguageModel, args)
-
-
-ADAPTIVE = {"adaptive_input": True, "adaptive_softmax_cutoff": [5, 9]}
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("mixers", MIXERS)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {**ADAPTIVE, "adaptive_input_cutoff": [6]},
-        {**ADAPTIVE, "tie_adaptive_weights": True, "tie_adaptive_proj": True},
-        {"character_embeddings": True, "character_filters": [(1, 8), (2, 4)]},
-    ],
-    ids=["adaptive", "adaptive, tied", "characters"],
-)
-def test_inputs_and_outputs_of_language_models(mixers, options):
-    """A token has the same probability in the whole and by token."""
-    net, dictionary = language_model(mixers, **options)
-    previous, state = tokens(dictionary, 2, 5), {}
-    previous[0, :2] = torch.tensor([dictionary.eos(), dictionary.unk()])
-    whole = net.get_normalized_probs(net(previous), log_probs=True)
-    torch.testing.assert_close(whole.exp().sum(-1), torch.ones(2, 5))
-    for step in range(1, 6):
-        output = net.decoder(previous[:, :step], incremental_state=state)
-        scores = net.get_normalized_probs(output, log_probs=True)
-        torch.testing.assert_close(scores[:, -1], whole[:, step - 1], rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("mixers", MIXERS)
-def test_language_models_generate_what_training_saw(mixers):
-    net, dictionary = language_model(mixers)
-    previous, state = tokens(dictionary, 3, 35), {}
-    whole, _ = net(previous)
-    for step in range(1, 36):
-        logits, _ = net.decoder(previous[:, :step], incremental_state=state)
-        torch.testing.assert_close(logits[:, -1], whole[:, step - 1], rtol=0, atol=1e-5)
-
-
-def test_pruned_language_models_keep_the_mixers_of_the_layers_they_keep():
-    net, _ = language_model("dynamic,attention,lightweight", decoder_layers_to_keep="0,2")
-    kept = [(layer.mixer_config.mixer, layer.encoder_attn) for layer in net.decoder.layers]
-    assert kept == [("dynamic", None), ("lightweight", None)]
 
 
 @pytest.mark.parametrize("mixer", ["lightweight", "dynamic"])
@@ -189,18 +121,6 @@ def test_what_training_keeps_grows_no_faster_than_the_input(mixer):
 
 
 @torch.no_grad()
-def test_what_a_convolution_remembers_does_not_grow():
-    net, dictionary = language_model("dynamic,lightweight,dynamic")
-    previous, state, sizes = tokens(dictionary, 1, 60), {}, []
-    for step in range(1, 61):
-        net.decoder(previous[:, :step], incremental_state=state)
-        sizes.append(
-            sum(t.numel() for kept in state.values() for past in kept.values() for t in past[:2])
-        )
-    assert max(sizes) == max(sizes[:40]) > 0
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("mixers", MIXERS)
 @pytest.mark.parametrize("left", [False, True], ids=["right-padded", "left-padded"])
 def test_a_sentence_does_not_depend_on_its_batch(mixers, left):
@@ -218,23 +138,6 @@ def test_a_sentence_does_not_depend_on_its_batch(mixers, left):
     y, _ = net(padded(source), torch.tensor([5, 19]), padded(previous))
     here = y[:1, -4:] if left else y[:1, :4]
     torch.testing.assert_close(here, alone, rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("mixers", MIXERS)
-def test_beams_of_a_sentence_swap(mixers):
-    net, dictionary = model(mixers)
-    source = tokens(dictionary, 1, 6).expand(4, -1)
-    previous, order = tokens(dictionary, 4, 9), torch.tensor([1, 1, 3, 0])
-    encoder_out = net.encoder(source, torch.tensor([6] * 4))
-    state = {}
-    for step in range(1, 8):
-        net.decoder(previous[:, :step], encoder_out=encoder_out, incremental_state=state)
-    net.decoder.reorder_incremental_state_scripting(state, order)
-    swapped = torch.cat([previous[order, :7], previous[:, 7:]], dim=1)
-    actual, _ = net.decoder(swapped[:, :8], encoder_out=encoder_out, incremental_state=state)
-    expected, _ = net.decoder(swapped[:, :8], encoder_out=encoder_out)
-    torch.testing.assert_close(actual[:, -1], expected[:, -1], rtol=0, atol=1e-5)
 
 
 def test_no_mask_of_time_by_time_is_built():

@@ -11,7 +11,6 @@ import pytest
 import torch
 from conftest import (
     SHRUNK,
-    SHRUNK_LM,
     command,
     eval_lm,
     generate,
@@ -130,15 +129,7 @@ def test_a_namespace_is_read_too(tmp_path, payload):
 @pytest.mark.parametrize(
     "value",
     [
-        *(
-            "(0.9, 0.98)",
-            "[(1, 64), (2, 128)]",
-            "3,7,15",
-            "@@ ",
-            "sentencepiece",
-            "de-en",
-            "a/b.pt",
-        ),
+        *("(0.9, 0.98)", "[(1, 64), (2, 128)]", "3,7,15", "@@ ", "de-en", "a/b.pt"),
         *("[(512, 10, 5)] + [(512, 3, 2)] * 4", "3 * [(512, 5)]"),  # fairseq's wav2vec, fconv
         *('{"beam": 4, "lenpen": 0.6}', "${task.data}", "data (old", "x" * 10_000, [0.5, None], {}),
     ],
@@ -147,6 +138,13 @@ def test_what_options_are_is_let_in(tmp_path, value):
     torch.save(checkpoint("task", "translation", "x", value), tmp_path / "good.pt")
     read_checkpoint(tmp_path / "good.pt")
     checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "good.pt"))
+
+
+def test_files_may_be_called_like_calls(tmp_path):
+    for part, option in (("task", "data"), ("bpe", "sentencepiece_model"), ("common", "user_dir")):
+        state = checkpoint(part, "x", option, "data (old)/bpe (1).model")
+        torch.save(state, tmp_path / "good.pt")
+        read_checkpoint(tmp_path / "good.pt")
 
 
 def test_every_architecture_of_fairseqs_is_let_in():
@@ -163,14 +161,6 @@ def test_every_architecture_of_fairseqs_is_let_in():
         options = {x.name: x.default for x in fields if isinstance(x.default, str)}
         check_configuration({"cfg": {"model": {"_name": name, **options}}})
     assert {"fconv", "transformer", "lightconv"} < set(checked)
-
-
-@pytest.mark.parametrize(
-    ("part", "option"), [("task", "data"), ("bpe", "sentencepiece_model"), ("common", "user_dir")]
-)
-def test_files_may_be_called_like_calls(tmp_path, part, option):
-    torch.save(checkpoint(part, "x", option, "data (old)/bpe (1).model"), tmp_path / "good.pt")
-    read_checkpoint(tmp_path / "good.pt")
 
 
 # What fairseq evaluates, in a model, a task and a criterion that build and load it first.
@@ -208,40 +198,19 @@ DOORS = {
     "analysis": lambda data, path: analysis(path, block=128),
     "recipes": lambda data, path: evaluated(path, "translation"),
     "glue": lambda data, path: read_pretrained(path),
+    "eval-lm": eval_lm,
 }
 
 
-@pytest.fixture(scope="module")
-def good(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("good")
-    train(data, folder, *TRANSLATION, "--max-update", "1")
-    return folder / "checkpoint_last.pt"
-
-
-def poisoned(good, folder, place: str, code: str):
+def poisoned(trained, folder, place: str, code: str):
     """A copy of a good checkpoint with code in one place."""
-    state = torch.load(good)
+    state = torch.load(trained)
     part, options = PLACES[place]
     for name, value in options.items():
         state["cfg"][part][name] = code if value == "{}" else value
     torch.save(state, folder / "evil.pt")
-    shutil.copyfile(good, folder / "good.pt")
+    shutil.copyfile(trained, folder / "good.pt")
     return folder / "evil.pt"
-
-
-@pytest.mark.parametrize("door", [*DOORS, "eval-lm"])
-def test_every_door_checks_options_first(good, data, monolingual, tmp_path, monkeypatch, door):
-    """By the function that knows all of them."""
-
-    def refuse(state):
-        raise CheckpointError("options are looked at")
-
-    for module in (files, guard):
-        monkeypatch.setattr(module, "check_configuration", refuse)
-    path = poisoned(good, tmp_path, "model", "5")
-    with pytest.raises(ValueError, match="options are looked at"):
-        eval_lm(monolingual, path) if door == "eval-lm" else DOORS[door](data, path)
-    assert {file.name for file in tmp_path.rglob("*.pt")} == {"evil.pt", "good.pt"}
 
 
 QUICK = list(zip(DOORS, itertools.cycle(PLACES), strict=False))
@@ -254,29 +223,31 @@ QUICK = list(zip(DOORS, itertools.cycle(PLACES), strict=False))
         for case in itertools.product(DOORS, PLACES)
     ],
 )
-def test_through_every_door(good, data, tmp_path, monkeypatch, door, place):
+def test_every_door_checks_options_first(
+    trained, data, monolingual, tmp_path, monkeypatch, door, place
+):
+    """By the function that knows all of them, and nothing is executed before."""
+
+    def refuse(state):
+        raise CheckpointError("options are looked at")
+
     monkeypatch.chdir(tmp_path)
-    path = poisoned(good, tmp_path, place, touch(tmp_path / "created"))
+    path = poisoned(trained, tmp_path, place, touch(tmp_path / "created"))
+    binarised = monolingual if door == "eval-lm" else data
     with pytest.raises(ValueError, match="which is code"):
-        DOORS[door](data, path)
+        DOORS[door](binarised, path)
+    for module in (files, guard):
+        monkeypatch.setattr(module, "check_configuration", refuse)
+    with pytest.raises(ValueError, match="options are looked at"):
+        DOORS[door](binarised, path)
     assert not (tmp_path / "created").exists()
     assert {file.name for file in tmp_path.rglob("*.pt")} == {"evil.pt", "good.pt"}
 
 
-def test_through_the_door_of_language_models(monolingual, tmp_path):
-    options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
-    train(monolingual, tmp_path, *options, "--max-update", "1", "--tokens-per-sample", "16")
-    path = poisoned(tmp_path / "checkpoint_last.pt", tmp_path, "model", touch(tmp_path / "created"))
-    with pytest.raises(ValueError, match="which is code"):
-        eval_lm(monolingual, path)
-    assert not (tmp_path / "created").exists()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", ["fairseq-generate", "fairseq-validate", "fairseq-train"])
-def test_commands_as_typed_refuse_it(good, data, tmp_path, name, place):
-    path = poisoned(good, tmp_path, place, touch(tmp_path / "created"))
+def test_commands_as_typed_refuse_it(trained, data, tmp_path, name):
+    path = poisoned(trained, tmp_path, "model", touch(tmp_path / "created"))
     arguments = [data, "--user-dir", "fairseq_convattn", "--cpu", "--max-tokens", "600"]
     if name == "fairseq-train":
         arguments += [*TRANSLATION, "--optimizer", "adam", "--lr", "0.1", "--max-update", "2"]

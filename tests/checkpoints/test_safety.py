@@ -12,7 +12,6 @@ import torch
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
-from fairseq_convattn.checkpoints import guard
 from fairseq_convattn.checkpoints.averaging import average_checkpoints, best_checkpoints
 from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
 from fairseq_convattn.checkpoints.legacy import convert_checkpoint
@@ -74,13 +73,6 @@ def save(directory: Path, state: dict, **options) -> Path:
     return path
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_the_calls_would_run_if_they_were_loaded(tmp_path, call):
-    target = tmp_path / "created"
-    torch.load(save(tmp_path, checkpoint(x=CALLS[call](target))), weights_only=False)
-    assert target.exists()
-
-
 @pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}])
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
@@ -94,32 +86,13 @@ def test_no_call_is_run(tmp_path, call, place, reader, options):
     assert os.listdir(tmp_path) == [path.name]
 
 
-@pytest.mark.parametrize("protocol", [3, 4, 5])
-def test_no_call_is_run_in_other_protocols(tmp_path, protocol):
-    target = tmp_path / "created"
-    path = save(tmp_path, checkpoint(x=CALLS["mkdir"](target)), pickle_protocol=protocol)
-    with pytest.raises(CheckpointError):
-        read_checkpoint(path)
-    assert not target.exists()
-
-
-def test_an_unknown_type_is_refused_by_name(tmp_path):
-    path = save(tmp_path, checkpoint(x=Unknown()))
+def test_an_unknown_type_is_read_only_where_it_was_allowed(tmp_path):
+    path = save(tmp_path, checkpoint(args=Namespace(arch="lightconv"), x=Unknown()))
+    assert isinstance(read_checkpoint(path, also_allow=[Namespace, Unknown])["x"], Unknown)
     with pytest.raises(CheckpointError, match=rf"it refers to {Unknown.__module__}.Unknown") as it:
         read_checkpoint(path)
     assert "\n" not in str(it.value)
-
-
-def test_an_unknown_type_is_read_only_where_it_was_allowed(tmp_path):
-    path = save(tmp_path, checkpoint(x=Unknown()))
-    assert isinstance(read_checkpoint(path, also_allow=[Unknown])["x"], Unknown)
-    with pytest.raises(CheckpointError):
-        read_checkpoint(path)
-
-
-def test_what_was_allowed_before_stays_allowed(tmp_path):
     path = save(tmp_path, checkpoint(args=Namespace(arch="lightconv")))
-    read_checkpoint(path, also_allow=[Namespace, Unknown])
     assert read_checkpoint(path)["args"].arch == "lightconv"
 
 
@@ -176,14 +149,6 @@ def test_configuration_in_a_namespace_loads(tmp_path):
     path = save(tmp_path, checkpoint(args=args, cfg=None))
     assert read_checkpoint(path)["args"] == args
     assert checkpoint_utils.load_checkpoint_to_cpu(str(path))["cfg"].task._name == "translation"
-
-
-def test_configuration_of_omegaconf_loads(tmp_path):
-    content = {"model": {"_name": "convattn", "kernels": [3, 7], "dropout": 0.1, "x": None}}
-    path = save(tmp_path, checkpoint(cfg=OmegaConf.create(content)))
-    assert OmegaConf.to_container(read_checkpoint(path)["cfg"]) == content
-    loaded = checkpoint_utils.load_checkpoint_to_cpu(str(path))
-    assert OmegaConf.to_container(loaded["cfg"]) == content
 
 
 @pytest.mark.parametrize("configuration", ["args", "cfg"])
@@ -249,14 +214,6 @@ def test_what_would_expand_without_bound_is_refused(tmp_path, bomb, reason, read
 
 @pytest.mark.reliability
 @pytest.mark.parametrize("reader", ["read", "fairseq"])
-def test_a_view_that_expands_a_tensor_is_no_bomb(tmp_path, reader):
-    """As others store their numbers of positions."""
-    positions = torch.arange(1000).expand(50, -1)
-    READERS[reader](save(tmp_path, checkpoint(model={"w": torch.ones(2), "positions": positions})))
-
-
-@pytest.mark.reliability
-@pytest.mark.parametrize("reader", ["read", "fairseq"])
 def test_a_flipped_bit_is_seen(tmp_path, reader):
     state = checkpoint(model={"w": torch.rand(500)})
     path = save(tmp_path, state)
@@ -310,16 +267,17 @@ def test_weights_that_are_not_finite_are_named(tmp_path, value, dtype, reader):
         READERS[reader](path)
 
 
-def test_large_weights_are_finite(tmp_path):
-    """Their sum is not."""
-    path = save(tmp_path, checkpoint(model={"w": torch.full((4,), 3e38)}))
-    assert len(read_checkpoint(path)["model"]["w"]) == 4
-
-
-def test_values_that_fairseq_never_set_may_be_anything(tmp_path):
-    names = ("decoder.adaptive_softmax._float_tensor", "encoder.layers.0.conv.conv_bias")
-    weights = dict.fromkeys(names, torch.full((2,), float("nan")))
-    read_checkpoint(save(tmp_path, checkpoint(model=weights)))
+@pytest.mark.reliability
+def test_weights_that_are_fine(tmp_path):
+    """A sum that is not finite, what fairseq never sets, and an expanded view that is no bomb."""
+    weights = {
+        "large": torch.full((4,), 3e38),
+        "decoder.adaptive_softmax._float_tensor": torch.full((1,), float("nan")),
+        "encoder.layers.0.conv.conv_bias": torch.full((2,), float("nan")),
+        "positions": torch.arange(1000).expand(50, -1),
+    }
+    for read in (READERS["read"], READERS["fairseq"]):
+        read(save(tmp_path, checkpoint(model=weights)))
 
 
 def test_another_packages_architecture_is_named_once(tmp_path, caplog):
@@ -329,26 +287,9 @@ def test_another_packages_architecture_is_named_once(tmp_path, caplog):
     assert "transformer_iwslt_de_en is not this plugin's" in warning
 
 
-def test_what_is_written_reaches_the_disk(tmp_path, monkeypatch):
-    """The bytes before the name, and the name at the end."""
-    events = []
-    synced, replaced = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda file: (events.append("fsync"), synced(file)))
-    monkeypatch.setattr(os, "replace", lambda *a: (events.append("replace"), replaced(*a)))
-    write_checkpoint(checkpoint(), tmp_path / "out.pt")
-    assert events == ["fsync", "replace", "fsync"]
-
-
 def test_a_checkpoint_without_weights_is_named(tmp_path):
     state = {name: value for name, value in checkpoint().items() if name != "model"}
     path = save(tmp_path, state)
     with pytest.raises(CheckpointError, match=f"{path}: fairseq_convattn cannot check it") as error:
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
     assert "\n" not in str(error.value)
-
-
-def test_the_guard_is_installed_once():
-    before = checkpoint_utils.load_checkpoint_to_cpu, checkpoint_utils.load_checkpoint
-    guard.install()
-    assert before == (checkpoint_utils.load_checkpoint_to_cpu, checkpoint_utils.load_checkpoint)
-    assert not any(hasattr(function.__wrapped__, "__wrapped__") for function in before)

@@ -103,41 +103,27 @@ def test_weights_of_every_head_are_fairseqs():
 
 @torch.no_grad()
 @pytest.mark.parametrize("padded", [False, True])
-def test_a_beam_size_of_before_is_not_used_for_other_sentences(padded):
+@pytest.mark.parametrize(
+    "beam_size, beams, orders",
+    [(3, 1, ([0, 1, 2], [0, 2], [1, 0])), (2, 2, (range(6), [0, 4, 3, 1]))],
+    ids=["a beam size of before", "hypotheses that leave their sentences"],
+)
+def test_any_new_order_is_right(beam_size, beams, orders, padded):
+    """As without beams."""
     _, module = pair()
     module.eval()
     results = []
-    for beam_size in (1, 3):
-        module.set_beam_size(beam_size)
+    for size in (1, beam_size):
+        module.set_beam_size(size)
         torch.manual_seed(3)
-        query, source, padding = inputs(1)
+        query, source, padding = inputs(1, beams)
         state, outputs = {}, []
         options = {"static_kv": True, "incremental_state": state}
-        for order in ([0, 1, 2], [0, 2], [1, 0]):
-            module.reorder_incremental_state(state, torch.tensor(order))
-            query, source = query[:, : len(order)], source[:, : len(order)]
-            options["key_padding_mask"] = padding[: len(order)] if padded else None
+        for order in map(torch.tensor, map(list, orders)):
+            module.reorder_incremental_state(state, order)
+            query, source, padding = query[:, order], source[:, order], padding[order]
+            options["key_padding_mask"] = padding if padded else None
             outputs.append(module(query, source, source, **options)[0])
         results.append(outputs)
     for expected, actual in zip(*results, strict=True):
         torch.testing.assert_close(actual, expected)
-
-
-@torch.no_grad()
-def test_hypotheses_may_leave_their_sentences():
-    """Any new order is right, not only that of a beam search."""
-    _, module = pair()
-    module.eval()
-    results = []
-    for beam_size in (1, 2):
-        module.set_beam_size(beam_size)
-        torch.manual_seed(3)
-        query, source, padding = inputs(1, beams=2)
-        state = {}
-        options = {"key_padding_mask": padding, "static_kv": True, "incremental_state": state}
-        module(query, source, source, **options)
-        order = torch.tensor([0, 4, 3, 1])
-        module.reorder_incremental_state(state, order)
-        source, options["key_padding_mask"] = source[:, order], padding[order]
-        results.append(module(query[:, order], source, source, **options)[0])
-    torch.testing.assert_close(results[1], results[0])

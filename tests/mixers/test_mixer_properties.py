@@ -25,6 +25,12 @@ convolution = st.fixed_dictionaries(
         "renorm_padding": flag,
     }
 )
+short_convolutions = {
+    "short_convolution": st.sampled_from(["none", "static", "headwise", "low_rank"]),
+    "short_convolution_on": st.sampled_from(["q", "kv", "qkvo"]),
+    "short_convolution_taps": st.integers(1, 6),
+    "short_convolution_rank": st.integers(1, 3),
+}
 composite = st.fixed_dictionaries(
     {
         "mixer": st.sampled_from(["composite", "composite", "tisa"]),
@@ -38,18 +44,11 @@ composite = st.fixed_dictionaries(
         "value_projection": PROJECTIONS,
         "convolved_heads": st.sampled_from(["all", "half"]),
         "projection_kernel_size": st.sampled_from([1, 3, 4, 7]),
-        "value_conv": st.sampled_from(["none", "plain", "scaled"]),
+        "value_conv": st.sampled_from(["none", "depthwise", "scaled"]),
+        **short_convolutions,
     }
 )
-attention = st.fixed_dictionaries(
-    {
-        "mixer": st.just("attention"),
-        "short_convolution": st.sampled_from(["none", "static", "headwise", "low_rank"]),
-        "short_convolution_on": st.sampled_from(["q", "kv", "qkvo"]),
-        "short_convolution_taps": st.integers(1, 6),
-        "short_convolution_rank": st.integers(1, 3),
-    }
-)
+attention = st.fixed_dictionaries({"mixer": st.just("attention"), **short_convolutions})
 FAMILIES = {
     "convolution": convolution,
     "composite": composite,
@@ -86,23 +85,25 @@ def check(options, case):
         here = slice(time // 3) if case["padding"] == "left" else slice(time - time // 3, time)
         mask[0, here] = True
 
-    def pieces(sizes, order=None):
-        state, found, begin = {}, [], 0
+    def pieces(sizes, shuffled=False):
+        state, found, begin, places = {}, [], 0, torch.arange(case["batch"])
         for size in sizes:
             steps = slice(begin, begin + size)
-            seen = None if mask is None else mask[:, steps]
-            found.append(module(x[steps], key_padding_mask=seen, incremental_state=state)[0])
+            seen = None if mask is None else mask[places, steps]
+            y, _ = module(x[steps, places], key_padding_mask=seen, incremental_state=state)
+            found.append(y[:, places.argsort()])
             begin += size
-            if order is not None:
+            if shuffled:
+                order = torch.randperm(case["batch"])
                 module.reorder_incremental_state(state, order)
+                places = places[order]
         return torch.cat(found)
 
     real = torch.ones(time, case["batch"], dtype=torch.bool) if mask is None else ~mask.T
     whole, _ = module(x, key_padding_mask=mask)
     alone, _ = module(x[real[:, 0], :1])
     torch.testing.assert_close(whole[real[:, 0], :1], alone, rtol=0, atol=1e-9)
-    unmoved = torch.arange(case["batch"])
-    for found in (pieces(case["sizes"]), pieces([1] * time), pieces(case["sizes"], unmoved)):
+    for found in (pieces(case["sizes"]), pieces([1] * time), pieces(case["sizes"], shuffled=True)):
         torch.testing.assert_close(found[real], whole[real], rtol=0, atol=1e-9)
 
 

@@ -65,24 +65,6 @@ def test_every_projection_is_convolved_from_the_layers_input(kind, causal, windo
 
 
 @pytest.mark.parametrize("name", MIXERS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_tokens_chunks_and_the_whole_agree(kind, name):
-    ours = mixer(kind, name=name)
-    x = torch.randn(11, BATCH, WIDTH, dtype=torch.float64)
-    whole, _ = ours(x)
-    order = torch.tensor([1, 0])
-    for sizes in ([1] * 11, [5, 1, 5], [2, 9]):
-        state, pieces = {}, []
-        for piece in x.split(sizes):
-            pieces.append(ours(piece, incremental_state=state)[0])
-        torch.testing.assert_close(torch.cat(pieces), whole, rtol=0, atol=1e-12)
-    ours.reorder_incremental_state(state, order)
-    more = torch.randn(1, BATCH, WIDTH, dtype=torch.float64)
-    after, _ = ours(more, incremental_state=state)
-    torch.testing.assert_close(after, ours(torch.cat([x[:, order], more]))[0][-1:])
-
-
-@pytest.mark.parametrize("name", MIXERS)
 def test_the_cache_has_convolved_keys_and_each_is_convolved_once(name, monkeypatch):
     ours, seen = mixer("low_rank", name=name), []
     convolve = module.low_rank_short_conv

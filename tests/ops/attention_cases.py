@@ -1,7 +1,16 @@
 """Inputs and parameters that the tests of composite attention share."""
 
+import importlib
+
 import torch
 from torch import Tensor
+
+
+def set_small_blocks(monkeypatch) -> None:
+    """Blocks of the size of the tests' inputs, so that several are joined."""
+    tiles = importlib.import_module("fairseq_convattn.ops.attention.tiles")
+    for name, size in (("FEW_QUERIES", 4), ("QUERIES", 8), ("SCORES", 64)):
+        monkeypatch.setattr(tiles, name, size)
 
 
 def table_parameters(terms, make, causal, span, width) -> dict:

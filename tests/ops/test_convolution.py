@@ -1,11 +1,9 @@
-"""Both convolutions against the formula in float64, written out in loops or as one product."""
+"""Both convolutions against the formula in float64, written out in loops."""
 
 import itertools
-import random
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from fairseq_convattn.ops import dynamic_conv, lightweight_conv
 from fairseq_convattn.ops.convolution import native
@@ -19,28 +17,7 @@ NATIVE = pytest.param(
 )
 IMPLEMENTATIONS = ["reference", "banded"]
 WITH_NATIVE = [*IMPLEMENTATIONS, NATIVE]
-KERNEL_SIZES = [1, 2, 4, 31]
 HEADS, CHANNELS, BATCH = 3, 6, 2
-TOLERANCES = {
-    torch.float64: 1e-12,
-    torch.float32: 2e-5,
-    torch.float16: 6e-3,
-    torch.bfloat16: 5e-2,
-}
-LAYOUTS = {
-    "contiguous": lambda x: x,
-    "transposed": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
-    "sliced": lambda x: torch.cat([x, x], dim=-1)[..., 1 : x.size(-1) + 1],
-    "spread": lambda x: torch.stack([x, x], dim=-1)[..., 0],
-}
-AXES = (
-    (1, 2, 5, 63, 64, 65, 257, 400),  # positions
-    (1, 3, 4, 7, 31, 33),  # taps
-    (1, 3, 16, 64, 80),  # channels of a head
-    (False, True),  # causal
-    LAYOUTS,
-    TOLERANCES,
-)
 
 
 def lengths(kernel_size):
@@ -77,7 +54,7 @@ def inputs(name, time, kernel_size, dtype=torch.float64, batch=BATCH, channels=C
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-@pytest.mark.parametrize("kernel_size", KERNEL_SIZES)
+@pytest.mark.parametrize("kernel_size", [1, 2, 4, 31])
 def test_is_the_papers_sum(name, kernel_size, causal):
     for time, with_bias in zip(lengths(kernel_size), itertools.cycle((True, False))):  # noqa: B905
         x, taps, bias = inputs(name, time, kernel_size)
@@ -88,69 +65,30 @@ def test_is_the_papers_sum(name, kernel_size, causal):
             torch.testing.assert_close(y, expected, msg=f"time {time}")
 
 
-def formula(x, taps, bias, causal, softmax, dropout_p):
-    """The paper's formula, softmax and DropConnect inside, for large tensors."""
-    kept = torch.empty_like(taps, dtype=torch.bool).bernoulli_(1 - dropout_p)
-    w = (taps.softmax(-1) if softmax else taps) * kept / (1 - dropout_p)
-    heads, kernel_size = w.shape[-2:]
-    left = kernel_size - 1 if causal else kernel_size // 2
-    padded = F.pad(x, (0, 0, 0, 0, left, kernel_size - 1 - left))
-    windows = padded.unfold(0, kernel_size, 1).unflatten(2, (heads, -1))
-    return (windows @ w.unsqueeze(-1)).flatten(2) + bias
-
-
-def with_gradients(function, x, taps, bias, grad, **options):
+def with_gradients(name, x, taps, bias, grad, **options):
     tensors = [t.detach().requires_grad_() for t in (x, taps, bias)]
-    torch.manual_seed(0)  # of dropout
-    y = function(*tensors, **options)
+    y = CONVOLUTIONS[name](*tensors, causal=True, **options)
     return y.detach(), *torch.autograd.grad(y, tensors, grad.to(y.dtype))
-
-
-def cases(step):
-    """Every so many combinations, with softmax and DropConnect or without as chance has it."""
-    generator = random.Random(1)
-    for case in itertools.islice(itertools.product(*AXES), 0, None, step):
-        yield *case, generator.random() < 0.5, generator.choice((0.0, 0.4))
-
-
-@pytest.mark.parametrize("step", [53, pytest.param(1, marks=pytest.mark.slow)])  # 53: all pairs
-@pytest.mark.parametrize("impl", WITH_NATIVE)
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_is_the_formula(name, impl, step):
-    for case in cases(step):
-        time, kernel_size, head_dim, causal, layout, dtype, softmax, dropout_p = case
-        if impl == "native" and dtype not in native.DTYPES:
-            dtype = {torch.float64: torch.float32, torch.float16: torch.bfloat16}[dtype]
-        x, taps, bias = inputs(name, time, kernel_size, dtype, channels=HEADS * head_dim)
-        x, taps, grad = (LAYOUTS[layout](t) for t in (x, taps, torch.randn_like(x)))
-        options = {"causal": causal, "softmax": softmax, "dropout_p": dropout_p}
-        given = (x, taps, bias, grad)
-        actual = with_gradients(CONVOLUTIONS[name], *given, impl=impl, **options)
-        expected = with_gradients(formula, *(t.double() for t in given), **options)
-        for a, e, like in zip(actual, expected, (x, x, taps, bias), strict=True):
-            assert a.dtype == dtype and a.shape == like.shape, case
-            error = (a.double() - e).abs().max() / max(1, e.abs().max())
-            assert error <= TOLERANCES[dtype], (case, error)
 
 
 @pytest.mark.parametrize("impl", WITH_NATIVE)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_no_sentences(name, impl):
     x, taps, bias = inputs(name, 5, 3, most_precise(impl), batch=0)
-    y, *grads = with_gradients(CONVOLUTIONS[name], x, taps, bias, x, causal=True, impl=impl)
+    y, *grads = with_gradients(name, x, taps, bias, x, impl=impl)
     assert y.shape == x.shape and not any(grad.count_nonzero() for grad in grads)
 
 
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("impl", WITH_NATIVE)
+@pytest.mark.parametrize("kernel_size", [7, 31])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_what_is_not_finite_stays_in_its_sentence(name, impl):
-    x, taps, bias = inputs(name, 100, 31, batch=3)
+def test_what_is_not_finite_stays_in_its_sentence(name, kernel_size, impl):
+    x, taps, bias = inputs(name, 100, kernel_size, most_precise(impl), batch=3)
     grad = torch.randn_like(x)
     x[40, 1, 3] = grad[50, 1, 4] = float("nan")
     if name == "dynamic":
         taps[45, 1, 0, 0] = float("nan")
-    given = (x, taps, bias, grad)
-    y, *grads, _ = with_gradients(CONVOLUTIONS[name], *given, causal=True, impl=impl)
+    y, *grads, _ = with_gradients(name, x, taps, bias, grad, impl=impl)
     if name == "lightweight":
         grads.pop()  # of kernels that all sentences share
     for tensor in (y, *grads):
@@ -193,48 +131,11 @@ def test_half_precision_keeps_its_dtype_and_accumulates_in_float32(name, dtype, 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_gradients_of_half_precision_are_summed_in_float32(name, dtype, impl):
     x, taps, bias = inputs(name, 300, 63, dtype)
-    given, options = (x, taps, bias, torch.randn_like(x)), {"causal": True, "softmax": False}
-    _, actual, *_ = with_gradients(CONVOLUTIONS[name], *given, impl=impl, **options)
-    wide = (t.double() for t in given)
-    _, expected, *_ = with_gradients(formula, *wide, dropout_p=0.0, **options)
+    given = (x, taps, bias, torch.randn_like(x))
+    _, actual, *_ = with_gradients(name, *given, impl=impl)
+    _, expected, *_ = with_gradients(name, *(t.double() for t in given), impl="reference")
     rounding = torch.finfo(dtype).eps * expected.abs().amax()
     assert (actual.double() - expected).abs().max() <= rounding
-
-
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_autocast(name, dtype, impl):
-    x, taps, _ = inputs(name, 40, 9, torch.float32)
-    linear = torch.nn.Linear(CHANNELS, CHANNELS)
-    results = []
-    for enabled in (False, True):
-        weights = taps.clone().requires_grad_()
-        with torch.autocast("cpu", dtype, enabled=enabled):
-            y = CONVOLUTIONS[name](linear(x), weights, causal=True, softmax=True, impl=impl)
-        assert y.dtype == (dtype if enabled else torch.float32)
-        wanted = (weights, linear.weight, linear.bias)
-        results.append((y, *torch.autograd.grad(y.float().square().sum(), wanted)))
-    for expected, actual in zip(*results, strict=True):
-        error = (actual - expected).abs().max() / max(1, expected.abs().max())
-        assert error <= TOLERANCES[dtype]
-
-
-@pytest.mark.parametrize("impl", WITH_NATIVE)
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-@pytest.mark.parametrize("kernel_size", KERNEL_SIZES)
-@pytest.mark.parametrize("chunk", [1, 5, 40])  # also shorter than what the kernel remembers
-def test_chunks_from_a_tail_are_the_whole(name, kernel_size, chunk, impl):
-    x, taps, bias = inputs(name, 45, kernel_size, most_precise(impl))
-    whole = CONVOLUTIONS[name](x, taps, bias, causal=True, impl=impl)
-    tail, pieces = x[:0], []
-    for start in range(0, x.size(0), chunk):
-        steps = slice(start, start + chunk)
-        piece = taps if taps.dim() == 2 else taps[steps]
-        y, tail = CONVOLUTIONS[name](x[steps], piece, bias, causal=True, tail=tail, impl=impl)
-        assert tail.size(0) == min(kernel_size - 1, start + y.size(0))
-        pieces.append(y)
-    torch.testing.assert_close(torch.cat(pieces), whole)
 
 
 def test_a_longer_tail_than_needed_changes_nothing():

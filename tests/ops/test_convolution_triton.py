@@ -1,21 +1,31 @@
-"""The convolutions' Triton kernels against the formula: on a GPU, else interpreted."""
+"""The convolutions' Triton kernels against the reference: on a GPU, else interpreted."""
 
-import importlib
+import functools
 import itertools
 
+import convolution_cases
 import pytest
 import torch
-from triton_cases import DEVICE, FAR, GPU, far_apart, needs_gpu, record_grids, triton_tensors
+from convolution_cases import BATCH, HEADS, KINDS, TOLERANCES, dropconnect, with_gradients
+from triton_cases import (
+    DEVICE,
+    FAR,
+    GPU,
+    convolution_kernels,
+    far_apart,
+    needs_gpu,
+    record_grids,
+    set_convolution_blocks,
+    triton_tensors,
+)
 
-from fairseq_convattn.ops import dynamic_conv, use_implementation
+from fairseq_convattn.ops import Past, dynamic_conv, lightweight_conv
+from fairseq_convattn.ops.convolution import reference
 
-kernels = importlib.import_module("fairseq_convattn.ops.convolution.triton_kernels")
+kernels = convolution_kernels()
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")  # of rows left out
-KINDS = ("lightweight", "dynamic")
 BY_TAPS_AND_BY_BANDS = [("dynamic", 7), ("lightweight", 31)]
-BATCH, HEADS = 1, 2
-TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 DTYPES = [
     torch.float32,
     torch.float16,
@@ -27,7 +37,7 @@ DTYPES = [
 def small_blocks(monkeypatch, request):
     """So that short inputs have several."""
     if "own_blocks" not in request.fixturenames:
-        set_blocks(monkeypatch, 16, 16, 2)
+        set_convolution_blocks(monkeypatch, 16, 16, 2)
 
 
 @pytest.fixture
@@ -35,64 +45,15 @@ def own_blocks():
     """Those for GPUs."""
 
 
-def set_blocks(monkeypatch, rows, channels, heads):
-    """The interpreter takes its time for a program: sentences that are long have longer blocks."""
+def inputs(*shape, **options):
+    return [t.to(DEVICE) for t in convolution_cases.inputs(*shape, **options)]
 
-    def blocks(time, head_dim, kernel_size, banded):
-        size = rows if time <= 50 else 4 * rows
-        return kernels.Blocks(size, 1 if banded else heads, channels, 4)
 
-    monkeypatch.setattr(kernels, "_forward_blocks", blocks)
-    monkeypatch.setattr(kernels, "_backward_blocks", blocks)
+compare = functools.partial(convolution_cases.compare, kernels)
 
 
 def set_way(monkeypatch, banded):
     monkeypatch.setattr(kernels, "_multiplies_bands", lambda *shape: banded)
-
-
-def inputs(
-    kind, time, kernel_size, head_dim, dtype=torch.float32, batch=BATCH, heads=HEADS, length=None
-):
-    torch.manual_seed(1000 * time + 10 * kernel_size + head_dim)
-    shape = (time, batch, heads, kernel_size) if kind == "dynamic" else (heads, kernel_size)
-    x = torch.randn(time if length is None else length, batch, heads * head_dim)
-    return x.to(DEVICE, dtype), torch.randn(shape).to(DEVICE, dtype)
-
-
-def dropconnect(taps, keep=0.7):
-    return {"kept": torch.rand(taps.shape, device=taps.device) < keep, "keep": keep}
-
-
-def formula(x, taps, time, left, softmax=False, kept=None, keep=1.0):
-    """y[i, b, c] = sum_k w[(i, b,) head(c), k] x[i + k - left, b, c]."""
-    w = taps.softmax(-1) if softmax else taps
-    w = w if kept is None else w * kept / keep
-    w = w.repeat_interleave(x.size(2) // w.size(-2), -2)
-    beyond = x.new_zeros(1, *x.shape[1:])
-    rows, y = torch.cat([beyond, x, beyond]), 0
-    for k in range(w.size(-1)):
-        at = (torch.arange(time, device=x.device) + k - left).clamp(-1, x.size(0)) + 1
-        y = y + w[..., k] * rows[at]
-    return y
-
-
-def with_gradients(function, x, taps, grad, *arguments, **options):
-    x, taps = x.detach().requires_grad_(), taps.detach().requires_grad_()
-    y = function(x, taps, *arguments, **options)
-    return y.detach(), *torch.autograd.grad(y, (x, taps), grad.to(y.dtype))
-
-
-def compare(x, taps, time, left, tolerance=None, **options):
-    grad = torch.randn(time, *x.shape[1:], device=x.device).to(x.dtype)
-    actual = with_gradients(kernels.convolve, x, taps, grad, time, left, **options)
-    wide = (t.double() for t in (x, taps, grad))
-    expected = with_gradients(formula, *wide, time, left, **options)
-    tolerance = tolerance or max(TOLERANCES[x.dtype], TOLERANCES[taps.dtype])
-    for a, e, given in zip(actual, expected, (x, x, taps), strict=True):
-        assert a.dtype == given.dtype and a.shape == e.shape and a.isfinite().all()
-        if e.numel():
-            error = (a.double() - e).abs().max() / max(1, e.abs().max())
-            assert error <= tolerance, error
 
 
 def compare_some(kind, time, kernel_size, head_dim, dtype=torch.float32, heads=HEADS):
@@ -119,7 +80,7 @@ QUICK = list(zip(itertools.cycle(KINDS), SHAPES[:-2], strict=False))
      for case in itertools.product(KINDS, SHAPES)],
     ids=str,
 )  # fmt: skip
-def test_is_the_formula(kind, shape):
+def test_is_the_reference(kind, shape):
     time, kernel_size, head_dim = shape
     compare_some(kind, time, kernel_size, head_dim)
 
@@ -129,14 +90,6 @@ def test_is_the_formula(kind, shape):
 @pytest.mark.parametrize("time, kernel_size, head_dim", [(5, 3, 64), (17, 31, 16)])
 def test_half_precision(time, kernel_size, head_dim, kind, dtype):
     compare_some(kind, time, kernel_size, head_dim, dtype)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("kernel_size", [1, 3, 4, 7, 31, 33, 64])
-def test_every_shape(own_blocks, kernel_size, kind):
-    for time, head_dim in itertools.product((1, 2, 5, 63, 64, 65, 257), (1, 3, 16, 64, 80)):
-        compare_some(kind, time, kernel_size, head_dim)
 
 
 @needs_gpu
@@ -161,40 +114,11 @@ def test_both_ways_take_every_kernel(kind, banded, monkeypatch):
 @pytest.mark.parametrize("banded", [False, True])
 @pytest.mark.parametrize("rows, channels, heads", [(16, 32, 1), (32, 16, 4)])
 def test_blocks_of_any_shape(rows, channels, heads, banded, monkeypatch):
-    set_blocks(monkeypatch, rows, channels, heads)
+    set_convolution_blocks(monkeypatch, rows, channels, heads)
     set_way(monkeypatch, banded)
     compare_some("dynamic", 35, 3, 20, heads=2)
     if banded:
         compare_some("lightweight", 35, 20, 20, heads=1)
-
-
-@pytest.mark.parametrize("kind, banded", [("lightweight", False), ("dynamic", True)])
-def test_any_place_of_the_first_output(kind, banded, monkeypatch):
-    set_way(monkeypatch, banded)
-    places = ((20, 11, 13), (1, 3, 2), (3, 40, -5), (16, 0, 2), (20, 20, 60), (20, 20, -60))
-    for time, length, left in places:
-        x, taps = inputs(kind, time, 3, 16, length=length)
-        compare(x, taps, time, left, softmax=True, **dropconnect(taps))
-
-
-@pytest.mark.parametrize("kind, banded", [("dynamic", False), ("lightweight", True)])
-def test_inputs_of_any_stride(kind, banded, monkeypatch):
-    set_way(monkeypatch, banded)
-    x, taps = inputs(kind, 18, 3, 16, batch=2)
-    transposed = x.transpose(0, 1).contiguous().transpose(0, 1)
-    channels_first = x.permute(1, 2, 0).contiguous().permute(2, 0, 1)
-    sliced = torch.cat([x, x], dim=2)[:, :, x.size(2) // 2 : -x.size(2) // 2]
-    spread = torch.stack([x, x], dim=-1)[..., 0]
-    sequences = [transposed, channels_first, sliced, spread, x[:1].expand(x.shape)]
-    kept = dropconnect(taps)["kept"].movedim(-1, 0).contiguous().movedim(0, -1)
-    kernels_first = taps.movedim(-1, 0).contiguous().movedim(0, -1)
-    strided = [torch.stack([taps, taps], dim=-1)[..., 0], kernels_first]
-    if kind == "dynamic":
-        strided += [taps[:1].expand(taps.shape), taps[:1, :1, :1, :1].expand(taps.shape)]
-        strided += [taps.transpose(0, 1).contiguous().transpose(0, 1)]
-    for sequence, weights in itertools.zip_longest(sequences, strided, fillvalue=taps):
-        assert not sequence.is_contiguous()
-        compare(sequence, weights, 18, 1, softmax=True, kept=kept, keep=0.7)
 
 
 def test_offsets_beyond_32_bits():
@@ -217,54 +141,11 @@ def test_grids_of_more_than_65535_blocks(monkeypatch):
     assert grids == [(70_000,)] * 2
 
 
-def test_gradients_of_any_stride():
-    x, taps = inputs("dynamic", 20, 31, 16)
-    x.requires_grad_(), taps.requires_grad_()
-    y = kernels.convolve(x, taps, 20, 30, softmax=True)
-    expected = torch.autograd.grad(y, (x, taps), torch.ones_like(y), retain_graph=True)
-    actual = torch.autograd.grad(y.sum(), (x, taps))
-    assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
-
-
-@pytest.mark.parametrize("kind, kernel_size", BY_TAPS_AND_BY_BANDS)
-def test_one_gradient_alone(kind, kernel_size):
-    x, taps = inputs(kind, 20, kernel_size, 16, length=50)
-    grad = torch.randn(20, *x.shape[1:], device=DEVICE)
-    both = with_gradients(kernels.convolve, x, taps, grad, 20, 3, softmax=True)
-    for wanted, expected in zip((x, taps), both[1:], strict=True):
-        wanted.requires_grad_()
-        y = kernels.convolve(x, taps, 20, 3, softmax=True)
-        (actual,) = torch.autograd.grad(y, wanted, grad)
-        assert torch.equal(actual, expected)
-        wanted.requires_grad_(False)
-
-
 def test_taps_of_another_precision():
     for kernel_size in (3, 31):
         x, taps = inputs("dynamic", 20, kernel_size, 16)
         for pair in ((x.half(), taps), (x, taps.half())):
             compare(*pair, 20, 2, softmax=True)
-
-
-@pytest.mark.parametrize("kernel_size", [7, 31])
-def test_large_logits(kernel_size):
-    x, taps = inputs("dynamic", 20, kernel_size, 16)
-    compare(x, 300 * taps, 20, 2, tolerance=1e-4, softmax=True)
-    taps[..., 1:3] = -float("inf")
-    compare(x, taps, 20, 2, softmax=True)
-
-
-@pytest.mark.parametrize("kind, kernel_size", BY_TAPS_AND_BY_BANDS)
-def test_every_output_is_written(kind, kernel_size, monkeypatch):
-    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
-    try:
-        monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-        assert torch.empty(3).isnan().all()
-        for length in (3, 60):
-            x, taps = inputs(kind, 20, kernel_size, 20, length=length)
-            compare(x, taps, 20, 2, softmax=True)
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -311,32 +192,6 @@ def test_operators_keep_pytorchs_rules(kind, softmax):
     torch.library.opcheck(torch.ops.convattn.convolve_triton_backward.default, arguments)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_compiles_to_one_graph(kind):
-    x, taps = inputs(kind, 20, 7, 8)
-
-    def function(x, taps):
-        assert not kernels.unfit(x, taps)
-        return kernels.convolve(x, taps, 20, 6, softmax=True).sin()
-
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    results = []
-    for f in (function, compiled):
-        tensors = [t.clone().requires_grad_() for t in (x, taps)]
-        results.append(torch.autograd.grad(f(*tensors).sum(), tensors))
-    for expected, actual in zip(*results, strict=True):
-        torch.testing.assert_close(actual, expected)
-
-
-def test_second_derivatives_say_what_to_do():
-    x, taps = inputs("dynamic", 5, 3, 4)
-    x.requires_grad_()
-    y = kernels.convolve(x, taps, 5, 2, softmax=True)
-    (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="CONVATTN_IMPL=reference"):
-        grad.sum().backward()
-
-
 def test_says_what_it_cannot_take(monkeypatch):
     x, taps = inputs("dynamic", 5, 3, 4)
     assert not kernels.unfit(x, taps)
@@ -362,29 +217,18 @@ def test_operators_refuse_what_does_not_go_together():
         kernels.convolve(x, taps, 9, 2, kept=taps[:1] > 0.5)
 
 
-@pytest.mark.parametrize("mixer", ["dynamic", "lightweight"])
-def test_a_layer_trains_and_decodes_with_them(mixer):
-    pytest.importorskip("fairseq", reason="needs fairseq")
-    from fairseq_convattn.mixers import MixerConfig, build_mixer
-
-    torch.manual_seed(1)
-    config = MixerConfig(mixer, 16, 2, True, kernel_size=5, weight_dropout=0.3)
-    module, x = build_mixer(config).to(DEVICE), torch.randn(7, 2, 16, device=DEVICE)
-    results, decoded = [], []
-    for name in ("reference", "triton"):
-        torch.manual_seed(2)  # of dropout
-        module.train()
-        with use_implementation(name):
-            loss = module(x)[0].square().mean()
-            results.append((loss, *torch.autograd.grad(loss, list(module.parameters()))))
-            module.eval()
-            with torch.no_grad():
-                state = {}
-                steps = [module(x[t : t + 1], incremental_state=state)[0] for t in range(7)]
-                decoded.append(torch.cat(steps))
-    for expected, actual in zip(*results, strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(*decoded, rtol=1e-4, atol=1e-5)
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+def test_goes_on_from_what_it_remembers(kind):
+    convolution = dynamic_conv if kind == "dynamic" else lightweight_conv
+    x, taps = inputs(kind, 7, 5, 4)
+    past, pieces = Past.none(BATCH, x), []
+    for t in range(7):
+        here = taps[t : t + 1] if kind == "dynamic" else taps
+        y, past = convolution(x[t : t + 1], here, causal=True, tail=past, impl="triton")
+        pieces.append(y)
+    whole = convolution(x, taps, causal=True, impl="reference")
+    torch.testing.assert_close(torch.cat(pieces), whole)
 
 
 def test_without_a_gpu_they_are_refused_unless_interpreted(monkeypatch):
@@ -412,5 +256,5 @@ def test_more_elements_than_32_bits_count(own_blocks):
     x = torch.randn(2**17 + 5, 17, 1024, device=DEVICE, dtype=torch.float16)
     taps = torch.randn(16, 7, device=DEVICE)
     y = kernels.convolve(x, taps, x.size(0), 6, softmax=True)
-    end = formula(x[-20:].double(), taps.double(), 14, 0, softmax=True)
+    end = reference.convolve(x[-20:].double(), taps.double(), 14, 0, softmax=True)
     torch.testing.assert_close(y[-14:].double(), end, rtol=1e-2, atol=1e-2)

@@ -8,58 +8,22 @@ import sys
 import pytest
 import torch
 from conftest import PLUGIN
+from convolution_cases import HEADS, KINDS, compare, dropconnect, inputs, with_gradients
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_convattn.ops import dynamic_conv, lightweight_conv, use_implementation
 from fairseq_convattn.ops import native as library
-from fairseq_convattn.ops.convolution import native, reference
+from fairseq_convattn.ops.convolution import native
 from fairseq_convattn.ops.native import use_instructions
 
 pytestmark = pytest.mark.skipif(
     not native.is_built(), reason="the kernels were not compiled: no C compiler at installation"
 )
 CONVOLUTIONS = {"lightweight": lightweight_conv, "dynamic": dynamic_conv}
-TOLERANCES = {torch.float32: (1e-5, 1e-5), torch.bfloat16: (2e-2, 2e-2)}
-BATCH, HEADS = 2, 2
-
-
-def inputs(name, time, kernel_size, head_dim, dtype=torch.float32, batch=BATCH, heads=HEADS):
-    torch.manual_seed(1000 * time + 10 * kernel_size + head_dim)
-    shape = (time, batch, heads, kernel_size) if name == "dynamic" else (heads, kernel_size)
-    return (
-        torch.randn(time, batch, heads * head_dim, dtype=dtype),
-        torch.randn(shape, dtype=dtype).softmax(-1),
-        torch.randn(heads * head_dim, dtype=dtype),
-    )
-
-
-def with_gradients(name, x, taps, bias, grad, **options):
-    tensors = [t.detach().requires_grad_() for t in (x, taps, bias)]
-    torch.manual_seed(0)  # of dropout
-    y = CONVOLUTIONS[name](*tensors, **options)
-    return y.detach(), *torch.autograd.grad(y, tensors, grad.to(y.dtype))
-
-
-def compare(name, x, taps, bias, **options):
-    grad = torch.randn(x.shape).to(x.dtype)
-    actual = with_gradients(name, x, taps, bias, grad, impl="native", **options)
-    wide = (t.double() for t in (x, taps, bias, grad))
-    expected = with_gradients(name, *wide, impl="reference", **options)
-    rtol, atol = TOLERANCES[x.dtype]
-    for a, e in zip(actual, expected, strict=True):
-        scale = max(1.0, e.abs().max().item()) if e.numel() else 1.0
-        torch.testing.assert_close(a.double() / scale, e / scale, rtol=rtol, atol=atol)
-
-
-@pytest.mark.parametrize("size", [1e-3, 30, 1e4])
-def test_softmax_of_logits_of_any_size(size):
-    x, taps, bias = inputs("dynamic", 40, 7, 16)
-    compare("dynamic", x, size * torch.randn(taps.shape), bias, causal=True, softmax=True)
 
 
 def test_softmax_of_what_is_not_finite_is_pytorchs():
-    x, taps, _ = inputs("dynamic", 20, 5, 16)
-    logits = taps.log()
+    x, logits = inputs("dynamic", 20, 5, 16, batch=2)
     for i, value in enumerate((float("-inf"), float("inf"), float("nan"))):
         logits[3 * i, 0, 1, 2] = value
     logits[12, 1] = float("-inf")
@@ -71,26 +35,11 @@ def test_softmax_of_what_is_not_finite_is_pytorchs():
     assert expected.isnan().any() and not expected[0].isnan().any()
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_gradients_one_at_a_time(name):
-    x, taps, _ = inputs(name, 70, 7, 16)
-    options = {"causal": False, "softmax": True, "dropout_p": 0.3, "impl": "native"}
-    both = []
-    for needed in ((x, taps), (x,), (taps,)):
-        for tensor in (x, taps):
-            tensor.requires_grad_(any(tensor is other for other in needed))
-        torch.manual_seed(0)
-        y = CONVOLUTIONS[name](x, taps, **options)
-        both.append(torch.autograd.grad(y.square().sum(), needed))
-    assert torch.equal(both[0][0], both[1][0]) and torch.equal(both[0][1], both[2][0])
-
-
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("name", KINDS)
 def test_long_wide_and_many(name):
-    compare(name, *inputs(name, 70, 7, 200), causal=False)
-    compare(name, *inputs(name, 70, 63, 80, heads=16), causal=True)
-    compare(name, *inputs(name, 70, 63, 96, heads=8), causal=True)
-    compare(name, *inputs(name, 70, 7, 8, heads=150), causal=False)
+    for kernel_size, head_dim, heads in ((7, 200, 2), (63, 80, 16), (63, 96, 8), (7, 8, 150)):
+        x, taps = inputs(name, 70, kernel_size, head_dim, batch=2, heads=heads)
+        compare(native, x, taps, 70, kernel_size // 2)
 
 
 @pytest.fixture(params=["portable", "avx2", "avx512"])
@@ -104,12 +53,12 @@ def instructions(request):
         use_instructions(None)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("dtype", native.DTYPES, ids=str)
+@pytest.mark.parametrize("name", KINDS)
 def test_every_instruction_set(name, dtype, instructions):
     for kernel_size, head_dim in itertools.product((1, 3, 31, 70), (3, 16, 80)):
-        options = {"causal": True, "softmax": True, "dropout_p": 0.2}
-        compare(name, *inputs(name, 130, kernel_size, head_dim, dtype), **options)
+        x, taps = inputs(name, 130, kernel_size, head_dim, dtype, batch=2)
+        compare(native, x, taps, 130, kernel_size - 1, softmax=True, **dropconnect(taps))
 
 
 def test_rounds_to_bfloat16_as_pytorch_does(instructions):
@@ -121,98 +70,36 @@ def test_rounds_to_bfloat16_as_pytorch_does(instructions):
     torch.testing.assert_close(y, expected, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("kernel_size", [7, 31])
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_inputs_of_any_stride(name, kernel_size):
-    x, taps, bias = inputs(name, 65, kernel_size, 16)
-    by_batch = taps.transpose(0, 1).contiguous().transpose(0, 1)
-    compare(name, x[:, :1].expand(x.shape), by_batch, bias, causal=True)
-    if name == "dynamic":
-        compare(name, x, taps[:1].expand(taps.shape), bias, causal=True)
-        compare(name, x, taps[:1, :1, :1, :1].expand(taps.shape), bias, causal=True)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("kernel_size", [7, 31])
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_every_output_is_written(name, kernel_size, causal, monkeypatch):
-    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
-    try:
-        monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-        assert torch.empty(3).isnan().all()
-        for time, head_dim in itertools.product((3, 65), (16, 20)):
-            compare(name, *inputs(name, time, kernel_size, head_dim), causal=causal)
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-@pytest.mark.parametrize("left", [-3, 0, 9, 40])
-@pytest.mark.parametrize("kernel_size", [7, 31])
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_more_or_fewer_inputs_than_outputs(name, kernel_size, left):
-    x, taps, _ = inputs(name, 200, kernel_size, 16)
-    for length in (150, 230):
-        tensors = [torch.randn(length, *x.shape[1:]).requires_grad_(), taps.requires_grad_()]
-        wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
-        y = native.convolve(*tensors, 200, left, softmax=True)
-        expected = reference.convolve(*wide, 200, left, softmax=True)
-        grad = torch.randn_like(y)
-        gradients = torch.autograd.grad(y, tensors, grad)
-        expected_gradients = torch.autograd.grad(expected, wide, grad.double())
-        for a, e in zip((y, *gradients), (expected, *expected_gradients), strict=True):
-            torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("softmax", [False, True])
-@pytest.mark.parametrize("kernel_size", [7, 31])
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_what_is_not_finite_stays_in_its_reach(name, kernel_size, softmax, causal):
-    x, taps, bias = inputs(name, 103, kernel_size, 16, batch=3)
-    grad, left = torch.randn_like(x), kernel_size - 1 if causal else kernel_size // 2
-    y_reached, x_reached = torch.zeros(2, *x.shape, dtype=torch.bool)
-    taps_reached = torch.zeros(103, 3, HEADS, dtype=torch.bool)
-    for t in (42, 90):
-        x[t, 1, 3] = grad[t, 1, 20] = float("nan")
-        reads_t = slice(t + left + 1 - kernel_size, t + left + 1)
-        y_reached[reads_t, 1, 3] = taps_reached[reads_t, 1, 0] = taps_reached[t, 1, 1] = True
-        x_reached[t - left : t - left + kernel_size, 1, 20] = True
-    options = {"causal": causal, "softmax": softmax, "impl": "native"}
-    y, x_grad, taps_grad, _ = with_gradients(name, x, taps, bias, grad, **options)
-    assert torch.equal(y.isnan(), y_reached) and torch.equal(x_grad.isnan(), x_reached)
-    if name == "dynamic":
-        assert torch.equal(taps_grad.isnan().any(-1), taps_reached)
-
-
 @pytest.mark.parametrize(
-    "kernel_size, dtype, options",
+    "kernel_size, dtype, softmax",
     [
-        (7, torch.float32, {"softmax": True, "dropout_p": 0.3}),
-        (31, torch.float32, {}),
-        (7, torch.bfloat16, {}),
-        (31, torch.bfloat16, {"softmax": True, "dropout_p": 0.3}),
+        (7, torch.float32, True),
+        (31, torch.float32, False),
+        (7, torch.bfloat16, False),
+        (31, torch.bfloat16, True),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_threads_do_not_change_a_bit(name, kernel_size, dtype, options):
-    x, taps, bias = inputs(name, 700, kernel_size, 80, dtype, batch=8)
+@pytest.mark.parametrize("name", KINDS)
+def test_threads_do_not_change_a_bit(name, kernel_size, dtype, softmax):
+    x, taps = inputs(name, 700, kernel_size, 80, dtype, batch=8)
     grad, before, results = torch.randn_like(x), torch.get_num_threads(), []
+    options = {"softmax": softmax, **(dropconnect(taps) if softmax else {})}
     try:
         for threads in (1, 2, 2, 3):
             torch.set_num_threads(threads)
-            how = {"causal": True, "impl": "native", **options}
-            results.append(with_gradients(name, x, taps, bias, grad, **how))
+            given = (x, taps, grad, 700, kernel_size - 1)
+            results.append(with_gradients(native.convolve, *given, **options))
     finally:
         torch.set_num_threads(before)
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("name", KINDS)
 def test_operators_keep_pytorchs_rules(name):
-    x, taps, _ = inputs(name, 9, 3, 4)
-    grad = torch.randn(9, BATCH, 4 * HEADS)
+    x, taps = inputs(name, 9, 3, 4)
+    grad = torch.randn(9, 1, 4 * HEADS)
     for kept in (None, torch.rand(taps.shape) > 0.5):
         arguments = (grad, grad[:0], x, taps, kept, 2, True, 0.5, True, True)
         torch.library.opcheck(torch.ops.convattn.convolve_backward.default, arguments)
@@ -220,9 +107,10 @@ def test_operators_keep_pytorchs_rules(name):
         torch.library.opcheck(torch.ops.convattn.convolve.default, (*wanted, 9, 2, True, 0.5))
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("name", KINDS)
 def test_compiles_to_one_graph(name):
-    x, taps, bias = inputs(name, 40, 7, 8)
+    x, taps = inputs(name, 40, 7, 8)
+    bias = torch.randn(x.size(2))
 
     def function(x, taps, bias):
         return CONVOLUTIONS[name](x, taps, bias, causal=True).sin()
@@ -237,7 +125,7 @@ def test_compiles_to_one_graph(name):
 
 
 def test_autocast_and_activation_checkpointing():
-    x, taps, _ = inputs("dynamic", 40, 7, 8)
+    x, taps = inputs("dynamic", 40, 7, 8)
     x.requires_grad_(), taps.requires_grad_()
     linear = torch.nn.Linear(16, 16)
 
@@ -256,17 +144,8 @@ def test_autocast_and_activation_checkpointing():
         torch.testing.assert_close(a, e)
 
 
-def test_second_derivatives_say_what_to_do():
-    x, taps, _ = inputs("dynamic", 5, 3, 4)
-    x.requires_grad_()
-    y = dynamic_conv(x, taps, causal=True, impl="native")
-    (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="CONVATTN_IMPL=reference"):
-        grad.sum().backward()
-
-
 def test_choice_of_implementation():
-    x, taps, _ = inputs("dynamic", 5, 3, 4)
+    x, taps = inputs("dynamic", 5, 3, 4)
 
     def operator(**options):
         y = dynamic_conv(x.requires_grad_(), taps, causal=True, **options)
@@ -362,7 +241,7 @@ def test_a_library_of_other_sources_is_not_used(monkeypatch):
 
 
 def test_what_it_cannot_differentiate_goes_through_pytorch():
-    x, taps, _ = inputs("dynamic", 40, 7, 8)
+    x, taps = inputs("dynamic", 40, 7, 8)
 
     def function(x):
         return dynamic_conv(x, taps, causal=True)
@@ -376,14 +255,14 @@ def test_what_it_cannot_differentiate_goes_through_pytorch():
 
 
 def test_a_trace_serves_other_lengths():
-    x, taps, _ = inputs("dynamic", 40, 7, 8)
+    x, taps = inputs("dynamic", 40, 7, 8)
     traced = torch.jit.trace(lambda x, w: dynamic_conv(x, w, causal=True), (x, taps))
     shorter = traced(x[:20], taps[:20])
     torch.testing.assert_close(shorter, dynamic_conv(x[:20], taps[:20], causal=True))
 
 
 def test_operators_refuse_what_does_not_go_together():
-    x, taps, _ = inputs("dynamic", 9, 3, 4)
+    x, taps = inputs("dynamic", 9, 3, 4, batch=2)
     for x_, taps_, time in ((x, taps, 10), (x, taps[:, :1], 9), (x[..., :7], taps, 9)):
         with pytest.raises(ValueError, match="taps"):
             torch.ops.convattn.convolve(x_, taps_, None, time, 2, False, 1.0)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from attention_cases import converted, gradients, table_parameters, tensors
+from attention_cases import converted, gradients, set_small_blocks, table_parameters, tensors
 
 from fairseq_convattn.ops import Past, composite_attention, dynamic_conv, lightweight_conv
 from fairseq_convattn.ops.attention import TERMS
@@ -35,6 +35,7 @@ convolutions = st.fixed_dictionaries(
         "shared": flag,
         "causal": flag,
         "softmax": flag,
+        "dropout_p": st.sampled_from((0.0, 0.4)),
         "sliced": flag,
         "dtype": st.sampled_from(DTYPES),
         "seed": st.integers(0, 999),
@@ -103,7 +104,9 @@ def test_convolutions(impl, examples):
         inputs, results = convolution_inputs(case), []
         for dtype, name in runs(case["dtype"], impl):
             given = [t.to(dtype).detach().requires_grad_() for t in inputs]
-            y = convolve(*given, case, causal=case["causal"], impl=name)
+            torch.manual_seed(case["seed"])  # of DropConnect
+            options = {"causal": case["causal"], "dropout_p": case["dropout_p"]}
+            y = convolve(*given, case, impl=name, **options)
             results.append(gradients(y, given))
         assert_close(*results[:2], case["dtype"], rounded=results[2])
 
@@ -160,8 +163,9 @@ attentions = st.fixed_dictionaries(
 
 @pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize("impl", ["blocked", *NATIVE])
-def test_composite_attention(impl, examples):
+def test_composite_attention(monkeypatch, impl, examples):
     """Outputs and gradients, of all parameters too."""
+    set_small_blocks(monkeypatch)
 
     def check(case):
         torch.manual_seed(case["seed"])

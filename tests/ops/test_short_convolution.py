@@ -1,9 +1,6 @@
 """Short convolutions against the paper's formula, written out in loops."""
 
 import itertools
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -213,32 +210,31 @@ def test_operator_keeps_pytorchs_rules(dtype):
         torch.autograd.grad(grad.sum(), x)
 
 
-INSTRUCTIONS = """
-import sys
-sys.path.insert(0, {tests!r})
-from test_short_convolution import TOLERANCES, compare, inputs, library, torch
-for name in ("portable", "avx2"):
-    if library.use_instructions(name):
-        for dtype in (torch.float32, torch.bfloat16):
-            compare("low_rank", inputs("low_rank", 70, 4, 70, dtype, 17), "native",
-                    TOLERANCES[dtype], causal=False)
-library.use_instructions(None)
-results = []
-for threads in (1, 3):
-    torch.set_num_threads(threads)
-    x, z, up, static = inputs("low_rank", 70, 4, 1100, torch.float32)
-    from test_short_convolution import convolve, with_gradients
-    results.append(with_gradients(convolve, "low_rank", (x, z, up, static), x, causal=True,
-                                  impl="native"))
-assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-"""
+@pytest.mark.skipif(not library.is_built(), reason="the kernels were not compiled")
+@pytest.mark.parametrize("instructions", ["portable", "avx2"])
+def test_every_instruction_set(instructions):
+    try:
+        if not library.use_instructions(instructions):
+            pytest.skip(f"this machine has no {instructions}")
+        for dtype in native.DTYPES:
+            tensors = inputs("low_rank", 70, 4, 70, dtype, 17)
+            compare("low_rank", tensors, "native", TOLERANCES[dtype], causal=False)
+    finally:
+        library.use_instructions(None)
 
 
 @pytest.mark.skipif(not library.is_built(), reason="the kernels were not compiled")
-def test_every_instruction_set_and_any_number_of_threads():
-    """The same sums; in a process of its own, whose threads end with it."""
-    script = INSTRUCTIONS.format(tests=os.path.dirname(__file__))
-    subprocess.run([sys.executable, "-c", script], check=True)
+def test_threads_do_not_change_a_bit():
+    tensors, before = inputs("low_rank", 70, 4, 1100, torch.float32), torch.get_num_threads()
+    options, results = {"causal": True, "impl": "native"}, []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found = with_gradients(convolve, "low_rank", tensors, tensors[0], **options)
+            results.append(found)
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """What the tests of Triton's kernels share. They run on a GPU, else in Triton's interpreter."""
 
+import importlib
 import os
 import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -44,3 +46,19 @@ def record_grids(monkeypatch, module, *kernels):
     for kernel in kernels:
         monkeypatch.setattr(module, kernel, Recorder())
     return grids
+
+
+def convolution_kernels() -> ModuleType:
+    return importlib.import_module("fairseq_convattn.ops.convolution.triton_kernels")
+
+
+def set_convolution_blocks(monkeypatch, rows, channels, heads):
+    """The interpreter takes its time for a program: sentences that are long have longer blocks."""
+    kernels = convolution_kernels()
+
+    def blocks(time, head_dim, kernel_size, banded):
+        size = rows if time <= 50 else 4 * rows
+        return kernels.Blocks(size, 1 if banded else heads, channels, 4)
+
+    monkeypatch.setattr(kernels, "_forward_blocks", blocks)
+    monkeypatch.setattr(kernels, "_backward_blocks", blocks)

@@ -5,7 +5,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from conftest import SHRUNK, SHRUNK_LM, eval_lm, generate, train
+from conftest import SHRUNK_LM, eval_lm, generate, train
 from fairseq.data import Dictionary
 
 from fairseq_convattn.architectures.language_model import ConvAttnLanguageModel
@@ -22,13 +22,6 @@ def reordered(data, folder, *names):
         first, second, *others = (folder / name).read_text(encoding="utf-8").splitlines()
         (folder / name).write_text("\n".join((second, first, *others, "")), encoding="utf-8")
     return folder
-
-
-@pytest.fixture(scope="module")
-def trained(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    train(data, folder, "--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
-    return folder / "checkpoint_last.pt"
 
 
 def test_a_reordered_dictionary_is_refused(trained, data, tmp_path):

@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from conftest import PLUGIN, SHRUNK, command, generate, interactive, preprocess, train
+from conftest import PLUGIN, command, generate, interactive, preprocess
 from preparation import Preparation
 
 pytestmark = pytest.mark.reliability
@@ -24,13 +24,6 @@ UNICODE = {
     "long": ["a b c " * 300],
 }
 BROKEN = [b"\xff\xfe a", b"a \xc3", b"\xed\xa0\x80 b", b"\xc0\xaf", b"c \xf0\x9f\x98", b"\x80" * 50]
-
-
-@pytest.fixture(scope="module")
-def trained(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    train(data, folder, "--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "2")
-    return folder / "checkpoint_last.pt"
 
 
 def mixed_lines(count: int) -> tuple[list[bytes], list[int], list[int]]:

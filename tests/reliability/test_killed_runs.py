@@ -2,26 +2,20 @@
 
 import errno
 import os
-import random
 import shutil
-import signal
-import time
 import zipfile
 from argparse import Namespace
 from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import SHRUNK, slow_but, train
-from fairseq.data import Dictionary
-from forks import fork
+from conftest import SHRUNK, slow_but, task_of, train
 from torch import Tensor
 
 from fairseq_convattn.architectures.config import LANGUAGE_MODEL, complete
 from fairseq_convattn.architectures.language_model import ConvAttnLanguageModel
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.checkpoints.averaging import average_checkpoints
-from fairseq_convattn.checkpoints.averaging import main as average
 from fairseq_convattn.checkpoints.recovery import newest_whole
 from fairseq_convattn.mixers import MIXERS
 
@@ -116,8 +110,11 @@ def test_a_damaged_last_checkpoint_is_passed_over(interrupted, data, tmp_path, d
 
 
 def test_the_newest_whole_one_is_taken(interrupted, tmp_path):
+    """And neither an average nor what is no checkpoint."""
     run = shutil.copytree(interrupted[0] / "four", tmp_path / "run")
     (run / "checkpoint_best.pt").unlink(missing_ok=True)
+    average_checkpoints([run / "checkpoint_1_4.pt"], run / "checkpoint_average.pt")
+    torch.save({"w": torch.ones(2)}, run / "checkpoint_other.pt")
     os.utime(run / "checkpoint_1_2.pt")  # what counts is the number of updates
     assert newest_whole(run).name == "checkpoint_1_4.pt"
     (run / "checkpoint_1_4.pt").write_bytes((run / "checkpoint_1_4.pt").read_bytes()[:-9])
@@ -132,16 +129,6 @@ def test_a_whole_checkpoint_is_read_twice(interrupted, data, tmp_path, monkeypat
     monkeypatch.setattr(zipfile.ZipFile, "testzip", lambda archive: check(archive))
     train(data, run, *given, "--max-update", "5")
     assert check.call_count == 1
-
-
-def test_an_average_is_no_training_to_go_on_with(interrupted, tmp_path):
-    run = shutil.copytree(interrupted[0] / "four", tmp_path / "run")
-    (run / "checkpoint_best.pt").unlink(missing_ok=True)
-    average_checkpoints([run / "checkpoint_1_4.pt"], run / "checkpoint_average.pt")
-    torch.save({"w": torch.ones(2)}, run / "checkpoint_other.pt")
-    assert newest_whole(run).name == "checkpoint_1_4.pt"
-    (run / "checkpoint_1_4.pt").unlink()
-    assert newest_whole(run).name == "checkpoint_1_2.pt"
 
 
 def test_without_any_whole_checkpoint_training_begins_anew(interrupted, data, tmp_path, caplog):
@@ -179,42 +166,6 @@ def test_a_full_disk_costs_nothing_but_the_last_save(interrupted, data, tmp_path
     assert_same(run, folder / "six")
 
 
-def test_what_cannot_be_written_is_one_line(interrupted):
-    inputs = str(interrupted[0] / "four" / "checkpoint_last.pt")
-    with pytest.raises(SystemExit, match="error: .*/proc") as caught:
-        average(["--inputs", inputs, "--output", "/proc/average.pt"])  # where not even root writes
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
-def test_killed_at_random_moments_of_saving(data, tmp_path, kills):
-    """A training that saves after every update, and always goes on by the same command.
-
-    It does not end before the last kill: fairseq makes one more update of a finished training.
-    """
-    given = (*options("dynamic"), "--save-interval-updates", "1", "--keep-interval-updates", "2")
-    given = (*given, "--disable-validation", "--max-update", str(20 * kills))
-    moments = random.Random(kills)
-    for _ in range(kills):
-        begun = time.time()
-        training = fork(train, data, tmp_path / "killed", *given)
-        while not _saved_since(tmp_path / "killed", begun) and training.is_alive():
-            time.sleep(0.001)
-        time.sleep(moments.uniform(0, 0.3))
-        training.kill()
-        training.join()
-        assert training.exitcode in {0, -signal.SIGKILL}
-    train(data, tmp_path / "killed", *given)
-    train(data, tmp_path / "whole", *given)
-    assert_same(tmp_path / "killed", tmp_path / "whole")
-    assert not list((tmp_path / "killed").glob("*.tmp"))
-
-
-def _saved_since(folder, begun: float) -> bool:
-    last = folder / "checkpoint_last.pt"
-    return last.exists() and last.stat().st_mtime > begun
-
-
 def test_saving_within_epochs_without_new_batches_is_warned_about(data, tmp_path, caplog):
     once = ("--max-update", "1", "--disable-validation", "--save-interval-updates", "2")
     for regrouped in ("True", "False"):
@@ -227,10 +178,6 @@ def test_nothing_in_a_model_is_whatever_was_in_memory(monkeypatch):
     """fairseq's adaptive softmax and input keep a tensor that they never set."""
     uninitialised = torch.FloatTensor
     monkeypatch.setattr(torch, "FloatTensor", lambda n: uninitialised(n).fill_(float("nan")))
-    dictionary = Dictionary()
-    for number in range(26):
-        dictionary.add_symbol(str(number))
-    task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
     args = complete(
         Namespace(
             **{"decoder_embed_dim": 16, "decoder_layers": 1, "decoder_attention_heads": 2},
@@ -240,6 +187,6 @@ def test_nothing_in_a_model_is_whatever_was_in_memory(monkeypatch):
         ),
         LANGUAGE_MODEL,
     )
-    state = ConvAttnLanguageModel.build_model(args, task).state_dict()
+    state = ConvAttnLanguageModel.build_model(args, task_of(types=26)).state_dict()
     found = [name for name in state if name.endswith("_float_tensor")]
     assert len(found) == 2 and all(value.isfinite().all() for value in state.values())

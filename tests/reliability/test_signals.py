@@ -61,13 +61,6 @@ def end_at_random(
         number = signal.SIGINT
 
 
-@pytest.fixture(scope="module")
-def trained(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    train(data, folder, *TRAINING, "--max-update", "2")
-    return folder / "checkpoint_last.pt"
-
-
 @pytest.mark.parametrize("phase", PHASES)
 @faults
 def test_training_goes_on(data, tmp_path, phase, faults):

@@ -1,4 +1,4 @@
-"""ROUGE against rouge-score itself, against cases worked out by hand, and under fairseq."""
+"""ROUGE against rouge-score itself, and under fairseq."""
 
 import logging
 import math
@@ -31,7 +31,6 @@ from fairseq_convattn.scoring.rouge import (
     split_sentences,
 )
 
-PLAIN = RougeSettings(stem=False)
 WORDS = "the cats cat running runs, Run. a happily happy state-of-the-art U.S. <q> don't 3.5 über"
 
 
@@ -52,28 +51,6 @@ def test_agrees_with_rouge_score(stem):
         assert sentence_scores(hypothesis, [first], settings) == direct.score(first, hypothesis)
         several = sentence_scores(hypothesis, [first, second], settings)
         assert several == direct.score_multi([first, second], hypothesis)
-
-
-def fractions(scores, name: str) -> tuple[float, float, float]:
-    return pytest.approx((scores[name].precision, scores[name].recall, scores[name].fmeasure))
-
-
-def test_by_hand():
-    """Six words against seven: five in common, in order, three pairs of them adjacent."""
-    scores = sentence_scores("the cat sat on the mat", ["the cat lay on the mat today"], PLAIN)
-    assert fractions(scores, "rouge1") == (5 / 6, 5 / 7, 10 / 13)
-    assert fractions(scores, "rouge2") == (3 / 5, 3 / 6, 6 / 11)
-    assert fractions(scores, "rougeL") == (5 / 6, 5 / 7, 10 / 13)
-    assert fractions(scores, "rougeLsum") == (5 / 6, 5 / 7, 10 / 13)
-
-
-def test_summary_level_by_hand():
-    """The example of Lin 2004, section 3.2: the union of two sentences' longest common
-    subsequences. And a summary whose sentences change places."""
-    scores = sentence_scores("w1 w2 w6 w7 w8\nw1 w3 w8 w9 w5", ["w1 w2 w3 w4 w5"], PLAIN)
-    assert fractions(scores, "rougeLsum") == (4 / 10, 4 / 5, 8 / 15)
-    scores = sentence_scores("c d\na b", ["a b\nc d"], PLAIN)
-    assert scores["rougeLsum"].fmeasure == 1 and scores["rougeL"].fmeasure == 0.5
 
 
 @pytest.mark.parametrize("hypothesis", ["", "\n\n", "..."])
@@ -192,29 +169,12 @@ def test_warns_of_a_marker_that_counts_as_a_word(split):
 def test_warnings_of_texts():
     assert not hypothesis_warnings(["a cat", "a@b.c", "<<un"])
     assert not reference_warnings(["<unk", "the cat"])
-    hypotheses = hypothesis_warnings(["a c@@ at <unk>", "", "the ca@@"])
-    references = reference_warnings(["\u2581the", "<<unk>>", " "])
-    for lines, parts in (
-        (
-            hypotheses,
-            (
-                "seem left in 2 of the hypotheses",
-                "1 of 3 hypotheses are empty",
-                "the hypotheses have 1 <unk>",
-            ),
-        ),
-        (
-            references,
-            (
-                "seem left in 1 of the references",
-                "1 of 3 references are empty",
-                "the references have 1 <<unk>>",
-            ),
-        ),
-    ):
-        assert len(lines) == 3
-        for line, part in zip(lines, parts, strict=True):
-            assert part in line
+    left, empty, unknown = hypothesis_warnings(["a c@@ at <unk>", "", "the ca@@"])
+    assert "seem left in 2 of the hypotheses" in left and "1 of 3 hypotheses are empty" in empty
+    assert "the hypotheses have 1 <unk>" in unknown
+    left, empty, unknown = reference_warnings(["\u2581the", "<<unk>>", " "])
+    assert "seem left in 1 of the references" in left and "1 of 3 references are empty" in empty
+    assert "the references have 1 <<unk>>" in unknown
 
 
 def test_needs_rouge_score_and_says_so(monkeypatch):

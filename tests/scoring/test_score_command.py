@@ -2,20 +2,15 @@
 
 import json
 import logging
-import math
 import random
 import re
-from collections import Counter
 
 import pytest
 import sacrebleu
-from conftest import SHRUNK, command, train
 from rouge_score.rouge_scorer import RougeScorer
 
 from fairseq_convattn.scoring.__main__ import main
 from fairseq_convattn.scoring.rouge import ROUGE_TYPES
-
-NAMES = dict(zip(ROUGE_TYPES, ("ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum"), strict=True))
 
 
 class Scored:
@@ -94,25 +89,18 @@ def rouge_means(hypotheses, *references, stem=True) -> dict[str, list[float]]:
     }
 
 
-@pytest.mark.parametrize(("several", "stem"), [(False, True), (True, False)])
-def test_rouge_is_rouge_score(score, texts, several, stem):
-    hyp, *refs = texts[: 3 if several else 2]
-    files = ("--reference", *(("ref", "ref2") if several else ("ref",)), "--hypothesis", "hyp")
-    extra = () if stem else ("--rouge-no-stem",)
-    result = score("rouge", *files, *extra, "--format", "json").json
-    expected = rouge_means(hyp, *refs, stem=stem)
-    for name in ROUGE_TYPES:
+def test_rouge_is_rouge_score(score, texts):
+    hyp, *refs = texts
+    files = ("--reference", "ref", "ref2", "--hypothesis", "hyp", "--rouge-no-stem")
+    result = score("rouge", *files, "--format", "json").json
+    for name, expected in rouge_means(hyp, *refs, stem=False).items():
         found = result["scores"][name]
-        assert [found[key] for key in ("precision", "recall", "score")] == pytest.approx(
-            expected[name], rel=1e-13
-        )
+        figures = [found[key] for key in ("precision", "recall", "score")]
+        assert figures == pytest.approx(expected, rel=1e-13)
         low, high = found["confidence"]
         assert low < found["score"] < high
-    assert f"|nrefs:{len(refs)}|stem:{'yes' if stem else 'no'}|" in result["signature"]
-    printed = score("rouge", *files, *extra)
-    for name, label in NAMES.items():
-        assert f"{label} F1 = {expected[name][2]:.2f} [" in printed.out
-    assert printed.out.endswith(result["signature"] + "\n")
+    assert "|nrefs:2|stem:no|" in result["signature"]
+    assert score("rouge", *files).out.endswith(result["signature"] + "\n")
 
 
 def test_rouge_splits_sentences(score, texts, write):
@@ -175,51 +163,6 @@ def test_compounds_are_split_as_in_the_papers(score, write):
     assert result["signature"].endswith("|compounds:split")
 
 
-def multi_bleu(hypotheses, *references) -> float:
-    """Moses' multi-bleu.perl: clipped n-grams of words between spaces, the length of the closest
-    reference, of two as close the shorter one, and no smoothing."""
-    correct, total = [0] * 4, [0] * 4
-    lengths = [0, 0]
-    for text, *targets in zip(hypotheses, *references, strict=True):
-        words, targets = text.split(), [target.split() for target in targets]
-        lengths[0] += len(words)
-        lengths[1] += min((abs(len(t) - len(words)), len(t)) for t in targets)[1]
-        for n in range(1, 5):
-            found, *allowed = (
-                Counter(tuple(line[i : i + n]) for i in range(len(line) - n + 1))
-                for line in (words, *targets)
-            )
-            total[n - 1] += sum(found.values())
-            correct[n - 1] += sum(min(c, max(a[g] for a in allowed)) for g, c in found.items())
-    if not all(correct):
-        return 0.0
-    penalty = min(1.0, math.exp(1 - lengths[1] / lengths[0]))
-    return (
-        100
-        * penalty
-        * math.exp(sum(math.log(c / t) for c, t in zip(correct, total, strict=True)) / 4)
-    )
-
-
-@pytest.mark.parametrize("case", ["shorter", "longer", "several"])
-def test_tokenised_bleu_is_multi_bleu(score, write, case):
-    """But for corpora without any common 4-gram, of which it says 0."""
-    hyp, *refs = (corpus(seed) for seed in range(3 if case == "several" else 2))
-    if case == "shorter":
-        hyp = [" ".join(text.split()[:-2]) for text in hyp]
-    write("hyp", hyp)
-    names = [f"ref{i}" for i in range(len(refs))]
-    for name, lines in zip(names, refs, strict=True):
-        write(name, lines)
-    files = ("--tokenize", "none", "--reference", *names, "--hypothesis", "hyp")
-    result = score("bleu", *files, "--format", "json").json
-    assert result["scores"]["BLEU"]["score"] == pytest.approx(multi_bleu(hyp, *refs), rel=1e-12)
-    lower = score("bleu", *files, "--lowercase", "--format", "json").json
-    lowered = ([text.lower() for text in lines] for lines in (hyp, *refs))
-    assert lower["scores"]["BLEU"]["score"] == pytest.approx(multi_bleu(*lowered), rel=1e-12)
-    assert "|case:lc|" in lower["signature"] and "|case:mixed|" in result["signature"]
-
-
 @pytest.mark.parametrize("tokenize", ["zh", "char"])
 def test_chinese_is_scored_by_characters_however_words_are_split(score, write, tokenize):
     hyp, ref = (
@@ -234,8 +177,9 @@ def test_chinese_is_scored_by_characters_however_words_are_split(score, write, t
     characters = ([" ".join(text.replace(" ", "")) for text in side] for side in (hyp, ref))
     if tokenize == "zh":  # what is not Chinese keeps its words
         characters = ([text.replace("O K", "OK") for text in side] for side in characters)
-    expected = multi_bleu(*characters)
-    assert found["scores"]["BLEU"]["score"] == pytest.approx(expected, rel=1e-12)
+    hyp, ref = map(list, characters)
+    expected = sacrebleu.BLEU(tokenize="none", force=True).corpus_score(hyp, [ref])
+    assert found["scores"]["BLEU"]["score"] == expected.score
     assert whole["scores"] == found["scores"]
     assert f"|tok:{tokenize}|" in found["signature"]
 
@@ -342,16 +286,6 @@ def test_unknown_words_do_not_match(score, write):
     assert result["scores"]["BLEU"]["score"] < sacrebleu.corpus_bleu(hyp, [ref]).score / 2
 
 
-def test_subwords_left_in_are_reported(score, write):
-    write("ref", ["low er"])
-    for text in ("lo@@ w er", "\u2581lo w \u2581er"):
-        write("hyp", [text])
-        for metric in ("bleu", "rouge"):
-            result = score(metric, *PLAIN)
-            assert result.status == 0
-            assert "warning: hyp: subwords (@@ or \u2581) seem left in 1 of the " in result.err
-
-
 def test_warnings_name_their_file_once(score, texts, write):
     write("worse", ["", *texts[0][1:]])
     write("ref", ["", *texts[1][1:]])
@@ -420,15 +354,12 @@ def test_texts_that_cannot_be_scored(score, write, tmp_path):
     [
         (("meteor", *PLAIN), "invalid choice: 'meteor'"),
         (("rouge", *PLAIN, "--tokenize", "13a"), "--tokenize does not go with --metric rouge"),
-        (("rouge", *PLAIN, "--lowercase"), "--lowercase does not go with --metric rouge"),
-        (("chrf", *PLAIN, "--compound-split"), "--compound-split does not go with --metric chrf"),
         (("bleu", *PLAIN, "--rouge-no-stem"), "--rouge-no-stem does not go with --metric bleu"),
         (("bleu", *PLAIN, "--rouge-split", ""), "--rouge-split does not go with --metric bleu"),
         (
             ("bleu", *PLAIN, "--compound-split", "--tokenize", "13a"),
             "--compound-split is for tokenised text",
         ),
-        (("rouge", *PLAIN, "--detokenize", "en"), "--detokenize does not go with --metric rouge"),
         (
             ("bleu", *PLAIN, "--detokenize", "en", "--compound-split"),
             "--detokenize does not go with --tokenize none and --compound-split",
@@ -442,41 +373,3 @@ def test_texts_that_cannot_be_scored(score, write, tmp_path):
 def test_options_that_do_not_go_together(score, texts, arguments, message):
     result = score(*arguments)
     assert result.status == 2 and message in result.err.splitlines()[-1]
-
-
-@pytest.mark.slow
-def test_fairseq_generate_and_the_script_as_typed(data, tmp_path):
-    """A trained model, scored by fairseq-generate: the figures of rouge-score on the T- and
-    D- lines that it printed, and of the script on its output."""
-    once = ("--max-update", "40", "--disable-validation", "--no-epoch-checkpoints")
-    train(data, tmp_path, "--arch", "dynamic_conv_tiny", *SHRUNK, *once)
-    run = command(
-        *("fairseq-generate", data, "--user-dir", "fairseq_convattn", "--scoring", "rouge"),
-        *("--path", tmp_path / "checkpoint_last.pt", "--rouge-no-stem", "--cpu", "--beam", 2),
-        *("--num-workers", 0, "--no-progress-bar", "--required-batch-size-multiple", 1),
-    )
-    assert run.returncode == 0, run.stderr
-    lines = {mark: dict(re.findall(rf"^{mark}-(\d+)\t(.*)$", run.stdout, re.M)) for mark in "TD"}
-    assert len(lines["D"]) == len(lines["T"]) == 13
-    hyp = [text.partition("\t")[2] for text in lines["D"].values()]
-    expected = rouge_means(hyp, [lines["T"][number] for number in lines["D"]], stem=False)
-    last = run.stdout.splitlines()[-1]
-    assert last.startswith("Generate test with beam=2: ROUGE-1 F1 = ")
-    assert "; ROUGE|nrefs:1|stem:no|tok:rouge-score|split:newline|n:1000|seed:12345|" in last
-    for name, label in NAMES.items():
-        precision, recall, fmeasure = expected[name]
-        assert re.search(
-            rf"{label} F1 = {fmeasure:.2f} \[\d+\.\d\d, \d+\.\d\d\], "
-            rf"precision {precision:.2f}, recall {recall:.2f};",
-            last,
-        )
-    assert 0 < expected["rouge2"][2] < expected["rouge1"][2] < 100
-
-    (tmp_path / "generated").write_text(run.stdout, encoding="utf-8")
-    run = command(
-        *("python", "scripts/score.py", "--metric", "rouge", "--rouge-no-stem"),
-        *("--hypothesis", tmp_path / "generated"),
-    )
-    assert run.returncode == 0, run.stderr
-    assert "INFO" not in run.stderr
-    assert "; ".join(run.stdout.splitlines()) == last.partition(": ")[2]

@@ -1,0 +1,200 @@
+"""Command lines of models that cannot work: each is refused in one line, before anything is read.
+
+A kind of option has one example; tests/architectures/test_command_line_grammar.py tries them all.
+"""
+
+import pytest
+from options_of_models import parse, refusal
+
+LANGUAGE_MODEL = "dynamic_conv_lm_tiny --task language_modeling"
+MASKED_LM = "dynamic_conv_bert_tiny --task masked_lm"
+COMPOSITE = "composite_attention_tiny"
+# By architecture: options of which the first is refused, and how the reason begins, or the whole
+# message where another option is named.
+REFUSED = {
+    "dynamic_conv_tiny": (
+        ("--encoder-mixers dynamic,dynamic", "2 values for 4 layers"),
+        ("--decoder-mixers dynamics", "unknown mixer 'dynamics', choose from lightweight, dyn"),
+        ("--decoder-mixers dynamic,,dynamic,dynamic", "a name is missing in 'dynamic,,dyn"),
+        ("--encoder-kernel-sizes 3,7", "2 values for 4 layers"),
+        ("--encoder-kernel-sizes 4", "a kernel of 4 taps cannot be centred"),
+        ("--encoder-kernel-sizes 3,7.5,3,3", "'3,7.5,3,3' must be whole numbers"),
+        ("--decoder-kernel-sizes 0", "a kernel of 0 taps cannot work"),
+        ("--encoder-layers -1", "-1 is less than 0"),
+        ("--encoder-embed-dim 0", "0 is less than 1"),
+        ("--decoder-attention-heads 0", "0 is less than 1"),
+        ("--encoder-attention-heads 5", "5 heads do not divide the width 128"),
+        ("--decoder-conv-dim 30", "4 heads do not divide the width 30"),
+        ("--weight-dropout 1.5", "1.5 is no probability"),
+        ("--activation-dropout -1", "-1.0 is no probability"),
+        ("--encoder-layerdrop 1e9", "1000000000.0 is no probability"),
+        ("--decoder-layerdrop 1", "1 would drop every layer"),
+        ("--encoder-glu maybe", "'maybe' is neither true nor false"),
+        ("--renorm-padding --weight-norm tanh", "works with --weight-norm softmax"),
+        ("--cross-self-attention", "needs --decoder-mixers attention"),
+        ("--decoder-layers-to-keep 0,7", "'0,7' must name layers from 0 to 3"),
+        ("--decoder-layers-to-keep x", "'x' must name layers"),
+        ("--quant-noise-pq-block-size 7 --quant-noise-pq 0.1", "blocks of 7 do not divide"),
+        ("--fp16 --cpu", "needs a GPU"),
+        ("--base-layers 1", "needs several processes"),
+        ("--adaptive-input", "nobody reads it"),
+        ("--adaptive-softmax-cutoff 8", "--criterion: cross_entropy cannot train an adaptive"),
+        ("--criterion adaptive_loss", "adaptive_loss needs --adaptive-softmax-cutoff"),
+        (
+            "--tie-adaptive-weights --criterion adaptive_loss --adaptive-softmax-cutoff 8",
+            "needs adaptive input",
+        ),
+        (
+            "--share-decoder-input-output-embed --decoder-output-dim 64",
+            "needs equal --decoder-output-dim",
+        ),
+        ("--short-convolution static", "no layer reads it; it needs the mixer attention or com"),
+    ),
+    LANGUAGE_MODEL: (
+        ("--adaptive-input", "needs --adaptive-input-cutoff"),
+        ("--adaptive-input data", "'data' is neither true nor false"),
+        ("--adaptive-softmax-factor 0", "0.0 is less than 1"),
+        ("--adaptive-softmax-cutoff 9,x", "'9,x' must be whole numbers"),
+        ("--adaptive-softmax-cutoff 9,8", "'9,8' must rise"),
+        ("--tie-adaptive-weights", "needs --adaptive-input and"),
+        (
+            "--tie-adaptive-weights --adaptive-softmax-cutoff 8 --adaptive-input "
+            "--adaptive-input-cutoff 9",
+            "needs equal --adaptive-softmax-cutoff and --adaptive-input-cu",
+        ),
+        (
+            "--share-decoder-input-output-embed --adaptive-input --adaptive-input-cutoff 8",
+            "works on a table, not --adaptive-input",
+        ),
+        (
+            "--character-embeddings --adaptive-input --adaptive-input-cutoff 8",
+            "cannot be had with --adaptive-input",
+        ),
+        ("--character-filters [(1,)]", "'[(1,)]' must be (width, channels)"),
+        ("--character-filters exit()", "'exit()' must be (width, channels)"),
+    ),
+    MASKED_LM: (
+        ("--encoder-kernel-sizes 4", "a kernel of 4 taps cannot be cen"),
+        ("--max-positions 0", "0 is less than 1"),
+        ("--segments -1", "-1 is less than 0"),
+        ("--share-encoder-layers 2", "'2' is neither true nor false"),
+        ("--share-encoder-layers true", "needs one value of --encoder-kernel-sizes, as 31"),
+        (
+            "--share-encoder-layers true --encoder-mixers dynamic,dynamic,attention,dynamic",
+            "needs one mixer for all layers, not attention, dynamic",
+        ),
+        ("--tisa-kernels 5", "no layer reads it; it needs the mixer composite or tisa"),
+    ),
+    COMPOSITE: (
+        ("--attention-terms ,", "no terms, choose from content, fixed"),
+        ("--attention-terms content,contents", "unknown term 'contents'"),
+        ("--attention-terms fixed,fixed", "'fixed' twice"),
+        ("--projection-kernel-size 4", "4 taps cannot work"),
+        ("--attention-dropout 1.0", "composite attention needs less than 1"),
+        ("--convolved-heads half", "nothing is convolved; give --query-key"),
+        ("--projection-activation gelu", "nothing is convolved"),
+        ("--attention-span 0", "with a span of 0 --beyond-span clip gives all"),
+        (
+            "--beyond-span zero --attention-terms content,tisa",
+            "zero concerns the terms fixed, query, key, not content,tisa",
+        ),
+        (
+            "--query-key-projection dynamic --attention-terms fixed,tisa",
+            "the terms fixed,tisa look at neither queries nor keys",
+        ),
+        (
+            "--convolved-heads half --value-projection dynamic --encoder-attention-heads 1",
+            "1 heads have no half",
+        ),
+        ("--tisa-kernels 3", "no layer reads it; it needs the term tisa"),
+        ("--projection-kernel-size 3", "no layer reads it; it needs --query-key-projection"),
+        (
+            "--share-tables-across-heads --attention-terms content,alibi",
+            "no layer reads it; it needs a term that is learned",
+        ),
+        (
+            "--beyond-span clip --attention-terms content,t5",
+            "no layer reads it; it needs one of the terms fixed",
+        ),
+        (
+            "--decoder-glu --encoder-mixers dynamic --decoder-mixers attention",
+            "no layer reads it; it needs the mixer lightweight or dynamic",
+        ),
+        (
+            "--attention-span 4 --encoder-mixers dynamic --decoder-mixers attention",
+            "no layer reads it; it needs the mixer composite or tisa",
+        ),
+    ),
+    "tisa_tiny": (
+        ("--attention-terms content", "no layer reads it; it needs the mixer composite; "),
+        ("--attention-span 4", "no layer reads it; it needs one of the terms fixed"),
+    ),
+    "attention_tiny": (
+        ("--weight-dropout 0.3", "no layer reads it; it needs the mixer lightweight or dynamic"),
+        ("--attention-dropout -0.5", "-0.5 is no probability"),
+        ("--short-convolution-on q", "no layer reads it; it needs --short-convolution"),
+        ("--short-convolution-on q,k --short-convolution static", "'q,k' must be some"),
+        ("--short-convolution-on qq --short-convolution static", "'qq' has a letter twice"),
+        (
+            "--short-convolution-rank 3 --short-convolution static",
+            "no layer reads it; it needs --short-convolution low_rank",
+        ),
+        (
+            "--short-convolution-window causal --short-convolution static --encoder-mixers dynamic",
+            "no layer reads it; it needs an encoder with --short-convolution",
+        ),
+        (
+            "--short-convolution static --encoder-mixers composite --attention-terms fixed",
+            "--short-convolution-on: the terms fixed do not look at",
+        ),
+        (
+            "--short-convolution static --cross-self-attention",
+            "goes with no --cross-self-attention",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "arch, options, reason", [(arch, *case) for arch, cases in REFUSED.items() for case in cases]
+)
+def test_what_cannot_work_is_refused(arch, options, reason):
+    message = reason if reason.startswith("--") else f"{options.split()[0]}: {reason}"
+    assert refusal(*arch.split(), *options.split()).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        f"{COMPOSITE} --encoder-mixers dynamic --attention-terms content,fixed",
+        "dynamic_conv_tiny --decoder-mixers dynamic,dynamic,dynamic,tisa --tisa-kernels 3",
+        "tisa_tiny --attention-terms tisa,content --share-tables-across-heads",
+        "tisa_tiny --beyond-span mask --attention-span 4",
+        "tisa_tiny --value-projection dynamic --projection-kernel-size 3",
+        f"{COMPOSITE} --attention-terms content,alibi --beyond-span mask",
+        f"{COMPOSITE} --attention-terms key_only --share-tables-across-layers",
+        "composite_attention_lm_tiny --task language_modeling --value-conv depthwise "
+        "--projection-kernel-size 4",
+        "attention_tiny --attention-dropout 1.0",  # as fairseq's own may
+        "attention_bert_tiny --task masked_lm --share-encoder-layers",
+        "dynamic_conv_albert_base --task masked_lm",  # what a preset shares nobody has asked for
+    ],
+)
+def test_what_some_layer_reads_is_taken(flags):
+    parse(*flags.split())
+
+
+@pytest.mark.parametrize(
+    "task, arch, message",
+    [
+        (
+            "masked_lm",
+            "composite_attention_tiny",
+            "composite_attention_tiny is for --task translation and summarization; for masked_lm "
+            "there are convattn_mlm and what 'convattn architectures --task masked_lm' lists",
+        ),
+        ("language_modeling", "tisa_bert_tiny", "tisa_bert_tiny is for --task masked_lm and sen"),
+    ],
+)
+def test_an_architecture_for_other_tasks(task, arch, message):
+    assert refusal(arch, "--task", task).startswith(f"--arch: {message}")
