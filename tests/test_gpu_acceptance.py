@@ -119,6 +119,14 @@ needs_triton = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason
 
 @needs_triton
 @pytest.mark.slow
+def test_composite_attention_spills_nothing(tmp_path):
+    rows = compiled_rows(tmp_path / "kernels.json", "--operations attention")
+    assert len(rows) == 18
+    assert all(row["stack"] == 0 for row in rows)
+
+
+@needs_triton
+@pytest.mark.slow
 def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
     options = "--operations convolution --capabilities 90 --kernel-sizes 3,16,31"
     rows = compiled_rows(tmp_path / "kernels.json", options)

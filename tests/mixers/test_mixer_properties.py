@@ -1,19 +1,28 @@
 """Random mixers: the whole sequence, any chunks of it and single tokens give the same, and so
 does a sentence without its padding."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_convattn.mixers import MixerConfig, build_mixer
+from fairseq_convattn.mixers.config import PROJECTIONS, VALUE_CONVOLUTIONS
 from fairseq_convattn.ops import TAP_NORMALIZATIONS
 from fairseq_convattn.ops.attention import TERMS
 from fairseq_convattn.ops.attention.terms import BEYOND
 from fairseq_convattn.ops.taps import RENORMALIZABLE
 
 flag = st.booleans()
-PROJECTIONS = st.sampled_from(["linear", "lightweight", "dynamic", "separable"])
+INJECTIONS = {
+    "query_key_projection": PROJECTIONS,
+    "value_projection": PROJECTIONS,
+    "convolved_heads": ("all", "half"),
+    "value_conv": VALUE_CONVOLUTIONS,
+}
+SUBSETS = [c for n in range(1, len(TERMS) + 1) for c in itertools.combinations(TERMS, n)]
 convolution = st.fixed_dictionaries(
     {
         "mixer": st.sampled_from(["lightweight", "dynamic"]),
@@ -40,11 +49,8 @@ composite = st.fixed_dictionaries(
         "attention_span": st.integers(1, 8),
         "beyond_span": st.sampled_from(BEYOND),
         "share_tables_across_heads": st.sampled_from([None, True, False]),
-        "query_key_projection": PROJECTIONS,
-        "value_projection": PROJECTIONS,
-        "convolved_heads": st.sampled_from(["all", "half"]),
-        "projection_kernel_size": st.sampled_from([1, 3, 4, 7]),
-        "value_conv": st.sampled_from(["none", "depthwise", "scaled"]),
+        "projection_kernel_size": st.sampled_from([1, 3, 7]),
+        **{name: st.sampled_from(sorted(values)) for name, values in INJECTIONS.items()},
         **short_convolutions,
     }
 )
@@ -60,16 +66,18 @@ cases = st.fixed_dictionaries(
         "batch": st.integers(1, 3),
         "padding": st.sampled_from(["none", "left", "right"]),
         "seed": st.integers(0, 999),
+        "causal": st.sampled_from([True, True, False]),
     }
 )
+CASE = {"sizes": [3, 1, 3], "batch": 2, "padding": "left", "seed": 7}
 
 
-def built(options):
+def built(options, causal):
     """In float64, with parameters that are nowhere zero."""
     options = dict(options)
     if options.get("tap_norm") not in (None, *RENORMALIZABLE):
         options["renorm_padding"] = False
-    module = build_mixer(MixerConfig(embed_dim=8, num_heads=4, causal=True, **options))
+    module = build_mixer(MixerConfig(embed_dim=8, num_heads=4, causal=causal, **options))
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return module.double().eval()
@@ -78,7 +86,7 @@ def built(options):
 @torch.no_grad()
 def check(options, case):
     torch.manual_seed(case["seed"])
-    module, time = built(options), sum(case["sizes"])
+    module, time = built(options, case["causal"]), sum(case["sizes"])
     x, mask = torch.randn(time, case["batch"], 8, dtype=torch.float64), None
     if case["padding"] != "none":
         mask = torch.zeros(case["batch"], time, dtype=torch.bool)
@@ -103,6 +111,8 @@ def check(options, case):
     whole, _ = module(x, key_padding_mask=mask)
     alone, _ = module(x[real[:, 0], :1])
     torch.testing.assert_close(whole[real[:, 0], :1], alone, rtol=0, atol=1e-9)
+    if not case["causal"]:
+        return
     for found in (pieces(case["sizes"]), pieces([1] * time), pieces(case["sizes"], shuffled=True)):
         torch.testing.assert_close(found[real], whole[real], rtol=0, atol=1e-9)
 
@@ -113,3 +123,22 @@ def test_whole_chunks_and_tokens_agree(family, examples):
     options = {"max_examples": examples, "deadline": None, "database": None, "derandomize": True}
     options["suppress_health_check"] = list(HealthCheck)
     settings(**options)(given(FAMILIES[family], cases)(check))()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_pairs_of_terms(beyond, causal):
+    for terms in (subset for subset in SUBSETS if len(subset) in (1, 2, len(TERMS))):
+        options = {"mixer": "composite", "attention_terms": terms, "beyond_span": beyond}
+        check({**options, "attention_span": 2}, CASE | {"causal": causal})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(32))
+def test_all_terms_with_all_injections(first):
+    for terms, beyond, *parts in itertools.product(
+        SUBSETS[first::32], BEYOND, *INJECTIONS.values()
+    ):
+        options = {"mixer": "composite", "attention_terms": terms, "beyond_span": beyond}
+        options |= {"attention_span": 2, "projection_kernel_size": 3}
+        check({**options, **dict(zip(INJECTIONS, parts, strict=True))}, CASE | {"causal": True})

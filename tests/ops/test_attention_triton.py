@@ -2,10 +2,14 @@
 
 import importlib
 import itertools
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 from attention_cases import converted, gradients, table_parameters, tensors
+from conftest import PLUGIN
 from triton_cases import DEVICE, FAR, GPU, far_apart, needs_gpu, record_grids
 
 from fairseq_convattn.ops import composite_attention
@@ -333,6 +337,23 @@ def test_refuses_what_it_cannot_compute(monkeypatch):
         run(inputs(5, 5), terms)
 
 
+@pytest.mark.slow
+@pytest.mark.ci
+def test_without_fairseq_and_without_the_interpreter():
+    code = (
+        "import sys, torch, ops\n"
+        "x = torch.zeros(1, 1, 4, 8)\n"
+        "ops.composite_attention(x, x, x, {'content': None}, causal=True)\n"
+        "try: ops.composite_attention(x, x, x, {'content': None}, causal=True, impl='triton')\n"
+        "except ValueError as error: print(error, 'fairseq' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PLUGIN), "TRITON_INTERPRET": "0"}
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert "needs tensors on a GPU" in process.stdout and process.stdout.endswith("False\n")
+
+
 def test_is_what_gpus_use_by_default(monkeypatch):
     used = []
     attend = triton_kernels.attend
@@ -356,3 +377,16 @@ def test_large_inputs(own_blocks, causal, width, dtype):
         for beyond in ("clip", "mask"):
             options = {"causal": causal, "beyond": beyond, "span": 8, "padding_mask": padding(keys)}
             compare(qkv, made, tolerance, **options)
+
+
+@needs_gpu
+def test_large_inputs_give_the_same_bits(own_blocks):
+    torch.manual_seed(17)
+    qkv = inputs(1000, 1000, 64, 64, batch=8, heads=12, dtype=torch.bfloat16)
+    terms = parameters(("content", "fixed", "query", "key"), False, heads=12, width=64)
+
+    def once():
+        torch.manual_seed(18)
+        return with_gradients(qkv, terms, dropout_p=0.1)
+
+    assert all(x.equal(y) for x, y in zip(once(), once(), strict=True))
