@@ -91,7 +91,11 @@ def main(arguments: list[str] | None = None) -> None:
     if "--" in arguments:
         split = arguments.index("--")
         arguments, extra = arguments[:split], arguments[split + 1 :]
-    options = command_line().parse_args(arguments)
+    parser = command_line()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        hint = " (those of fairseq-train come after --)" if options.command == "finetune" else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     try:
         if options.command == "binarise":
             pieces = Pieces(options.sentencepiece, options.dictionary)

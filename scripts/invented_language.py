@@ -119,9 +119,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, which gets its name ``path`` when the block has ended.
 
     Raises:
-        FileExistsError: ``path`` is there already.
+        FileExistsError: ``path`` is there already, and not an empty folder.
     """
-    if path.exists():
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise FileExistsError(f"{path} is there already; it is not overwritten")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".partial-") as partial:

@@ -16,6 +16,7 @@ needs=()
 languages=()              # source and target; none for a corpus of one language
 splits=(train valid test) # what binarise looks for, in files of these names or of other ones
 declare -A names=()
+SEVEN_ZIP=(7z 7za bsdtar)  # any of them
 note=""                   # what is to be known of the data when they are ready
 
 die() { echo "error: $*" >&2; exit 1; }
@@ -205,10 +206,17 @@ unpack() {
   mkdir -p "$unpacked"
   case "$1" in
     *.zip) python -m zipfile -e "$obtained" "$unpacked" ;;
-    *.7z) 7z x -y "-o$unpacked" "$obtained" >/dev/null || bsdtar -xf "$obtained" -C "$unpacked" ;;
+    *.7z) unpack_7z "$(command -v "${SEVEN_ZIP[@]}" | head -n 1)" ;;
     *) tar -xf "$obtained" -C "$unpacked" --no-same-owner ;;
   esac || die "$obtained cannot be unpacked"
   [ -n "${3:-}" ] || note_sum "$obtained"
+}
+
+unpack_7z() {
+  case "$1" in
+    *bsdtar) "$1" -xf "$obtained" -C "$unpacked" ;;
+    *) "$1" x -y "-o$unpacked" "$obtained" >/dev/null ;;
+  esac
 }
 
 # locate FILE ARCHIVE URL [SUM]: sets located to the path of a file of an archive, which --source

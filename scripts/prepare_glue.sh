@@ -12,8 +12,8 @@ task, for scripts/finetune_glue.sh. For ALBERT's pieces the text is prepared as 
 case, no accents, plain quotes, commas after numbers apart. Labels are numbered in a fixed order, the scores of STS-B are
 divided by 5. Test sets are left out, for their labels are secret.
 
-  --sentencepiece MODEL  the .model file that split the text of the pre-training
-  --dictionary DICT      dict.txt of the data folder of the pre-training
+  --sentencepiece MODEL  needed: the .model file that split the text of the pre-training
+  --dictionary DICT      needed: dict.txt of the data folder of the pre-training
   --tasks TASK,...       some of CoLA,SST-2,MRPC,STS-B,QQP,MNLI,QNLI,RTE,WNLI (default: all)
   --source DIR   a local copy instead of the download, in DIR or DIR/glue: TASK/train.tsv and
                  TASK/dev.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv), plain or .gz; or

@@ -10,7 +10,7 @@ Learns one SentencePiece BPE of 30,000 pieces over the training text, splits bot
 fairseq-preprocess. The texts that BERT and its kin were trained on are not published in one form,
 so there is no download.
 
-  --source DIR   train.txt and valid.txt: a sentence a line, an empty line between documents
+  --source DIR   needed: train.txt and valid.txt: a sentence a line, an empty line between documents
   --pieces N     how many pieces to learn, for a small sample (default: 30000)
 END
 }

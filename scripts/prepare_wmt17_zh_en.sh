@@ -14,7 +14,7 @@ DIR/text/test.raw.en is the reference as published, for sacreBLEU. The paper fol
 (2018), who publish no recipe: corpora, cleaning and sizes are our reading of them. Needs
 subword-nmt, sacremoses and jieba.
 
-  --source DIR   a folder with the archives of CWMT, which nlp.nju.edu.cn/cwmt-wmt hands out
+  --source DIR   needed: a folder with the archives of CWMT, which nlp.nju.edu.cn/cwmt-wmt hands out
                  (casia2015.zip, casict2011.zip, casict2015.zip, datum2015.zip, datum2017.zip,
                  neu2017.zip), or what is in them; what else it lacks is downloaded
                  (training-parallel-nc-v12.tgz, UNv1.0.en-zh.tar.gz and dev.tgz)

@@ -96,12 +96,18 @@ for stamp in "${stamps[@]}"; do
   if [ -x "$python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then exit 0; fi
 done
 
-for compiler in "${CC:-cc}" "${CXX:-c++}"; do
-  # unquoted: it may hold options
-  # shellcheck disable=SC2086
-  $compiler --version >/dev/null 2>&1 ||
-    die "the compiler $compiler does not run (on Debian and Ubuntu: apt install build-essential)"
-done
+# runs COMPILER...: whether one of them does; each may hold options
+runs() {
+  local compiler
+  for compiler in "$@"; do
+    # shellcheck disable=SC2086
+    ! $compiler --version >/dev/null 2>&1 || return 0
+  done
+  die "no compiler runs of: $* (on Debian and Ubuntu: apt install build-essential)"
+}
+
+runs ${CC:+"$CC"} cc gcc clang
+runs ${CXX:+"$CXX"} c++ g++ clang++
 
 version=$(python_version "$python") || version=""
 if [ -z "$version" ] && [ "$environment" = .venv ]; then

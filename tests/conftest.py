@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +20,7 @@ import pytest
 import torch
 
 if importlib.util.find_spec("fairseq"):  # tests/ops run without it
+    import yaml
     from fairseq import checkpoint_utils, options
     from fairseq.data import Dictionary
     from fairseq.dataclass import utils
@@ -277,6 +278,35 @@ def command(name: str, *arguments, **kwargs) -> subprocess.CompletedProcess:
         env=environment,
         **kwargs,
     )
+
+
+def hydra_train(
+    folder: Path, task: dict, model: dict, criterion: str, shape: Sequence[str], **more: dict
+) -> None:
+    """fairseq-hydra-train as typed; checkpoints go to ``folder / "hydra"``.
+
+    Args:
+        shape: of the model, as on a command line.
+        more: other parts of the configuration, instead of two updates by default.
+    """
+    sizes = {n[2:].replace("-", "_"): int(x) for n, x in zip(shape[::2], shape[1::2], strict=True)}
+    config = {
+        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
+        "task": task,
+        "model": {**model, **sizes},
+        "criterion": {"_name": criterion},
+        "optimizer": {"_name": "adam", "lr": [0.003]},
+        "lr_scheduler": {"_name": "fixed"},
+        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
+        "optimization": {"max_update": 2, "lr": [0.003]},
+        **more,
+    }
+    (folder / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
+    run = command(
+        *("fairseq-hydra-train", "--config-dir", folder, "--config-name", "experiment"),
+        *(f"hydra.run.dir={folder}", f"checkpoint.save_dir={folder / 'hydra'}"),
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def same_weights(first: Path, second: Path) -> bool:

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-import yaml
 from conftest import (
     PLUGIN,
     SHRUNK,
     command,
     generate,
+    hydra_train,
     interactive,
     same_weights,
     slow_but,
@@ -223,25 +223,9 @@ def test_errors_come_before_data_and_without_a_traceback(tmp_path, monkeypatch):
 @pytest.mark.ci
 def test_hydra(data, tmp_path):
     """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
-    shape = zip(SHRUNK[::2], SHRUNK[1::2], strict=True)
-    model = {name[2:].replace("-", "_"): int(size) for name, size in shape}
-    model |= {"_name": "dynamic_conv_tiny", "encoder_glu": False, "decoder_kernel_sizes": [3, 5]}
-    config = {
-        "common": {"user_dir": str(PLUGIN), "cpu": True, "no_progress_bar": True, "seed": 1},
-        "task": {"_name": "translation", "data": str(data)},
-        "model": model,
-        "criterion": {"_name": "cross_entropy"},
-        "optimizer": {"_name": "adam", "lr": [0.003]},
-        "lr_scheduler": {"_name": "fixed"},
-        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
-        "optimization": {"max_update": 2, "lr": [0.003]},
-    }
-    (tmp_path / "experiment.yaml").write_text("# @package _global_\n" + yaml.safe_dump(config))
-    run = command(
-        *("fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "experiment"),
-        *(f"hydra.run.dir={tmp_path}", f"checkpoint.save_dir={tmp_path / 'hydra'}"),
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    task = {"_name": "translation", "data": str(data)}
+    model = {"_name": "dynamic_conv_tiny", "encoder_glu": False, "decoder_kernel_sizes": [3, 5]}
+    hydra_train(tmp_path, task, model, "cross_entropy", SHRUNK)
     flags = ("--encoder-glu", "false", "--decoder-kernel-sizes", "3,5", "--max-update", "2")
     train(data, tmp_path / "plain", *MIXERS["dynamic"], *SHRUNK, *flags)
     hydra, plain = (tmp_path / name / "checkpoint_last.pt" for name in ("hydra", "plain"))

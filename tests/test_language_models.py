@@ -8,7 +8,9 @@ from conftest import (
     SHRUNK_LM,
     eval_lm,
     generate,
+    hydra_train,
     interactive,
+    same_weights,
     slow_but,
     train,
     validate,
@@ -110,21 +112,24 @@ def loss_by_token(model, samples, first: int = 0) -> float:
 
 
 @pytest.mark.parametrize("mixer", slow_but(MIXERS, "hybrid"))
-def test_train_validate_score_generate(mixer, monolingual, tmp_path):
+def test_train_resume_validate_score_generate(mixer, monolingual, tmp_path):
     options = (*TASK, *MIXERS[mixer], *SHRUNK_LM, "--max-tokens", "200")
-    last = tmp_path / "checkpoint_last.pt"
-    for updates in ("3", "50"):
-        train(monolingual, tmp_path, *options, "--max-update", updates)
-    logged = torch.load(last)["extra_state"]["val_loss"]
-    assert validate(monolingual, last, *TASK) == logged
+    whole, resumed = (tmp_path / name / "checkpoint_last.pt" for name in ("whole", "resumed"))
+    train(monolingual, whole.parent, *options, "--max-update", "6")
+    train(monolingual, resumed.parent, *options, "--max-update", "3")
+    train(monolingual, resumed.parent, *options, "--max-update", "6")
+    assert same_weights(whole, resumed)
+    train(monolingual, resumed.parent, *options, "--max-update", "50")
+    logged = torch.load(resumed)["extra_state"]["val_loss"]
+    assert validate(monolingual, resumed, *TASK) == logged
 
-    model, task = load(last)
+    model, task = load(resumed)
     by_token = loss_by_token(model, windows(task))
-    loss = eval_lm(monolingual, last, *TASK, "--batch-size", "5")
+    loss = eval_lm(monolingual, resumed, *TASK, "--batch-size", "5")
     assert loss == pytest.approx(by_token, abs=1e-5)
 
     lengths = ("--max-len-b", "20", "--min-len", "6")
-    hypotheses = interactive(monolingual, last, *TASK, *lengths, source="test")
+    hypotheses = interactive(monolingual, resumed, *TASK, *lengths, source="test")
     prompts = (monolingual.parent / "test").read_text().splitlines()
     assert sorted(hypotheses) == list(range(len(prompts)))
     dictionary = Dictionary.load(str(monolingual / "dict.txt"))
@@ -133,7 +138,7 @@ def test_train_validate_score_generate(mixer, monolingual, tmp_path):
         target = dictionary.encode_line(text, add_if_not_exist=False).long()
         sample = {"source": target.roll(1), "target": target}
         assert score == pytest.approx(-loss_by_token(model, [sample]), abs=1e-4)
-    others = generate(monolingual, last, *TASK, *lengths, "--batch-size", "1")
+    others = generate(monolingual, resumed, *TASK, *lengths, "--batch-size", "1")
     assert {text for _, text in others.values()} == {text for _, text in hypotheses.values()}
 
 
@@ -162,3 +167,30 @@ def test_inputs_and_outputs(name, monolingual, tmp_path):
     assert holds(model.decoder)
     loss = eval_lm(monolingual, checkpoint, *TASK)
     assert loss == pytest.approx(loss_by_token(model, windows(task)), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_hydra(monolingual, tmp_path):
+    """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
+    task = {"_name": "language_modeling", "data": str(monolingual), "sample_break_mode": "eos"}
+    model = {
+        "_name": "dynamic_conv_lm_tiny",
+        "decoder_kernel_sizes": [3, 5],
+        "adaptive_input": True,
+        "adaptive_softmax_cutoff": [8, 16],
+        "decoder_learned_pos": True,
+    }
+    alone = {"ddp_backend": "legacy_ddp"}
+    hydra_train(
+        *(tmp_path, {**task, "tokens_per_sample": 64}, model, "adaptive_loss", SHRUNK_LM),
+        distributed_training=alone,
+    )
+    train(
+        *(monolingual, tmp_path / "plain", *TASK, "--tokens-per-sample", "64"),
+        *(*MIXERS["dynamic"], *SHRUNK_LM, "--decoder-kernel-sizes", "3,5", "--adaptive-input"),
+        *("--adaptive-softmax-cutoff", "8,16", "--decoder-learned-pos", "--max-update", "2"),
+        *("--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"),
+    )
+    hydra, plain = (tmp_path / name / "checkpoint_last.pt" for name in ("hydra", "plain"))
+    assert same_weights(hydra, plain)
+    assert eval_lm(monolingual, hydra, *TASK) == eval_lm(monolingual, plain, *TASK)

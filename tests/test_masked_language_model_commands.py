@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-from conftest import slow_but, train, validate
+from conftest import hydra_train, same_weights, slow_but, train, validate
 from fairseq import checkpoint_utils, options
 from fairseq_cli import preprocess as preprocess_command
 
@@ -74,13 +74,15 @@ MIXERS = ("dynamic_conv", "attention", "composite_attention", "tisa")
 
 
 @pytest.mark.parametrize("mixer", slow_but(MIXERS, "dynamic_conv"))
-def test_pretrain_validate_finetune(mixer, texts, tmp_path):
+def test_pretrain_resume_validate_finetune(mixer, texts, tmp_path):
     model = ("--arch", f"{mixer}_bert_tiny", *SHRUNK, *ALL_AT_ONCE)
     if mixer == "dynamic_conv":
         model = (*model, "--encoder-kernel-sizes", "5")
-    whole = tmp_path / "whole" / "checkpoint_last.pt"
-    for updates in ("3", "6"):
-        train(texts / "bin", whole.parent, *TASK, *model, "--max-update", updates)
+    whole, resumed = (tmp_path / name / "checkpoint_last.pt" for name in ("whole", "resumed"))
+    train(texts / "bin", whole.parent, *TASK, *model, "--max-update", "6")
+    train(texts / "bin", resumed.parent, *TASK, *model, "--max-update", "3")
+    train(texts / "bin", resumed.parent, *TASK, *model, "--max-update", "6")
+    assert same_weights(whole, resumed)
     logged = torch.load(whole)["extra_state"]["val_loss"]
     assert validate(texts / "bin", whole, *TASK) == logged
 
@@ -144,3 +146,30 @@ def test_pruning_when_loading(texts, tmp_path):
     (net,), _, _ = checkpoint_utils.load_model_ensemble_and_task([checkpoint], overrides)
     (layer,), state = net.eval().encoder.sentence_encoder.layers, torch.load(checkpoint)["model"]
     assert torch.equal(layer.fc1.weight, state["encoder.sentence_encoder.layers.1.fc1.weight"])
+
+
+@pytest.mark.slow
+def test_hydra(texts, tmp_path):
+    """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
+    task = {"_name": "masked_lm", "data": str(texts / "bin"), "sample_break_mode": "eos"}
+    model = {
+        "_name": "dynamic_conv_bert_tiny",
+        "encoder_kernel_sizes": [3, 5],
+        "encoder_input_dim": 8,
+        "layernorm_embedding": False,
+        "activation_fn": "relu",
+    }
+    # whole epochs: Python's end may abort when a thread of fairseq's still reads
+    epoch = {"max_epoch": 1, "lr": [0.003]}
+    hydra_train(
+        *(tmp_path, {**task, "tokens_per_sample": 64}, model, "masked_lm", SHRUNK),
+        optimization=epoch,
+    )
+    train(
+        *(texts / "bin", tmp_path / "plain", *TASK, "--arch", "dynamic_conv_bert_tiny", *SHRUNK),
+        *("--encoder-kernel-sizes", "3,5", "--encoder-input-dim", "8", "--max-update", "0"),
+        *("--layernorm-embedding", "false", "--activation-fn", "relu", "--max-epoch", "1"),
+    )
+    hydra, plain = (tmp_path / name / "checkpoint_last.pt" for name in ("hydra", "plain"))
+    assert same_weights(hydra, plain)
+    assert validate(texts / "bin", hydra, *TASK) == validate(texts / "bin", plain, *TASK)

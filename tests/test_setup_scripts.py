@@ -158,11 +158,16 @@ def test_no_python_that_fits(checkout):
     assert_refused(checkout.set_up(), "Python 3.11 or 3.12 is needed")
 
 
-@pytest.mark.parametrize(("command", "variable"), [("cc", "CC"), ("c++", "CXX")])
-def test_no_compiler(checkout, command, variable):
+@pytest.mark.parametrize(
+    ("command", "others", "variable"), [("cc", "gcc clang", "CC"), ("c++", "g++ clang++", "CXX")]
+)
+def test_no_compiler(checkout, command, others, variable):
     (checkout.bin / command).rename(checkout.bin / "my-compiler")
-    assert_refused(checkout.set_up(), f"the compiler {command} does not run")
+    assert_refused(checkout.set_up(), f"no compiler runs of: {command} {others} ")
     assert checkout.set_up(**{variable: "my-compiler -O2"}).returncode == 0
+    shutil.rmtree(checkout.root / ".venv")
+    (checkout.bin / "my-compiler").rename(checkout.bin / others.split()[0])
+    assert checkout.set_up().returncode == 0
 
 
 @pytest.mark.parametrize(("failure", "what"), [("torch==", "PyTorch"), ("editable", "fairseq")])

@@ -188,14 +188,15 @@ def _projected(stored: StoredStack, table: Tensor, width: int) -> Tensor | None:
 
 def _terms(stored: StoredStack) -> dict[str, list[dict]]:
     composite = [layer for layer, mixer in stored.mixers().items() if mixer == "composite"]
+    slopes = {}  # which are no parameters
     if stored.heads and "alibi" in _term_names(stored):
-        for layer in composite:  # it has no parameters
-            stored.layers[layer]["self_attn.terms.alibi"] = alibi_slopes(stored.heads)
+        slopes = dict.fromkeys(composite, {"self_attn.terms.alibi": alibi_slopes(stored.heads)})
     curves = {}
     for term, names in TERM_PARAMETERS.items():
         found = {}
         for layer, weights in stored.layers.items():
-            parameters = [weights.get(f"self_attn.terms.{name}") for name in names]
+            known = {**weights, **slopes.get(layer, {})}
+            parameters = [known.get(f"self_attn.terms.{name}") for name in names]
             if all(parameter is not None for parameter in parameters):
                 doubles = tuple(parameter.double() for parameter in parameters)
                 found[layer] = term_curves(term, doubles, stored.causal)

@@ -28,12 +28,12 @@ from .runner import Runner, exclusive
 from .settings import Settings
 
 # fairseq-train's options that a run decides
+_BATCH = ("--max-tokens", "--batch-size", "--max-sentences", "--update-freq")
 _SET_BY_THE_RECIPE = (
     *("--arch", "-a", "--task", "--user-dir", "--seed", "--save-dir", "--restore-file", "--cpu"),
-    *("--max-tokens", "--batch-size", "--max-sentences", "--update-freq", "--device-id"),
-    *("--distributed-world-size", "--distributed-port", "--distributed-rank"),
+    *("--distributed-world-size", "--distributed-port", "--distributed-rank", "--device-id"),
     *("--distributed-init-method", "--distributed-no-spawn", "--distributed-num-procs"),
-    "--nprocs-per-node",
+    *("--nprocs-per-node", *_BATCH),
 )
 _DIGITS = 8  # of a checkpoint's SHA-256, which tell apart the many that are called model.pt
 
@@ -115,10 +115,16 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
     """
     for name in extra:
         option = name.split("=")[0] if name.startswith("--") else name[:2]
+        if option in _BATCH:
+            raise RecipeError(f"{name} after --: an update is the paper's on any number of --gpus")
+        if option == "--restore-file":
+            raise RecipeError(
+                f"{name} after --: a run continues its own training; give --finetune-from-model"
+            )
         if option in _SET_BY_THE_RECIPE:
             raise RecipeError(
-                f"{name} after --: the recipe sets it, by --mixer, --seed, --output, --gpus and "
-                "--nodes (to begin with a model's weights give --finetune-from-model)"
+                f"{name} after --: the recipe sets it, or --mixer, --seed, --output, --gpus and "
+                "--nodes do, before --"
             )
     if options.source and not options.source.is_dir():
         raise RecipeError(f"--source {options.source} is no folder")

@@ -23,14 +23,16 @@ def evaluated(path: Path, task: str) -> tuple[bool, str]:
         RecipeError: it is of another kind of model.
     """
     state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
-    configuration, args = state.get("cfg") or {}, _mapping(state.get("args"))
+    configuration = state.get("cfg") or {}
+    args = _mapping(state.get("args"))
     stored = _mapping(configuration.get("task")) or args
     found = stored.get("_name") or args.get("task")
     if found not in (None, task):
         raise RecipeError(f"{path} is a model for {found}, and the recipe's are for {task}")
     if str(args.get("arch")).startswith("lightconv"):
         return True, args.get("decoder_conv_type", "dynamic")
-    model, names = configuration.get("model") or {}, []
+    model = _mapping(configuration.get("model"))
+    names = []
     for side in ("encoder", "decoder"):
         mixers = model.get(f"{side}_mixers") or ()
         names += mixers.split(",") if isinstance(mixers, str) else mixers
@@ -50,10 +52,12 @@ def require_data(settings: Settings) -> None:
     """
     dictionaries, checkpoint = sorted(settings.binarised.glob("dict*.txt")), settings.checkpoint
     if not dictionaries:
-        way_out = f"to prepare the data again remove {settings.output}/stages"
-        if checkpoint:
-            way_out = "--data is the binarised test set that comes with the model, or prepare the "
-            way_out += "data without --checkpoint first"
+        way_out = (
+            "--data is the binarised test set that comes with the model, or prepare the data "
+            "without --checkpoint first"
+            if checkpoint
+            else f"to prepare the data again remove {settings.output}/stages"
+        )
         raise RecipeError(f"{settings.binarised} has no dictionary: {way_out}")
     for dictionary in dictionaries if checkpoint else ():
         own = checkpoint.parent / dictionary.name

@@ -166,6 +166,8 @@ class Runner:
         """What a record, if there is one, says of a stage that is otherwise now."""
         if not record:
             return None
+        if not record.keys() >= {"directory", "settings"}:
+            return "that its record does not tell"
         before, after = (
             [{"from": str((self.output / known["directory"]).resolve())}, *known["settings"]]
             for known in (record, self._identity(stage))

@@ -17,7 +17,6 @@ _SHRUNK = options(
     "--decoder-attention-heads 4 --encoder-layers 2 --decoder-layers 2"
 )
 _SMOKE_DECODING = options("--batch-size 32 --max-len-b 20 --num-workers 0")
-_SUBSETS = ("test", "test1")  # fairseq's names of test sets
 
 TOKENISED = "bleu --tokenize none"
 """BLEU of tokenised text, that of Moses' multi-bleu.perl."""
@@ -61,8 +60,8 @@ class SequenceToSequence(Recipe):
     smoke_batch: ClassVar[Batch] = Batch(2048, 1, 1)
 
     def generate(self, settings: Settings) -> Stage:
-        subsets = _SUBSETS[: len(self.tests)]
-        return Stage("generate", [self._generate(settings, subset) for subset in subsets])
+        commands = [self._generate(settings, _subset(n)) for n in range(len(self.tests))]
+        return Stage("generate", commands)
 
     def score(self, settings: Settings) -> Stage:
         scorings = self._scorings(settings)
@@ -81,10 +80,10 @@ class SequenceToSequence(Recipe):
 
     def _scorings(self, settings: Settings) -> Iterator[tuple[str, str, Scoring]]:
         """The test set, fairseq's name of it, and how it is scored."""
-        for (test, scorings), subset in zip(self.tests.items(), _SUBSETS, strict=False):
+        for number, (test, scorings) in enumerate(self.tests.items()):
             for scoring in scorings:
                 if _has_text(settings) or not scoring.baseline:
-                    yield test, subset, scoring
+                    yield test, _subset(number), scoring
 
     def _generate(self, settings: Settings, subset: str) -> Command:
         decoding = dict(self.decoding)
@@ -104,6 +103,11 @@ class SequenceToSequence(Recipe):
             stdout=_generated(settings, subset),
             scaling=settings.devices.one(),
         )
+
+
+def _subset(number: int) -> str:
+    """fairseq's name of a test set."""
+    return f"test{number or ''}"
 
 
 def _score(settings: Settings, subset: str, scoring: Scoring) -> Command:

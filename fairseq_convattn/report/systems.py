@@ -75,7 +75,8 @@ def _systems(runs: Sequence[Run]) -> list[System]:
     grouped: dict[tuple, list[Run]] = {}
     for run in runs:
         training = tuple(sorted(run.training.items(), key=str))
-        key = (run.mixer, run.content.get("checkpoint"), training)
+        given = tuple(given_options(run.content))  # all that is known before training begins
+        key = (run.mixer, run.content.get("checkpoint"), training or given)
         while any(other.seed == run.seed for other in grouped.get(key, ())):
             key += ("once more",)  # which is no further seed
         grouped.setdefault(key, []).append(run)

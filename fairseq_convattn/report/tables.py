@@ -1,6 +1,6 @@
 """The figures of a section as tables of text. What is not there is said, and never a zero."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median, stdev
 from typing import NamedTuple
 
@@ -42,9 +42,13 @@ def markdown(sections: Sequence[Section]) -> str:
         lines += [f"## {text(section.title)}", *warnings(section)]
         for part in parts(section):
             lines += [table(part.table), part.explanation]
-            notes = [f"- {text(note)}" + (code(end) if end else "") for note, end in part.notes]
+            notes = [_note(*note) for note in part.notes]
             lines += ["\n".join(notes)] if notes else []
     return "\n\n".join(lines)
+
+
+def _note(note: str, signature: str) -> str:
+    return " ".join(filter(None, ("-", text(note), signature and code(signature))))
 
 
 def warnings(section: Section) -> list[str]:
@@ -76,7 +80,9 @@ def scores_part(section: Section) -> Part:
     figures of mixers that were not run."""
     columns = ("score", "system", "seeds", "result", "spread", "published", "difference")
     scores = [score for run in section.runs for score in run.scores]
-    published = {score["name"]: score["published"] for score in scores}
+    published: dict[str, Mapping[str, float]] = {}
+    for score in scores:
+        published[score["name"]] = published.get(score["name"]) or score["published"]
     mixers = {system.mixer for system in section.systems}
     rows = []
     for name, figures in (published or {MISSING: {}}).items():

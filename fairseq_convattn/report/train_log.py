@@ -59,8 +59,7 @@ def read_train_log(lines: Iterable[str]) -> TrainLog:
             log.parameters = int(match[1].replace(",", ""))
         elif match := _GPU_MEMORY.search(line):
             total = float(match[1])
-        elif match := _FIGURES.search(line):
-            figures = json.loads(match[2])
+        elif (match := _FIGURES.search(line)) and (figures := _figures(match[2])):
             if match[1] == "valid":
                 _append(log.perplexity, figures, "valid_num_updates", "valid_ppl")
                 continue
@@ -72,6 +71,14 @@ def read_train_log(lines: Iterable[str]) -> TrainLog:
     if least_free < total:
         log.gpu_memory = total - least_free
     return log
+
+
+def _figures(text: str) -> Mapping[str, str]:
+    """Empty of a line that was cut short, with the next attempt's behind it."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return {}
 
 
 def _append(points: list[Point], figures: Mapping[str, str], updates: str, value: str) -> None:

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from argparse import Namespace
 
 import pytest
 import torch
@@ -105,6 +106,25 @@ def test_models_of_another_kind_are_refused(trained):
             main([recipe, "--checkpoint", str(trained), "--dry-run"])
 
 
+def test_a_model_of_2019_of_another_kind_is_refused(tmp_path):
+    """Its options are in a Namespace."""
+    model = tmp_path / "model.pt"
+    torch.save({"args": Namespace(task="translation", arch="lightconv"), "model": {}}, model)
+    with pytest.raises(SystemExit, match="is a model for translation, and .* for language_model"):
+        main(["gbw", "--checkpoint", str(model), "--dry-run"])
+
+
+def test_training_goes_on_where_the_last_checkpoint_is_gone(prepared, tmp_path, monkeypatch):
+    """From the newest one that is there."""
+    arguments, checkpoints = prepared(), tmp_path / "run" / "checkpoints"
+    checkpoints.mkdir()
+    state = {"model": {}, "optimizer_history": [{"num_updates": 1}]}
+    write_checkpoint(state, checkpoints / "checkpoint1.pt")
+    monkeypatch.setattr(Runner, "run", lambda *_: None)
+    main(arguments)
+    assert (checkpoints / "checkpoint_last.pt").is_file()
+
+
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
     """A command that trains, on a machine without GPUs and after the preparation."""
@@ -139,6 +159,8 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(prepared, t
     ended(0)
     main(arguments)  # without a checkpoint it has not
     assert "train has not ended; start it" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="was run with other options .--dropout 0.3, not 0.9"):
+        main([*arguments, "--", "--dropout", "0.9"])
     (output / "training-ended").unlink()
     (output / "checkpoints" / "checkpoint_last.pt").touch()
     ended(1)  # the first machine says so

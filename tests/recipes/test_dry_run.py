@@ -35,6 +35,18 @@ def test_the_commands_are_those_that_were_reviewed(capsys, name):
     assert commands(lines) == commands(reviewed)
 
 
+@pytest.mark.parametrize("name", catalogue.names())
+def test_published_figures_are_of_scores_that_there_will_be(name):
+    recipe = catalogue.recipe(name)
+    metrics = {"bleu": ["BLEU"], "rouge": ["rouge1", "rouge2", "rougeL", "rougeLsum"]}
+    scores = {"test perplexity"} | {
+        f"{test} {score}"
+        for test, scorings in getattr(recipe, "tests", {}).items()
+        for score in metrics[scorings[0].metric.split()[0]]
+    }
+    assert scores >= recipe.published.keys()
+
+
 def commands(lines: list[str]) -> list[str]:
     """Without what is said about them."""
     return [line for line in lines if line and not line.startswith("#")]
@@ -168,6 +180,16 @@ def test_what_only_another_stage_needs_is_not_asked_for(monkeypatch, tmp_path):
             main(["wmt17_zh_en", stage, "--output", str(tmp_path / "run")])
 
 
+def test_sharding_needs_fairscale(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "fairscale" else found(name)
+    )
+    with pytest.raises(SystemExit, match="a stage needs fairscale: pip install fairscale"):
+        main(["gbw", "--gpus", "2", "--fsdp", "--output", str(tmp_path / "run")])
+
+
 def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
     for given, on_cpu in ((["--gpus", "8"], False), ([], True)):
         lines = dry_run(capsys, "multi30k", "generate", *given)
@@ -183,8 +205,9 @@ def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
         ("multi30k --smoke --gpus 1", "--smoke runs on one device"),
         ("multi30k -- --fp16", "--fp16 after --: a CPU does not train in float16"),
         ("wmt16_en_de --gpus 8 --fsdp -- --bf16", "--bf16 after --: --fsdp has float16"),
-        ("multi30k -- --update-freq 4", "--update-freq after --: the recipe sets it"),
-        ("multi30k -- --save-dir=x", "--save-dir=x after --: the recipe sets it, by --mixer"),
+        ("multi30k -- --update-freq 4", "--update-freq after --: an update is the paper's"),
+        ("multi30k -- --restore-file x", "--restore-file after --: a run continues its own"),
+        ("multi30k -- --save-dir=x", "--save-dir=x after --: the recipe sets it, or --mixer"),
         ("multi30k -- -atransformer", "-atransformer after --: the recipe sets it"),
         ("multi30k --source /nowhere", "--source /nowhere is no folder"),
         ("multi30k --checkpoint /no/file.pt", "/no/file.pt: there is no such file"),

@@ -75,7 +75,8 @@ def test_a_training_that_was_taken_up_again_counts_once():
 
 def test_what_is_no_number_is_left_out():
     cut = inner(300, 6)[:60]
-    log = read_train_log([inner(100, "nan"), inner(200, 7), valid(200, "inf"), cut, "\n"])
+    lines = [inner(100, "nan"), inner(200, 7), valid(200, "inf"), cut, cut + inner(300, 6), "\n"]
+    log = read_train_log(lines)
     assert log.loss == [(200, 7)] and not log.perplexity
 
 
