@@ -4,6 +4,7 @@
 #
 #     bash docs/data/short_convolution_language_models.sh attention_lm_tiny
 #     bash docs/data/short_convolution_language_models.sh short_conv_lm_tiny --short-convolution static
+#     bash docs/data/short_convolution_language_models.sh short_conv_lm_tiny --short-convolution headwise --decoder-ffn-embed-dim 224
 #     bash docs/data/short_convolution_language_models.sh short_conv_lm_tiny --decoder-ffn-embed-dim 136
 #     bash docs/data/short_convolution_language_models.sh dynamic_conv_lm_tiny --decoder-ffn-embed-dim 288
 set -euo pipefail
