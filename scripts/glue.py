@@ -1,5 +1,8 @@
 #!/usr/bin/env python
-"""What prepare_glue.sh and finetune_glue.sh call."""
+"""GLUE: binarise its files, or fine-tune a pre-trained model on a task.
+
+convattn prepare glue calls the first.
+"""
 
 import argparse
 import logging
@@ -45,6 +48,7 @@ def command_line() -> argparse.ArgumentParser:
 
     add = commands.add_parser(
         "finetune",
+        help="train on a task with several seeds, score on its dev sets",
         prog="convattn glue finetune",
         usage="%(prog)s TASK MODEL [options] [-- fairseq-train's options]",
         description="Fine-tune a masked language model on a task of GLUE with several seeds and "
@@ -63,7 +67,7 @@ def command_line() -> argparse.ArgumentParser:
     folder = {"type": Path, "metavar": "DIR"}
     add("task", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
     add("model", type=Path, metavar="MODEL", help="checkpoint of the pre-training")
-    bin_folder = "the bin folder that scripts/prepare_glue.sh wrote (default: %(default)s)"
+    bin_folder = "the bin folder that convattn prepare glue wrote (default: %(default)s)"
     add("--data", default=Path("data/glue/bin"), help=bin_folder, **folder)
     own_folder = "folder for checkpoints and results (default: MODEL without .pt, then -glue/TASK)"
     add("--output", help=own_folder, **folder)

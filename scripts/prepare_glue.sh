@@ -8,7 +8,7 @@ usage() {
   cat <<'END'
 Downloads the TSV files of GLUE (Wang et al. 2019), splits their sentences with the SentencePiece
 model of a pre-trained model and binarises them with its dictionary. DIR/bin has one folder for each
-task, for scripts/finetune_glue.sh. For ALBERT's pieces the text is prepared as ALBERT's: lower
+task, for convattn glue finetune. For ALBERT's pieces the text is prepared as ALBERT's: lower
 case, no accents, plain quotes, commas after numbers apart. Labels are numbered in a fixed order, the scores of STS-B are
 divided by 5. Test sets are left out, for their labels are secret.
 

@@ -124,6 +124,8 @@ def _warn_of_another(architecture: str) -> None:
 
 
 def _load(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> Any:
+    if Path(path).is_dir():
+        raise CheckpointError("it is a folder; give one of its .pt files")
     if not Path(path).is_file():
         raise CheckpointError("there is no such file")
     check_file(path, also_allow)

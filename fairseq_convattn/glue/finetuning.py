@@ -69,6 +69,7 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
     }
     _check(run, pretrained, data)
     run.output.mkdir(parents=True, exist_ok=True)
+    _require_own(run.output)
     with locked(run.output):
         settings = _settings(run, pretrained, lengths)
         _require_same(settings, run.output)
@@ -128,11 +129,16 @@ def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -
     }
 
 
+def _require_own(output: Path) -> None:
+    """Before a lock is left there."""
+    of_a_run = (output / "settings.json").exists()
+    if not of_a_run and any(file.name != "lock" for file in output.iterdir()):
+        raise GlueError(f"{output} is not empty; choose another folder with --output")
+
+
 def _require_same(settings: dict[str, Any], output: Path) -> None:
     path = output / "settings.json"
     if not path.exists():
-        if any(file.name != "lock" for file in output.iterdir()):
-            raise GlueError(f"{output} is not empty; choose another folder with --output")
         write_json(settings, path)
         return
     may_move = {"model": "", "data": ""}

@@ -56,7 +56,7 @@ def command_line() -> argparse.ArgumentParser:
     known = (*STAGES, "all")
     default = f"{', '.join(STAGES)} or all (default)"
     add("stages", nargs="*", default="all", choices=known, metavar="STAGE", help=default)
-    add("--mixer", choices=tuple(ARCHITECTURE_NAMES), help="default: the paper's own")
+    add("--mixer", choices=tuple(ARCHITECTURE_NAMES), help="default: the recipe's")
     add("--seed", type=whole_number(1), metavar="N", help="of training (default: 1)")
     add("--checkpoint", type=Path, metavar="FILE", help="evaluate this one and train none")
     add("--source", type=Path, metavar="DIR", help="a local copy of the corpus")

@@ -195,7 +195,8 @@ def exclusive(output: Path) -> Iterator[None]:
         RecipeError: it has other files.
     """
     output.mkdir(parents=True, exist_ok=True)
-    if any(output.iterdir()) and not (output / "lock").exists():
+    files = {file.name for file in output.iterdir()} - {"lock"}
+    if files and files.isdisjoint({"results.json", "stages"}):
         raise RecipeError(f"{output} is not empty and of no run; choose another with --output")
     with locked(output):
         yield

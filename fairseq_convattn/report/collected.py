@@ -103,6 +103,8 @@ def results_table(paths: Sequence[Path]) -> str:
         content = read_object(path, NEEDED)
         if not content["scores"]:
             raise ReportError(f"{path} has no scores of a finished run")
+        if content.get("smoke"):
+            raise ReportError(f"{path} is of a smoke test, whose scores mean nothing")
         cells, scores = _cells_of_run(content), content["scores"]
         for score in [score for score in scores if score["published"]] or scores:
             rows.append([(cells | _cells_of_score(content, score)).get(x, "") for x in _COLUMNS])

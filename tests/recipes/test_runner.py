@@ -168,9 +168,10 @@ def test_paths_from_another_folder_are_explained(tmp_path, monkeypatch):
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "release").mkdir()
+    (tmp_path / "lock").touch()  # of another command
     with pytest.raises(RecipeError, match="is not empty and of no run; choose another"):
         run(tmp_path, five_stages(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} == {"release"}
+    assert {path.name for path in tmp_path.iterdir()} == {"release", "lock"}
 
 
 def test_stages_have_an_order(tmp_path):

@@ -243,7 +243,7 @@ def test_an_evaluated_checkpoint_has_no_training(tmp_path):
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda run: run / "nowhere", "nowhere is no run of a recipe: it has no results.json"),
+        (lambda run: run / "nowhere", "nowhere is no folder"),
         (lambda run: (run / "results.json").write_text("{") and run, "results.json is damaged: "),
         (
             lambda run: (run / "results.json").write_text("[]") and run,
