@@ -8,7 +8,7 @@ from typing import Any
 
 from ..durable import appearing
 from . import ReportError
-from .markdown import MISSING, Table, cell_code, raw_table, text
+from .markdown import MISSING, Table, code, raw_table, text
 from .runs import NEEDED, Run, given_options, machine, read_object
 from .tables import duration, signed
 
@@ -20,11 +20,10 @@ _KEPT = (
 _KEPT_OF_ENVIRONMENT = ("versions", "git", "platform", "processor", "processors", "gpus")
 _PLACES = ("--source", "--data", "--output")
 _COLUMNS = (
-    *("corpus", "system", "parameters", "updates", "precision"),
-    *("metric", "score", "published", "difference", "signature"),
-    *("time", "machine", "commit", "command"),
+    *("run", "corpus", "system", "parameters", "updates", "precision"),
+    *("metric", "score", "published", "difference", "time", "commit"),
 )
-_NUMERIC = ("parameters", "updates", "score", "difference")
+_NUMERIC = ("run", "parameters", "updates", "score", "difference")
 
 
 def collect(folders: Sequence[Path], directory: Path) -> list[Path]:
@@ -92,60 +91,86 @@ def _portable(command: str) -> str:
 
 def results_table(paths: Sequence[Path]) -> str:
     """A Markdown table of collected results, a row for every score that the paper has too, or for
-    all scores of a run whose paper has none, and what of their recipes is unconfirmed.
+    all scores of a run whose paper has none. Below it signatures, sources and machines, the
+    command of every run, and what of their recipes is unconfirmed.
 
     Raises:
         ReportError: a file holds no results.
         OSError: one cannot be read.
     """
-    rows, notes = [], {}
-    for path in paths:
-        content = read_object(path, NEEDED)
-        if not content["scores"]:
-            raise ReportError(f"{path} has no scores of a finished run")
-        if content.get("smoke"):
-            raise ReportError(f"{path} is of a smoke test, whose scores mean nothing")
-        cells, scores = _cells_of_run(content), content["scores"]
-        for score in [score for score in scores if score["published"]] or scores:
-            rows.append([(cells | _cells_of_score(content, score)).get(x, "") for x in _COLUMNS])
-            cells = {}  # what is the same in all rows of a run stands in the first
-        if unconfirmed := content.get("unconfirmed"):
-            notes[text(f"{content['title']}, unconfirmed: {unconfirmed}.")] = None
-    return "\n\n".join([raw_table(Table(_COLUMNS, rows, _NUMERIC)), *notes])
+    rows, commands, unconfirmed, notes = [], [], {}, _Notes()
+    for number, path in enumerate(paths, 1):
+        content = _read_collected(path)
+        scores = [x for x in content["scores"] if x["published"]] or content["scores"]
+        first, *others = [_cells_of_score(content, score, notes) for score in scores]
+        first |= {"run": str(number), **_cells_of_run(content, notes)}
+        rows += [[cells.get(name, "") for name in _COLUMNS] for cells in (first, *others)]
+        commands.append(f"{number}. {code(content['command'])}")
+        if what := content.get("unconfirmed"):
+            unconfirmed[text(f"{content['title']}, unconfirmed: {what}.")] = None
+    parts = [raw_table(Table(_COLUMNS, rows, _NUMERIC)), str(notes)]
+    return "\n\n".join([*parts, "Commands, by run:", "\n".join(commands), *unconfirmed])
 
 
-def _cells_of_run(content: Mapping[str, Any]) -> dict[str, str]:
+class _Notes(list[str]):
+    """Texts below a table, which refers to them by number."""
+
+    def reference(self, content: str) -> str:
+        """To a note, which is added where it is not there yet."""
+        if content not in self:
+            self.append(content)
+        return f"[{self.index(content) + 1}]"
+
+    def __str__(self) -> str:
+        return "\n".join(f"- {self.reference(content)} {content}" for content in self)
+
+
+def _read_collected(path: Path) -> dict[str, Any]:
+    content = read_object(path, NEEDED)
+    if not content["scores"]:
+        raise ReportError(f"{path} has no scores of a finished run")
+    if content.get("smoke"):
+        raise ReportError(f"{path} is of a smoke test, whose scores mean nothing")
+    return content
+
+
+def _cells_of_run(content: Mapping[str, Any], notes: _Notes) -> dict[str, str]:
     seed, seconds = content.get("seed"), content.get("seconds")
-    git = content["environment"].get("git")
+    git, device = content["environment"].get("git"), machine(content["environment"])
     changed = ", with changes" if git and git["changed"] else ""
     system = [content["mixer"], shlex.join(given_options(content)), content.get("checkpoint")]
     system += [f"seed {seed}"] if seed is not None else []
+    time = [duration(seconds) if seconds else MISSING]
+    time += [notes.reference(text(device))] if device else []
     return {
         "corpus": text(content["title"]),
         "system": text(", ".join(filter(None, system))),
         "parameters": _thousands(content.get("parameters")),
         "updates": _thousands(content.get("updates")),
         "precision": content.get("precision") or MISSING,
-        "time": duration(seconds) if seconds else MISSING,
-        "machine": text(machine(content["environment"]) or MISSING),
+        "time": " ".join(time),
         "commit": f"{git['commit'][:7]}{changed}" if git else MISSING,
-        "command": cell_code(content["command"]),
     }
 
 
-def _cells_of_score(content: Mapping[str, Any], score: Mapping[str, Any]) -> dict[str, str]:
+def _cells_of_score(
+    content: Mapping[str, Any], score: Mapping[str, Any], notes: _Notes
+) -> dict[str, str]:
     published, interval = score["published"], score.get("confidence")
     figure = published.get(content["mixer"])
     figures = {content["mixer"]: figure} if figure is not None else published
-    known = ", ".join(f"{name} {value:.2f}" for name, value in figures.items())
+    known = [f"{name} {value:.2f}" for name, value in figures.items()]
     spread = " [{:.2f}, {:.2f}]".format(*interval) if interval else ""
-    return {
-        "metric": text(score["name"]),
+    cells = {
+        "metric": f"{text(score['name'])} {notes.reference(code(score['signature']))}",
         "score": f"{score['score']:.2f}{spread}",
-        "published": text(f"{known}; {score['published_in']}") if known else MISSING,
+        "published": MISSING,
         "difference": MISSING if figure is None else signed(score["score"] - figure),
-        "signature": cell_code(score["signature"]),
     }
+    if known:
+        source = notes.reference(text(score["published_in"]))
+        cells["published"] = f"{', '.join(known)} {source}"
+    return cells
 
 
 def _thousands(number: int | None) -> str:

@@ -36,11 +36,6 @@ def code(content: str) -> str:
     return f"`{' '.join(content.replace('`', ' ').split())}`"
 
 
-def cell_code(content: str) -> str:
-    """The same in a table, where a bare bar ends a cell even in code."""
-    return code(content).replace("|", "\\|")
-
-
 def text(content: str) -> str:
     """As it is, whatever it has that Markdown or HTML would take for its own."""
     for sign in "\\`*|<>":

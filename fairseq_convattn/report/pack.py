@@ -23,7 +23,7 @@ from ..durable import appearing
 from ..run_records import write_json
 from . import ReportError
 from .collected import collected, results_table
-from .markdown import cell_code
+from .markdown import code
 from .runs import Run
 
 
@@ -148,7 +148,7 @@ def _card(
         f"{use.model}.from_pretrained({name!r}).{use.call.format(text=source)}\n```",
     ]
     if answer:
-        parts.append(f"With the recipe's decoding options it answers {cell_code(answer)}.")
+        parts.append(f"With the recipe's decoding options it answers {code(answer)}.")
     if CODES in kept:
         parts.append("Its subwords need `pip install subword-nmt`.")
     elif PIECES not in kept:

@@ -17,10 +17,12 @@ NEEDED = ("title", "paper", "mixer", "command", "environment", "scores")
 
 _DECODING = re.compile(r"Translated ([\d,]+) sentences .*\(([\d.]+) sentences/s")
 _GENERATED = "generated.*.txt"
-# settings of a training that say where and how much it writes
+# settings of a training that say where and how much it writes, and how it reads
 _NOT_OF_THE_EXPERIMENT = (
     *("command", "--seed", "--save-dir", "--user-dir", "--log-format", "--log-interval"),
+    "--num-workers",
 )
+_WORKERS = re.compile(r"--num-workers[ =]\S+ ?")
 
 
 class Run:
@@ -114,13 +116,14 @@ class Run:
 
 
 def given_options(content: Mapping[str, Any]) -> list[str]:
-    """What the user gave to fairseq-train, after ``--``, as words.
+    """What the user gave to fairseq-train, after ``--``, as words, but for the number of workers,
+    which changes nothing that is learned.
 
     Args:
         content: that of ``results.json``.
     """
-    words = shlex.split(content["command"])
-    return words[words.index("--") + 1 :] if "--" in words else []
+    _, _, given = content["command"].partition(" -- ")
+    return shlex.split(_WORKERS.sub("", given))
 
 
 def machine(environment: Mapping[str, Any]) -> str | None:

@@ -23,7 +23,8 @@ def full_run(folder: Path, **more) -> Path:
     """A run with everything in its results that a real one has."""
     command = (
         f"python -m fairseq_convattn.recipes multi30k --mixer dynamic --source {folder}/raw "
-        f"--output={folder} -- --weight-norm l2 --finetune-from-model {folder}/model.pt"
+        f"--output={folder} -- --num-workers 0 --weight-norm l2 "
+        f"--finetune-from-model {folder}/model.pt"
     )
     scores = {"test BLEU": 41.5, "test BLEU, detokenised": 40.25}
     run = write_run(folder, scores=scores, command=command, precision="bfloat16")
@@ -51,21 +52,26 @@ def test_from_runs_to_a_table(tmp_path, capsys):
     collected = json.loads(path.read_text())
     assert collected["validation_perplexity"] == [[200, 188.67], [300, 64.5]]
     main(["--table", str(path)])
-    heads, _, paper, *others = map(cells, capsys.readouterr().out.splitlines())
+    table, notes, _, commands = capsys.readouterr().out.strip().split("\n\n")
+    heads, _, paper, *others = map(cells, table.splitlines())
     assert not others  # the detokenised score is not the paper's
     row = dict(zip(heads, paper, strict=True))
-    command = "python -m fairseq_convattn.recipes multi30k --mixer dynamic"
     given = "--weight-norm l2 --finetune-from-model model.pt"
     assert row == {
-        "corpus": "WMT16 English-German, big",
+        **{"run": "1", "corpus": "WMT16 English-German, big"},
         "system": f"dynamic, {given}, seed 1",
         **{"parameters": "91,264", "updates": "300", "precision": "bfloat16"},
-        **{"metric": "test BLEU", "score": "41.50 [41.00, 42.00]"},
-        **{"published": "dynamic 29.70; Wu et al. 2019", "difference": "+11.80"},
-        "signature": "`BLEU|nrefs:1|case:mixed|tok:none|version:2.6.0`",
-        **{"time": "50 min", "machine": "A | B", "commit": "0123456, with changes"},
-        "command": f"`{command} -- {given}`",
+        **{"metric": "test BLEU [1]", "score": "41.50 [41.00, 42.00]"},
+        **{"published": "dynamic 29.70 [2]", "difference": "+11.80"},
+        **{"time": "50 min [3]", "commit": "0123456, with changes"},
     }
+    assert notes.splitlines() == [
+        "- [1] `BLEU|nrefs:1|case:mixed|tok:none|version:2.6.0`",
+        "- [2] Wu et al. 2019",
+        r"- [3] A \| B",
+    ]
+    command = "python -m fairseq_convattn.recipes multi30k --mixer dynamic --"
+    assert commands == f"1. `{command} --num-workers 0 {given}`"
 
 
 def test_all_scores_stand_where_none_is_published(tmp_path, capsys):
@@ -73,11 +79,11 @@ def test_all_scores_stand_where_none_is_published(tmp_path, capsys):
     run = write_run(tmp_path / "a", scores={"one": 1.0, "two": 2.0}, **given)
     main([str(run), "--collect", str(tmp_path)])
     main(["--table", str(tmp_path / "a.json")])
-    *table, _, note = capsys.readouterr().out.splitlines()
+    table, *_, note = capsys.readouterr().out.strip().split("\n\n")
     assert "the schedule" in note
-    _, _, first, second = map(cells, table)
-    assert first[0] and first[5:8] == ["one", "1.00 [0.50, 1.50]", "–"]
-    assert not any(second[:5] + second[10:]) and second[5] == "two"
+    _, _, first, second = map(cells, table.splitlines())
+    assert first[0] and first[6:9] == ["one [1]", "1.00 [0.50, 1.50]", "–"]
+    assert not any(second[:6] + second[10:]) and second[6] == "two [1]"
 
 
 def test_runs_without_scores_that_count_are_not_collected(tmp_path):
