@@ -16,9 +16,18 @@ LONGEST = 3
 
 
 def turns(dialogue: str) -> list[str]:
-    """The turns of a dialogue, ``Ann : text``; those that say nothing are left out."""
-    said = (line.partition(":") for line in dialogue.splitlines())
-    return [" ".join([*speaker.split(), ":", *text.split()]) for speaker, _, text in said if text]
+    """The turns of a dialogue, ``Ann : text``; those without text are left out.
+
+    A line without a speaker continues the turn above it.
+    """
+    said: list[tuple[str, list[str]]] = []
+    for line in dialogue.split("\n"):
+        speaker, colon, text = line.partition(":")
+        if colon:
+            said.append((speaker, text.split()))
+        elif said:
+            said[-1][1].extend(line.split())
+    return [" ".join([*speaker.split(), ":", *words]) for speaker, words in said if words]
 
 
 def longest(of: list[str], count: int = LONGEST) -> list[str]:

@@ -16,8 +16,8 @@ extract_samsum = load_script("extract_samsum")
 
 
 def test_dialogues_keep_speakers_and_turns(tmp_path):
-    said = "Ann Lee: Hi,  at 5:30?\r\nBo:\r\nBo: Yes :-)\nAnn Lee: Fine then, see you"
-    said += "\nBo: Bring the very big bag"
+    said = "Ann Lee: Hi,  at 5:30?\r\nBo: \r\nBo: Yes :-)\nAnn Lee: Fine then,\nsee you"
+    said += "\nBo: Bring the\u2028very big bag\r\n"
     entries = [
         {"dialogue": said, "summary": "They\nmeet."},
         {"dialogue": "", "summary": "Nothing."},
