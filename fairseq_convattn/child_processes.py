@@ -15,6 +15,7 @@ from .durable import put_in_place
 
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _LAST_LINES = 20
+_GRACE = 30.0  # seconds that a command has to end by itself
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -87,7 +88,8 @@ def _search_paths() -> dict[str, str]:
 
 @contextmanager
 def running(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
-    """A command that gets SIGTERM, with all that it has started, if the block raises.
+    """A command that gets SIGTERM, with all that it has started, if the block raises, and SIGKILL
+    if it is still there 30 seconds later.
 
     It inherits what this process has open and lets be inherited, such as a folder's lock.
 
@@ -101,10 +103,18 @@ def running(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
         yield process
     except BaseException:
         if process:
-            with _signals_deferred(), suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
+            _end(process)
         raise
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End a command and all that it has started."""
+    for number, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, None)):
+        with _signals_deferred(), suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+            return
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fairseq_convattn import folder_lock
+from fairseq_convattn import child_processes, folder_lock
 from fairseq_convattn.child_processes import exit_on_signals, running
 from fairseq_convattn.folder_lock import locked
 
@@ -43,6 +43,15 @@ def test_a_command_is_ended_by_a_signal_that_comes_while_it_is_started(monkeypat
     assert ended.value.code == 128 + signal.SIGTERM
     assert Interrupted.started.returncode == -signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN  # a second one changes nothing
+
+
+def test_a_command_that_ignores_the_signal_is_killed(monkeypatch):
+    monkeypatch.setattr(child_processes, "_GRACE", 0.1)
+    command = ["bash", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"]
+    with pytest.raises(KeyboardInterrupt), running(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        raise KeyboardInterrupt
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.usefixtures("signals")

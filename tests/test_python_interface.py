@@ -221,7 +221,8 @@ RESULTS = {
     **{"title": "Multi30k", "mixer": "dynamic", "architecture": "dynamic_conv_tiny", "seed": 1},
     **{"paper": "Wu et al. 2021", "origin": "its code", "reading": "its length", "smoke": False},
 }
-SCORE = {"name": "BLEU", "score": 42.0, "published": {}, "signature": "tok:none"}
+SCORE = {"name": "BLEU", "score": 42.0, "signature": "tok:none"}
+SCORE |= {"published": {}, "published_in": "a paper"}
 PARAMETERS = (
     "2026-11-21 00:00:00 | INFO | train | num. shared model params: 9,126 (num. trained: 9)\n"
 )
@@ -274,13 +275,14 @@ def test_a_packed_model_is_one_folder(name, model, use, here, tmp_path, monkeypa
 
 
 def test_bpe_codes_are_packed_too(here, tmp_path):
-    run = run_of_a_recipe(here, tmp_path / "run", "translation")
+    run = run_of_a_recipe(here, tmp_path / "run", "translation", reading="")
     data = tmp_path / "data"
     shutil.copytree(here / "data" / "translation", data / "bin")
     (data / "bpe").mkdir()
     (data / "bpe" / "codes.src").write_text("#version: 0.2\no a\nk</w> x\n")
     pack.pack(run, tmp_path / "packed", data)
-    assert "pip install subword-nmt" in (tmp_path / "packed" / "README.md").read_text()
+    card = (tmp_path / "packed" / "README.md").read_text()
+    assert "pip install subword-nmt" in card and "Chosen here" not in card
     model = ConvAttnModel.from_pretrained(tmp_path / "packed")
     assert model.apply_bpe("oak") == "oa@@ k"
 
@@ -290,7 +292,7 @@ def test_bpe_codes_are_packed_too(here, tmp_path):
     [
         ({"smoke": True}, "is a smoke test"),
         ({"scores": []}, "has no scores yet"),
-        ({"reading": ""}, "does not say its reading"),
+        ({"origin": ""}, "does not say its origin"),
     ],
 )
 def test_what_is_no_finished_run_is_not_packed(changes, message, here, tmp_path):

@@ -23,6 +23,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..checkpoints.files import CheckpointError
+from ..child_processes import exit_on_signals
 from ..durable import appearing, require_new
 from ..outputs import missing_modules, whole_number
 from .report import analyse, markdown
@@ -45,6 +46,7 @@ def command_line() -> argparse.ArgumentParser:
 
 def main() -> None:
     arguments = command_line().parse_args()
+    exit_on_signals()
     if missing := missing_modules("matplotlib"):
         sys.exit(f"error: the figures need {missing}")
     try:

@@ -21,6 +21,7 @@ from torch import Tensor
 from ..architectures.config import MASKED_LANGUAGE_MODEL, complete
 from ..architectures.masked_language_model import ConvAttnMaskedLanguageModel
 from ..architectures.presets import ARCHITECTURE_NAMES, MASKED_LM_PRESETS
+from ..child_processes import exit_on_signals
 from ..durable import appearing, require_new
 from .files import CheckpointError, read_weights, save_with_digest
 from .legacy import plain_configuration
@@ -107,6 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="keep its embeddings of positions too (with attention they always stay)",
     )
     arguments = parser.parse_args(argv)
+    exit_on_signals()
     try:
         convert_albert(arguments.old, arguments.new, arguments.mixer, arguments.keep_positions)
     except (CheckpointError, OSError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..child_processes import exit_on_signals
 from ..durable import require_new
 from .files import CheckpointError, read_checkpoint, write_checkpoint
 
@@ -33,6 +34,7 @@ fairseq-train --finetune-from-model OUT.pt.
 def main(argv: Sequence[str] | None = None) -> None:
     """The command that averages; its arguments are the process's unless given."""
     arguments = _command_line().parse_args(argv)
+    exit_on_signals()
     try:
         average_checkpoints(
             _chosen(arguments),

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete
 from ..architectures.skeleton import language_model_skeleton, skeleton
+from ..child_processes import exit_on_signals
 from ..durable import require_new
 from .files import CheckpointError, read_any_checkpoint, write_checkpoint
 
@@ -108,6 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("old", metavar="OLD", help="checkpoint that fairseq wrote, v0.6 or later")
     parser.add_argument("new", metavar="NEW", help="file to write; it must not exist")
     arguments = parser.parse_args(argv)
+    exit_on_signals()
     try:
         cfg = convert_checkpoint(arguments.old, arguments.new)
     except (CheckpointError, OSError) as error:

@@ -15,6 +15,7 @@ from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from ..child_processes import exit_on_signals
 from ..durable import appearing, require_new
 from ..outputs import missing_modules
 from . import export
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--onnx", action="store_true", help="write ONNX too (pip install onnx onnxscript)"
     )
     arguments = parser.parse_args(argv)
+    exit_on_signals()
     output = Path(arguments.output)
     overrides = {"data": arguments.data} if arguments.data else {}
     if arguments.onnx and (missing := missing_modules("onnx", "onnxscript")):

@@ -96,7 +96,8 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
         attn_mask: Tensor | None = None,
     ) -> Tensor:
         """The base's, with keys and values ``[keys, batch, embed_dim]`` that end where the
-        query ends, and ``attn_mask``, ``[time, keys]``, which is added to the scores."""
+        query ends, and ``attn_mask``, ``[time, keys]``: boolean, True where a key is hidden, or
+        float, added to the scores."""
         inputs = {"q": x, "k": x if key is None else key, "v": x if value is None else value}
         q, k, v = (
             self._heads(self._convolved(name, project(u), u, padding_mask, state))
@@ -128,6 +129,9 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
         if padding_mask is not None:
             unpadded = ~padding_mask[:, None, None, :].bool()
             visible = unpadded if visible is None else visible & unpadded
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            visible = ~attn_mask if visible is None else visible & ~attn_mask
+            attn_mask = None
         if attn_mask is None:
             return {"attn_mask": visible}
         attn_mask = attn_mask.to(q.dtype)

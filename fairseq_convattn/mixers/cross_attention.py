@@ -85,8 +85,10 @@ class CrossAttention(MultiheadAttention):
             return y, None
         scores = (q * self.scaling) @ k.transpose(-1, -2)
         if visible is not None:
-            scores = scores.masked_fill(~visible, float("-inf"))
+            scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
         weights = scores.softmax(-1, dtype=torch.float32).type_as(scores)
+        if visible is not None:  # zeros where a source is nothing but padding
+            weights = weights.masked_fill(~visible, 0)
         return dropout(weights) @ v, weights
 
     def _keys_and_values(

@@ -182,10 +182,11 @@ def _read_cutoffs(given: Any) -> list[int] | None:
 def _read_filters(given: Any) -> list[tuple[int, int]]:
     try:
         pairs = ast.literal_eval(given) if isinstance(given, str) else given
-        filters = [(int(width), int(channels)) for width, channels in pairs]
+        positive = whole(1).read
+        filters = [(positive(width), positive(channels)) for width, channels in pairs]
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         filters = []
-    if not filters or min(min(pair) for pair in filters) < 1:
+    if not filters:
         raise ValueError(f"{shown(given)} must be (width, channels) pairs, as [(1, 64)]")
     return filters
 

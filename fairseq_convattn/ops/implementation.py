@@ -10,7 +10,29 @@ import torch
 
 TRITON = "triton"  # its kernels are imported when they are used
 
-_forced = os.environ.get("CONVATTN_IMPL") or None
+_NAMES = ("reference", "banded", "native", TRITON)
+
+
+def check(condition: bool, message: str) -> None:
+    """Raise ValueError with the message where the condition does not hold."""
+    if not condition:
+        raise ValueError(message)
+
+
+def checked_name(name: str | None, source: str = "") -> str | None:
+    """The name of an implementation of the convolutions; None for the fastest.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    message = f"{source}unknown impl {name!r}: choose from {', '.join(_NAMES)}"
+    check(name in (None, *_NAMES), message)
+    return name
+
+
+_forced = checked_name(
+    os.environ.get("CONVATTN_IMPL") or None, "CONVATTN_IMPL in the environment: "
+)
 
 
 def forced_implementation() -> str | None:
@@ -25,9 +47,12 @@ def use_implementation(name: str | None) -> Iterator[None]:
 
     Args:
         name: as ``impl`` of :func:`lightweight_conv`; None for the fastest.
+
+    Raises:
+        ValueError: there is none of this name.
     """
     global _forced
-    before, _forced = _forced, name
+    before, _forced = _forced, checked_name(name)
     try:
         yield
     finally:
@@ -49,9 +74,3 @@ def unfit_for_operators() -> str:
     if torch.compiler.is_exporting():
         return "would be an operator that only this package has: torch.export takes the reference"
     return ""
-
-
-def check(condition: bool, message: str) -> None:
-    """Raise ValueError with the message where the condition does not hold."""
-    if not condition:
-        raise ValueError(message)

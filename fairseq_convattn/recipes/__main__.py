@@ -50,6 +50,7 @@ def command_line() -> argparse.ArgumentParser:
         epilog=f"recipes:\n{titles}\n\nFurther options go to fairseq-train after --, and win; "
         f"refused are {', '.join(_SET_BY_THE_RECIPE)}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add("recipe", choices=catalogue.names(), metavar="RECIPE", help="one of those below")

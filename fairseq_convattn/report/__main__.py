@@ -21,6 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..child_processes import exit_on_signals
 from ..durable import appearing
 from ..outputs import missing_modules, whole_number
 from ..scoring.generated import ScoringError
@@ -54,6 +55,7 @@ def command_line() -> argparse.ArgumentParser:
 
 def main(given: Sequence[str] | None = None) -> None:
     arguments = command_line().parse_args(given)
+    exit_on_signals()
     for name in ("sacrebleu", "matplotlib"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:

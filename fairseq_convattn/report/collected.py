@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..durable import appearing
+from ..durable import appearing, require_new
 from . import ReportError
 from .markdown import MISSING, Table, code, raw_table, text
 from .runs import NEEDED, Run, given_options, machine, read_object
@@ -39,6 +39,8 @@ def collect(folders: Sequence[Path], directory: Path) -> list[Path]:
     if len(contents) < len(folders):
         raise ReportError("two runs have folders of the same name")
     directory.mkdir(parents=True, exist_ok=True)
+    for path in contents:
+        require_new(path)
     for path, content in contents.items():
         with appearing(path) as file:
             lines = json.dumps(content, indent=1, ensure_ascii=False)
@@ -82,11 +84,13 @@ def _portable(command: str) -> str:
         if option in _PLACES:
             if not equals:
                 next(words, None)
-        elif value.startswith("/"):
-            kept.append(f"{option}={Path(value).name}")
         else:
-            kept.append(Path(word).name if word.startswith("/") else word)
+            kept.append(f"{option}={_without_place(value)}" if equals else _without_place(word))
     return shlex.join(kept)
+
+
+def _without_place(word: str) -> str:
+    return Path(word).name if word.startswith(("/", "../", "~")) else word
 
 
 def results_table(paths: Sequence[Path]) -> str:

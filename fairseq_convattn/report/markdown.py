@@ -37,7 +37,7 @@ def code(content: str) -> str:
 
 
 def text(content: str) -> str:
-    """As it is, whatever it has that Markdown or HTML would take for its own."""
+    """Plain, whatever it has that would begin code, emphasis, a cell or a tag."""
     for sign in "\\`*|<>":
         content = content.replace(sign, f"\\{sign}")
     return " ".join(content.split())

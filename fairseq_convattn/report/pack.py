@@ -19,6 +19,7 @@ from torch import Tensor
 from ..architectures.hub import CODES, PIECES
 from ..checkpoints.checks import CheckpointError, check_finite
 from ..checkpoints.files import read_checkpoint, write_checkpoint
+from ..child_processes import exit_on_signals
 from ..durable import appearing
 from ..run_records import write_json
 from . import ReportError
@@ -45,7 +46,7 @@ _USES = {
     ),
 }
 _LONGEST = 200  # characters of a sample
-_TO_KNOW = ("parameters", "architecture", "origin", "reading")  # of results, for the card
+_TO_KNOW = ("parameters", "architecture", "origin")  # of results, for the card
 
 
 def pack(run: Path, output: Path, data: Path | None = None) -> None:
@@ -147,6 +148,9 @@ def _card(
         f"from fairseq_convattn.architectures import {use.model}\n\n"
         f"{use.model}.from_pretrained({name!r}).{use.call.format(text=source)}\n```",
     ]
+    training = [f"By the command above, after {results['paper']}; {results['origin']}."]
+    if results.get("reading"):
+        training.append(f"Chosen here: {results['reading']}.")
     if answer:
         parts.append(f"With the recipe's decoding options it answers {code(answer)}.")
     if CODES in kept:
@@ -158,8 +162,7 @@ def _card(
         "## Results",
         results_table([folder / "results.json"]),
         "## Training",
-        f"```bash\n{results['command']}\n```",
-        f"After {results['paper']}; {results['origin']}. Chosen here: {results['reading']}.",
+        " ".join(training),
         "`results.json` has the versions, the checksums of the data and the validation curve.",
         "## Limits",
         "It learned from one corpus, whose licence says what may be done with it. Text of another "
@@ -182,6 +185,7 @@ def main() -> None:
         "--data", type=Path, help="folder of the prepared data (default: that of the training)"
     )
     arguments = parser.parse_args()
+    exit_on_signals()
     try:
         pack(arguments.run, arguments.output, arguments.data)
     except (CheckpointError, ReportError, OSError) as error:

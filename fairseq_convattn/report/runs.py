@@ -15,6 +15,7 @@ from .train_log import TrainLog, read_train_log
 NEEDED = ("title", "paper", "mixer", "command", "environment", "scores")
 """What of ``results.json`` every report tells."""
 
+_NEEDED_OF_A_SCORE = ("name", "score", "signature", "published", "published_in")
 _DECODING = re.compile(r"Translated ([\d,]+) sentences .*\(([\d.]+) sentences/s")
 _GENERATED = "generated.*.txt"
 # settings of a training that say where and how much it writes, and how it reads
@@ -107,11 +108,13 @@ class Run:
         """How BLEU of tokens was computed against a reference: options of scripts/score.py, by
         the names that ``generated`` has."""
         found: dict[str, Settings] = {}
-        for scoring in self.stages.get("score", {}).get("settings", ()):
+        record = self.stages.get("score", {})
+        for scoring in record.get("settings", ()):
             hypothesis = Path(scoring.get("--hypothesis") or "")
             of_tokens = scoring.get("--tokenize") == "none" and "--reference" in scoring
             if of_tokens and hypothesis.match(_GENERATED):
-                found.setdefault(_subset(hypothesis), scoring)
+                reference = self.folder / record["directory"] / scoring["--reference"]
+                found.setdefault(_subset(hypothesis), {**scoring, "--reference": str(reference)})
         return found
 
 
@@ -145,6 +148,9 @@ def read_object(path: Path, needed: Collection[str] = ()) -> dict[str, Any]:
         raise ReportError(f"{path} is damaged: {error}") from None
     if not isinstance(content, dict) or not content.keys() >= set(needed):
         raise ReportError(f"{path} is damaged: it is no object with {', '.join(needed)}")
+    for score in content["scores"] if "scores" in needed else ():
+        if not isinstance(score, dict) or not score.keys() >= set(_NEEDED_OF_A_SCORE):
+            raise ReportError(f"{path} is damaged: a score has not {', '.join(_NEEDED_OF_A_SCORE)}")
     return content
 
 

@@ -1,6 +1,7 @@
 """The figures of a section as tables of text. What is not there is said, and never a zero."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import mean, median, stdev
 from typing import NamedTuple
 
@@ -58,6 +59,10 @@ def warnings(section: Section) -> list[str]:
         found.append("Smoke tests: they show that every stage runs, their scores mean nothing.")
     unconfirmed = dict.fromkeys(run.content.get("unconfirmed") for run in section.runs)
     found += [f"Unconfirmed: {text}." for text in unconfirmed if text]
+    references = {x["--reference"] for run in section.runs for x in run.tokenised.values()}
+    missing = sorted({Path(path).name for path in references if not Path(path).is_file()})
+    if missing:
+        found.append(f"Not tested for significance, for want of references: {', '.join(missing)}.")
     sums: dict[str, set[str]] = {}
     for run in section.runs:
         for name, digest in run.content.get("data", {}).items():

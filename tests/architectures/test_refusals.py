@@ -71,6 +71,7 @@ REFUSED = {
             "cannot be had with --adaptive-input",
         ),
         ("--character-filters [(1,)]", "'[(1,)]' must be (width, channels)"),
+        ("--character-filters [(1.9,64)]", "'[(1.9,64)]' must be (width, channels)"),
         ("--character-filters exit()", "'exit()' must be (width, channels)"),
     ),
     MASKED_LM: (

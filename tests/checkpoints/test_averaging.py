@@ -1,3 +1,5 @@
+import os
+import signal
 from argparse import Namespace
 from pathlib import Path
 
@@ -200,6 +202,20 @@ def test_interrupted_writing_leaves_nothing(tmp_path):
     with pytest.raises(OSError, match="disk full"):
         write_checkpoint({"model": {"w": torch.zeros(9)}, "x": Unwritable()}, tmp_path / "out.pt")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminated_command_leaves_nothing(tmp_path, monkeypatch):
+    save_many(tmp_path, "checkpoint1.pt")
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    monkeypatch.setattr(torch, "save", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["--inputs", f"{tmp_path}/checkpoint1.pt", "--output", f"{tmp_path}/out.pt"])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert names(list(tmp_path.iterdir())) == ["checkpoint1.pt"]
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,19 @@ def test_training_after_a_beam_search(heads):
         torch.testing.assert_close(a, e)
 
 
+def test_a_source_of_padding_gives_zeros():
+    query, source, padding = inputs(5)
+    padding[0] = True
+    _, module = pair()
+    for need_weights in (False, True):
+        y, _ = module(
+            *(query, source, source),
+            **{"key_padding_mask": padding, "static_kv": True, "need_weights": need_weights},
+        )
+        torch.testing.assert_close(y[:, 0], module.out_proj.bias.expand(5, -1))
+        assert torch.autograd.grad(y.sum(), query)[0].isfinite().all()
+
+
 @torch.no_grad()
 def test_weights_of_every_head_are_fairseqs():
     query, source, padding = inputs(5)

@@ -171,12 +171,18 @@ def test_attention_is_fairseqs(causal):
     torch.testing.assert_close(y[:6, 0], expected[:6, 0])
 
 
-def test_attention_adds_a_mask_to_its_scores():
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_takes_masks_of_both_kinds(padded):
+    """Boolean ones hide keys, others are added to the scores."""
     ours = mixer("attention", causal=False)
     x = torch.randn(5, BATCH, WIDTH)
-    window = torch.full((5, 5), float("-inf")).triu(1)
-    y, _ = ours(x, x, x, attn_mask=window)
-    torch.testing.assert_close(y, run(mixer("attention", causal=True), x))
+    padding = torch.zeros(BATCH, 5, dtype=torch.bool)
+    padding[0, -2:] = padded
+    hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    expected = run(mixer("attention", causal=True), x, padding)
+    for mask in (hidden, torch.zeros(5, 5).masked_fill(hidden, float("-inf"))):
+        y, _ = ours(x, x, x, key_padding_mask=padding, attn_mask=mask)
+        torch.testing.assert_close(y, expected)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -334,6 +334,7 @@ BAD = [
     ({"fixed": torch.zeros(2, 5), "query": torch.zeros(1, 3, WIDTH)}, {}, "the same span"),
     ({"query": torch.zeros(1, 3, WIDTH + 1)}, {}, "query cannot be"),
     ({"tisa": torch.zeros(2, 5)}, {}, "tisa takes 3 tensors"),
+    ({"tisa": (torch.zeros(2, 5), torch.zeros(2, 1), torch.zeros(2, 5))}, {}, "must agree"),
     ({"content": torch.zeros(1)}, {}, "content takes None"),
     ({"t5": torch.zeros(2, 6)}, {}, "multiple of 4"),
     ({"content": None}, {"beyond": "mask"}, "needs a span"),

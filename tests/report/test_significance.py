@@ -16,7 +16,7 @@ from fairseq_convattn.recipes.command import Command, Stage
 from fairseq_convattn.recipes.runner import Runner
 from fairseq_convattn.report.__main__ import main
 from fairseq_convattn.report.systems import Section, read_sections
-from fairseq_convattn.report.tables import MISSING, parts, significance_part
+from fairseq_convattn.report.tables import MISSING, parts, significance_part, warnings
 from fairseq_convattn.run_records import write_json
 from fairseq_convattn.scoring.conventions import split_compounds
 
@@ -48,13 +48,14 @@ def scored(
     metrics = [["--detokenize", "de"], ["--tokenize", "none", *options], ["--tokenize", "13a"]]
     for subset, lines in texts.items():
         output, target = folder / f"generated.{subset}.txt", folder.parent / f"{name}.{subset}.de"
+        given = os.path.relpath(target)
         saved(target, reference())
         # D- lines are something else than what is scored
         text = re.sub(r"(?m)^(D-.*)$", r"\1 detokenised", generated(lines))
         output.write_text(text, encoding="utf-8")
         for metric in metrics:
             words = ["python", "scripts/score.py", "--metric", "bleu", *metric]
-            words += ["--reference", str(target), "--hypothesis", str(output), "--format", "json"]
+            words += ["--reference", given, "--hypothesis", str(output), "--format", "json"]
             commands.append(Command(words, stdout=folder / "scores.json"))
     Runner(folder, []).finish(Stage("score", commands), "2026", 1.0)
     return folder
@@ -151,7 +152,7 @@ def test_outputs_that_are_the_same_do_not_differ(tmp_path):
     assert row[5:] == ["+0.00", "1.0000"]
 
 
-def test_what_cannot_be_compared_is_missing(tmp_path):
+def test_what_cannot_be_compared_is_missing(tmp_path, monkeypatch):
     """No output, another reference, an output of another length."""
     texts = {"test": noisy(1, 0.2)}
     runs = [
@@ -163,6 +164,7 @@ def test_what_cannot_be_compared_is_missing(tmp_path):
         write_run(tmp_path / "going", options="--conv-bias", trained=False, log=None),
     ]
     (tmp_path / "other.test.de").write_text("anders\n" * SENTENCES, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)  # the report is made elsewhere than the runs
     found = {row[1]: row[2:] for row in rows(*runs)}
     assert found.pop("dynamic, --dropout 0.3")[0] == "1"
     assert list(found) == ["tisa", "lightweight", "composite", "dynamic, --conv-bias"]
@@ -179,6 +181,7 @@ def test_without_a_baseline_there_is_no_section(tmp_path, missing):
         (runs[0] / "stages" / "score.json").unlink()
     assert rows(*runs) is None
     assert [part.title for part in parts(section(*runs))] == ["Scores", "Speed and memory"]
+    assert any("test.de" in text for text in warnings(section(*runs))) == (missing == "reference")
 
 
 def test_page_and_markdown_have_the_table_and_the_signature(tmp_path, capsys, caplog):

@@ -150,6 +150,11 @@ def _check_terms(terms: Terms, heads: int, head_dim: int) -> None:
             good = good and x.numel() > 0 and x.shape[dims - len(ends) :] == ends
             shape = list(x.shape) if isinstance(x, Tensor) else x
             check(good, f"{name} cannot be {shape} with {heads} heads {head_dim} wide")
+        shapes = [list(x.shape) for x in tensors]
+        check(
+            all(x.shape[1:] == tensors[0].shape[1:] for x in tensors),
+            f"{name} cannot be of {', '.join(map(str, shapes))}: all but heads must agree",
+        )
     check("t5" not in terms or terms["t5"].size(1) % 4 == 0, "t5 needs a multiple of 4 buckets")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..implementation import TRITON, check, forced_implementation, has_triton
+from ..implementation import TRITON, check, checked_name, forced_implementation, has_triton
 from ..native import is_built, warn_that_not_built
 from . import banded, native, reference
 from .past import Past
@@ -107,7 +107,7 @@ def _convolve(
     dropout_p: float,
     impl: str | None,
 ) -> Tensor | tuple[Tensor, Tensor | Past]:
-    _check_inputs(x, taps, causal, tail, dropout_p)
+    _check_inputs(x, taps, bias, causal, tail, dropout_p)
     implementation = _implementation(impl or forced_implementation(), x, taps)
     time, kernel_size = x.size(0), taps.size(-1)
     keep, kept = 1 - dropout_p, None
@@ -136,7 +136,12 @@ def _with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _check_inputs(
-    x: Tensor, taps: Tensor, causal: bool, tail: Tensor | Past | None, dropout_p: float
+    x: Tensor,
+    taps: Tensor,
+    bias: Tensor | None,
+    causal: bool,
+    tail: Tensor | Past | None,
+    dropout_p: float,
 ) -> None:
     heads, kernel_size = taps.shape[-2:]
     check(
@@ -145,6 +150,10 @@ def _check_inputs(
     )
     check(
         heads >= 1 and x.size(2) % heads == 0, f"{heads} heads do not divide {x.size(2)} channels"
+    )
+    check(
+        bias is None or bias.shape == x.shape[2:],
+        f"bias must be [channels] = [{x.size(2)}], not {[] if bias is None else list(bias.shape)}",
     )
     check(kernel_size >= 1, "the kernel needs at least one tap")
     check(tail is None or causal, "only a causal convolution continues from a tail")
@@ -156,7 +165,7 @@ def _check_inputs(
 
 def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., Tensor]:
     """That of the name; without one the fastest that can take the inputs."""
-    _check_name(name)
+    checked_name(name)
     if name == TRITON or (name is None and x.is_cuda and has_triton()):
         check(has_triton(), "impl='triton' needs Triton: pip install triton")
         from . import triton_kernels
@@ -176,12 +185,3 @@ def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., 
     # tiles depend on the length, which torch.export leaves open
     tiles = taps.size(-1) >= BANDED_KERNEL_SIZE and not torch.compiler.is_exporting()
     return banded.convolve if tiles else reference.convolve
-
-
-def _check_name(name: str | None, source: str = "") -> None:
-    known = (*IMPLEMENTATIONS, TRITON)
-    message = f"{source}unknown impl {name!r}: choose from {', '.join(known)}"
-    check(name in (None, *known), message)
-
-
-_check_name(forced_implementation(), "CONVATTN_IMPL in the environment: ")

@@ -124,7 +124,10 @@ def _forward(
 def _forward_from_past(
     rows: Tensor, index: Tensor, taps: Tensor, time: int, left: int, softmax: bool
 ) -> Tensor:
+    """``index``, int64 ``[inputs, batch]``, must name rows that exist: the kernels trust it."""
     batch, channels = index.size(1), rows.size(2)
+    if index.dtype != torch.int64:
+        raise ValueError(f"index must be int64, not {index.dtype}")
     check(rows[:, :1].expand(-1, batch, -1), taps, None, time, DTYPES)
     rows, index, taps = rows.contiguous(), index.contiguous(), _dense(taps)
     y = rows.new_empty(time, batch, channels)
