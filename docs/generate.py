@@ -18,21 +18,97 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
+import dataclasses
 import re
 import shlex
-import subprocess
 import sys
+from collections.abc import Callable, Iterable
+from enum import Enum
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from fairseq.dataclass.utils import interpret_dc_type  # noqa: E402
+
+from fairseq_convattn.architectures.config import (  # noqa: E402
+    ENCODER_DECODER,
+    LANGUAGE_MODEL,
+    MASKED_LANGUAGE_MODEL,
+    Schema,
+)
+from fairseq_convattn.architectures.options import (  # noqa: E402
+    MASKED_LANGUAGE_MODEL_OPTIONS,
+    mixer_options,
+)
+from fairseq_convattn.architectures.overview import (  # noqa: E402
+    PIECES,
+    VOCABULARY,
+    architecture_table,
+    language_model_table,
+    masked_language_model_table,
+)
+from fairseq_convattn.architectures.presets import (  # noqa: E402
+    ARCHITECTURE_NAMES,
+    ENCODER_DECODER_PRESETS,
+    LANGUAGE_MODEL_PRESETS,
+    MASKED_LM_PRESETS,
+)
+from fairseq_convattn.summarization.options import own_options  # noqa: E402
+
 OPTIONS = ROOT / "docs" / "options.md"
 TABLE = re.compile(r"(<!-- table (\S+)([^\n]*) -->\n)(?:\|[^\n]*\n)*")
-TASKS = {
-    "translation": "Translation and summarization",
-    "language_modeling": "Language models",
-    "masked_lm": "Masked language models",
-}
+
+
+class Task(NamedTuple):
+    """A section of the page of options.
+
+    Attributes:
+        title: its heading.
+        model: the base model.
+        types: the vocabulary that the counts of parameters assume.
+        schema: the model's options.
+        presets: what each architecture sets.
+        table: gives the architectures as a Markdown table.
+    """
+
+    title: str
+    model: str
+    types: str
+    schema: Schema
+    presets: dict[str, dict]
+    table: Callable[[], str]
+
+
+TASKS = (
+    Task(
+        "Translation and summarization",
+        "convattn",
+        f"with one table of {VOCABULARY:,} types for source, target and output (the model of\n"
+        "[CNN/DailyMail](summarization.md#cnndailymail) has three tables)",
+        ENCODER_DECODER,
+        ENCODER_DECODER_PRESETS,
+        architecture_table,
+    ),
+    Task(
+        "Language models",
+        "convattn_lm",
+        "with the types of the table above",
+        LANGUAGE_MODEL,
+        LANGUAGE_MODEL_PRESETS,
+        language_model_table,
+    ),
+    Task(
+        "Masked language models",
+        "convattn_mlm",
+        f"with {PIECES:,} types and 512 positions",
+        MASKED_LANGUAGE_MODEL,
+        MASKED_LM_PRESETS,
+        masked_language_model_table,
+    ),
+)
 
 
 def documents() -> list[Path]:
@@ -104,26 +180,62 @@ def _names(text: str) -> list[str]:
 
 
 def options_page() -> str:
-    """docs/options.md: what ``convattn architectures --task TASK`` prints, as Markdown."""
+    """docs/options.md: the architectures and the options of every task, from the code."""
     sections = [
         "# Options\n\n"
-        "The architectures and options that the plugin adds to `fairseq-train`, by task. "
-        "`fairseq-train --help` stops before the\n"
-        "options of a model; `convattn architectures --task TASK` prints them.\n\n"
-        "Invalid options fail at once, with a one-line message: a list of the wrong length, an "
-        "unknown mixer,\nheads that do not divide the width, an even kernel in an encoder.\n\n"
-        "This page is made by `python docs/generate.py`."
+        "The architectures and options that the plugin adds to `fairseq-train`.\n\n"
+        "- `convattn architectures --task TASK` prints them, with every option of fairseq's "
+        "models.\n"
+        "- `fairseq-train --help` stops before the options of a model; those of training are in\n"
+        "  [fairseq's documentation]"
+        "(https://fairseq.readthedocs.io/en/latest/command_line_tools.html#fairseq-train).\n"
+        "- Invalid options fail at once, with a one-line message: a list of the wrong length, an "
+        "unknown mixer,\n  heads that do not divide the width, an even kernel in an encoder.\n"
+        "- An architecture sets shapes and dropouts. The command line wins.\n\n"
+        "This page is made by `python docs/generate.py`.",
+        "## Mixer options, all tasks",
+        "Language models have those of the decoder, masked language models those of the encoder.",
+        _option_list(
+            (name, option.text(), option.kind.annotation)
+            for name, option in mixer_options(("encoder", "decoder")).items()
+        ),
     ]
-    for title, text in zip(TASKS.values(), _help_texts(), strict=True):
-        options, _, architectures = text.partition("\nArchitectures: ")
-        names, _, table = architectures.strip().partition("\n\n")
-        names = names.replace("given above", "given below").rstrip(":")
-        sections += [f"## {title}", f"Architectures: {names}.", *_size_tables(table)]
-        sections += _option_list(options)
+    for task in TASKS:
+        sections += _task_sections(task)
     return "\n\n".join(sections) + "\n"
 
 
-def _size_tables(table: str) -> list[str]:
+def _task_sections(task: Task) -> list[str]:
+    """What a task has: shapes, parameters, and the options that its architectures set."""
+    patterns = ", ".join(f"`{name.format('X')}`" for name in ARCHITECTURE_NAMES.values())
+    sections = [
+        f"## {task.title}",
+        f"Architectures: {patterns}; `{task.model}` has the defaults below.",
+        *_size_tables(task.table(), task.types),
+        "Options that architectures set, or whose default is not fairseq's:",
+        _option_list(_own_or_set(task)),
+    ]
+    if task.schema is ENCODER_DECODER:
+        sections += [
+            "`--task summarization` also has:",
+            _option_list((x.name, x.metadata["help"], x.type) for x in own_options()),
+        ]
+    return sections
+
+
+def _own_or_set(task: Task) -> Iterable[tuple[str, str, object]]:
+    """The options of a task's models, without those of mixers and those that are fairseq's in
+    every respect."""
+    wanted = {*task.schema.base, *task.schema.follows, *chain(*task.presets.values())}
+    if task.schema is MASKED_LANGUAGE_MODEL:
+        wanted.update(MASKED_LANGUAGE_MODEL_OPTIONS)
+    wanted.difference_update(mixer_options(task.schema.stacks))
+    for option in dataclasses.fields(task.schema.config):
+        if option.name in wanted:
+            yield option.name, option.metadata["help"], option.type
+
+
+def _size_tables(table: str, types: str) -> list[str]:
     """The table of architectures as two, of shapes and of parameters, with one figure a cell."""
     table = table.replace("weight / input", "weight dropout / input dropout")
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
@@ -133,48 +245,26 @@ def _size_tables(table: str) -> list[str]:
     shapes = [[part for cell in row for part in cell.split(" / ")] for row in [heads, *cells]]
     return [
         _as_table(shapes[0], shapes[1:]),
-        "Million parameters:",
+        f"Million parameters, {types}:",
         _as_table([heads[0], *parameters], counts),
     ]
 
 
-def _help_texts() -> list[str]:
-    """The help text of every task, each of its paragraphs on one line."""
-    code = (
-        "import runpy, sys\n"
-        "for task in sys.argv[2:]:\n"
-        "    sys.argv[1:] = ['--task', task]\n"
-        "    runpy.run_module('fairseq_convattn', run_name='__main__', alter_sys=True)\n"
-        "    print('\\f')\n"
-    )
-    texts = subprocess.run(
-        [sys.executable, "-c", code, "", *TASKS],
-        cwd=ROOT,
-        env={**os.environ, "COLUMNS": "100000", "PYTHONPATH": str(ROOT)},
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    ).stdout
-    return texts.split("\f\n")[: len(TASKS)]
+def _option_list(options: Iterable[tuple[str, str, object]]) -> str:
+    """A Markdown list of options, each a name, its help and its type."""
+    items = []
+    for name, text, type_ in options:
+        values = ", ".join(f"`{choice}`" for choice in _choices(type_))
+        values = f" one of {values};" if values else ""
+        items.append(f"- `--{name.replace('_', '-')}`:{values} {_escaped(text)}")
+    return "\n".join(items)
 
 
-def _option_list(text: str) -> list[str]:
-    """Every option of argparse's help as an item of a Markdown list."""
-    items: list[str] = []
-    for line in text.splitlines():
-        option = re.match(r"  (-\S.*?)(?:\s{2,}(\S.*))?$", line)
-        if option:
-            name, _, choices = option[1].partition(" {")
-            name = name.split(" ")[0]
-            values = f" one of {_code(choices.rstrip('}'))};" if choices else ""
-            items.append(f"- `{name}`:{values} {_escaped(option[2] or '')}".rstrip(" :;"))
-        elif items and line.startswith("   "):
-            items[-1] = f"{items[-1]}: ".replace(";: ", "; ") + _escaped(line.strip())
-    return ["\n".join(items)]
-
-
-def _code(choices: str) -> str:
-    return ", ".join(f"`{choice}`" for choice in choices.split(","))
+def _choices(type_: object) -> list[str]:
+    """The names that an option may have, if it has some."""
+    type_ = interpret_dc_type(type_)
+    is_choice = isinstance(type_, type) and issubclass(type_, Enum)
+    return [choice.value for choice in type_] if is_choice else []
 
 
 def _escaped(text: str) -> str:

@@ -12,14 +12,14 @@ from .architectures.overview import (
 )
 from .architectures.presets import ARCHITECTURE_NAMES
 from .architectures.registration import TASK_MODELS
+from .summarization.options import own_options
 
 
 def main() -> None:
     names = ", ".join(name.format("X") for name in ARCHITECTURE_NAMES.values())
     command = argparse.ArgumentParser(
         prog="convattn architectures",
-        description="Options that the architectures of fairseq_convattn add to fairseq-train, "
-        "which prints only its own with --help.",
+        description="Options added to fairseq-train (its own --help omits them).",
     )
     command.add_argument(
         "--task",
@@ -28,12 +28,6 @@ def main() -> None:
         help="whose architectures and options to print (default: translation)",
     )
     task = command.parse_args().task
-    parser = argparse.ArgumentParser(
-        usage=f"fairseq-train DATA --task {task} --user-dir fairseq_convattn --arch ARCH [options]",
-        description=command.description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,
-    )
     base = TASK_MODELS[task]
     if base == "convattn_lm":
         model, table = ConvAttnLanguageModel, language_model_table()
@@ -44,10 +38,22 @@ def main() -> None:
     else:
         model, table = ConvAttnModel, architecture_table()
         names += f" (sizes with {VOCABULARY:,} shared types)"
-    parser.epilog = (
-        f"Architectures: {base}, whose defaults are given above, and {names}:\n\n{table}"
+    parser = argparse.ArgumentParser(
+        usage=f"fairseq-train DATA --task {task} --user-dir fairseq_convattn --arch ARCH [options]",
+        description=f"{command.description}\n\n"
+        f"Architectures: {base}, whose defaults are given below, and {names}:\n\n{table}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
     )
     model.add_args(parser)
+    if task == "summarization":
+        group = parser.add_argument_group("options of the task")
+        for option in own_options():
+            group.add_argument(
+                f"--{option.name.replace('_', '-')}",
+                action="store_true" if option.type is bool else "store",
+                help=option.metadata["help"],
+            )
     parser.print_help()
 
 

@@ -70,7 +70,7 @@ def pages() -> list[Path]:
     """README and the documents, in the order of the index; those that it lacks come last."""
     docs = ROOT / "docs"
     index = (docs / "index.md").read_text(encoding="utf-8")
-    named = [docs / name for name in re.findall(r"\]\((\S+\.md)\)", index)]
+    named = [docs / name for name in re.findall(r"\]\((\w\S*\.md)\)", index)]
     others = sorted({*docs.glob("*.md")} - {*named})
     return [ROOT / "README.md", *(page for page in dict.fromkeys(named) if page.exists()), *others]
 

@@ -38,27 +38,27 @@ def mixer_options(stacks: Iterable[str]) -> dict[str, Option]:
 MASKED_LANGUAGE_MODEL_OPTIONS = {
     "encoder_input_dim": Option(
         whole(1),
-        "width of the embeddings, of tokens and of positions; where it is not the encoder's, "
-        "a linear map follows them and another one precedes the output",
+        "width of the token and position embeddings; if it differs from the encoder's, a linear "
+        "map follows them and another one precedes the output",
         default_text="--encoder-embed-dim",
     ),
     "share_encoder_layers": Option(
         SWITCH,
-        "one set of weights for all layers, but for the tables of relative "
+        "one set of weights for all layers, except the tables of relative "
         "positions, which --share-tables-across-layers shares",
         default=False,
     ),
     "segments": Option(
         whole(0),
-        "embeddings of segments, BERT's and ALBERT's two: a token's is the number of </s> "
-        "before it, or the last one's",
+        "number of segment embeddings; BERT and ALBERT have two. A token's segment is the number "
+        "of </s> before it, at most the last",
         default=0,
         default_text="0, none",
     ),
     "max_positions": Option(
         whole(1),
-        "number of positions that have an embedding, so the longest input; without "
-        "embeddings of absolute positions there is no limit",
+        "number of position embeddings, hence the longest input; without absolute positions "
+        "there is no limit",
         default_text="the task's",
     ),
     "pooler_activation_fn": Option(
@@ -70,7 +70,7 @@ MASKED_LANGUAGE_MODEL_OPTIONS = {
         probability(), "dropout probability of classification heads", default=0.0
     ),
     "untie_weights_roberta": Option(
-        FLAG, "give the output a table of its own, not the embedding's", default=False
+        FLAG, "give the output its own table, not the embedding's", default=False
     ),
     "load_checkpoint_heads": Option(
         FLAG, "register and load the classification heads of a checkpoint", default=False

@@ -95,9 +95,9 @@ Turn a LightConv or DynamicConv checkpoint of 2019 into one of this plugin.
 
 A translation model then decodes with
   fairseq-generate DATA --user-dir fairseq_convattn --path NEW \\
-    --required-batch-size-multiple 1 --beam 5 --remove-bpe
+    --required-batch-size-multiple 1 --beam 5 --lenpen 0.5 --remove-bpe
 and a language model scores with
-  fairseq-eval-lm DATA --user-dir fairseq_convattn --path NEW
+  fairseq-eval-lm DATA --user-dir fairseq_convattn --path NEW --sample-break-mode eos
 Both are fine-tuned with fairseq-train, --finetune-from-model NEW and the model options that
 this command prints.
 """

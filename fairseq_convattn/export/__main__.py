@@ -1,4 +1,4 @@
-"""``python -m fairseq_convattn.export``: a trained model as programs of torch.export and ONNX.
+"""Export a trained model as programs of torch.export and ONNX.
 
 The programs need neither fairseq nor this package. They give the model's numbers, up to
 float32's rounding, at every batch size and length.

@@ -263,7 +263,7 @@ class MixerConfig:
     attention_terms: tuple[str, ...] = _row(
         ("content", "fixed", "query"),
         names("term", TERMS, repeated=False),
-        "what the scores of composite attention are the sum of, with commas between. "
+        "terms that are summed into the scores of composite attention, comma-separated. "
         f"{_listed(TERMS)}",
         readers=COMPOSITE,
         reads=_has_these_terms,
@@ -282,8 +282,8 @@ class MixerConfig:
     beyond_span: str = _row(
         "clip",
         choice(BEYOND),
-        "beyond that distance the entry of n is used (clip) or none (zero), or nothing is "
-        "seen (mask: a window)",
+        "beyond --attention-span n: use the entry of n (clip), no entry (zero), or do not "
+        "attend (mask: a window)",
         readers=COMPOSITE,
         reads=_has_span,
         needs=_SPAN,
@@ -324,13 +324,13 @@ class MixerConfig:
     value_projection: str = _row(
         "linear",
         choice(PROJECTIONS),
-        "how it projects its input to values; as --query-key-projection",
+        "how composite attention projects its input to values; as --query-key-projection",
         readers=COMPOSITE,
     )
     projection_kernel_size: int | None = _row(
         None,
         whole(1),
-        "taps of those convolutions and of --value-conv, odd with an encoder",
+        "taps of the projection convolutions and of --value-conv, odd with an encoder",
         default_text="2 n + 1 in an encoder, n + 1 in a decoder, with --attention-span n",
         readers=COMPOSITE,
         reads=_convolves,
@@ -340,7 +340,7 @@ class MixerConfig:
     projection_activation: str = _row(
         "linear",
         choice(get_available_activation_fns()),
-        "activation in those projections: after a lightweight or dynamic convolution, "
+        "activation in convolved projections: after a lightweight or dynamic convolution, "
         "between a depthwise one and W",
         default_text="linear, none",
         readers=COMPOSITE,
@@ -349,7 +349,7 @@ class MixerConfig:
     convolved_heads: str = _row(
         "all",
         choice(("all", "half")),
-        "heads whose projection is a convolution; half: the others' is linear",
+        "heads whose projections are convolved; half: the other half are linear",
         readers=COMPOSITE,
         refused=_bad_halves,
     )
@@ -365,7 +365,7 @@ class MixerConfig:
     short_convolution: str = _row(
         "none",
         choice(SHORT_CONVOLUTIONS),
-        "short convolutions, with a residual, of what attention's projections give. "
+        "apply a short residual convolution to attention's projections. "
         f"{_listed(SHORT_CONVOLUTIONS)}",
         readers=ATTENTION,
         refused=_bad_short_convolution,
@@ -373,7 +373,7 @@ class MixerConfig:
     short_convolution_on: str = _row(
         "qkv",
         letters("qkvo"),
-        "which projections they follow: those to queries q, keys k and values v, the output's o",
+        "projections followed by a short convolution: any of q, k, v, o",
         readers=ATTENTION,
         reads=_is_short_convolved,
         needs="--short-convolution",
@@ -382,7 +382,7 @@ class MixerConfig:
     short_convolution_taps: int = _row(
         4,
         whole(1),
-        "their taps",
+        "taps of the short convolutions",
         readers=ATTENTION,
         reads=_is_short_convolved,
         needs="--short-convolution",
@@ -390,7 +390,7 @@ class MixerConfig:
     short_convolution_rank: int = _row(
         15,
         whole(1),
-        "rank of the predicted kernels; the static one is another rank",
+        "rank of the predicted kernels; the static kernel is not counted",
         readers=ATTENTION,
         reads=lambda config, values: config.short_convolution == "low_rank",
         needs="--short-convolution low_rank",
@@ -398,7 +398,7 @@ class MixerConfig:
     short_convolution_window: str = _row(
         "centred",
         choice(("centred", "causal")),
-        "what those of an encoder see: positions on both sides, or as a decoder's no later ones",
+        "window in an encoder: both sides (centred) or the past only (causal)",
         readers=ATTENTION,
         reads=lambda config, values: not config.causal and config.short_convolution != "none",
         needs="an encoder with --short-convolution",

@@ -44,7 +44,7 @@ def command_line() -> argparse.ArgumentParser:
         prog="convattn recipe",
         usage="%(prog)s RECIPE [STAGE ...] [options] [-- fairseq-train's options]",
         description="Reproduce a published result: prepare the data, train, average checkpoints, "
-        "generate and score. What is done is not done again, what was interrupted continues. "
+        "generate and score. Finished stages are skipped; interrupted ones resume. "
         "results.json in the folder of the run has the scores beside the paper's, every command, "
         "versions, seed, commit and machine.",
         epilog=f"recipes:\n{titles}\n\nFurther options go to fairseq-train after --, and win; "

@@ -14,11 +14,11 @@ Summaries in several sentences, from fairseq-generate's output and against its t
 Two systems:
   convattn score --metric chrf --reference REF --hypothesis NEW --baseline OLD
 
-A file has one text a line, in the same order, or is what fairseq-generate printed. That is
-recognised, put in order and scored by its detokenised D- lines, or with --tokenize none or
---detokenize by its H- lines, against its own T- lines unless --reference is given. T- lines lack
-the words that the dictionary lacks (<<unk>>, which match nothing), so a number to publish needs
---reference.
+A file has one text a line, in the same order, or is what fairseq-generate printed.
+fairseq-generate output is detected. Its D- lines are scored; with --tokenize none or
+--detokenize, its H- lines. Without --reference they are scored against its T- lines. In these,
+words that the dictionary lacks are <<unk>>, which match nothing: give --reference for a number
+to publish.
 
 Scores are in percent. The 95 % confidence intervals and the p-values of the paired bootstrap
 come from 1,000 resamples of the texts; all that a score depends on is in the signature. Doubtful

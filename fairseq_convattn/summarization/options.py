@@ -2,7 +2,7 @@
 
 import json
 from argparse import Namespace
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional
 
 from fairseq.data.encoders import TOKENIZER_REGISTRY
@@ -61,7 +61,10 @@ class SummarizationConfig(TranslationConfig):
     )
     eval_rouge_detok: str = field(
         default="space",
-        metadata={"help": "detokenize with this tokenizer before computing ROUGE, e.g. moses"},
+        metadata={
+            "help": "detokenize with this tokenizer before computing ROUGE, e.g. moses "
+            "(default: space)"
+        },
     )
     eval_rouge_detok_args: Optional[str] = field(
         default="{}", metadata={"help": "options of the tokenizer, as JSON"}
@@ -78,7 +81,7 @@ class SummarizationConfig(TranslationConfig):
         metadata={
             "help": "where sentences end for ROUGE-Lsum in --eval-rouge: newline (fairseq's texts "
             "have none), punctuation (. ! or ? before a space) or a marker that the data has "
-            "between sentences, such as <q>"
+            "between sentences, such as <q> (default: newline)"
         },
     )
     eval_rouge_print_samples: bool = field(
@@ -87,6 +90,12 @@ class SummarizationConfig(TranslationConfig):
     valid_subset: str = II("dataset.valid_subset")
     best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
+
+
+def own_options() -> list[Field]:
+    """The options that the translation task does not have."""
+    theirs = {option.name for option in fields(TranslationConfig)}
+    return [x for x in fields(SummarizationConfig) if x.name not in theirs and "help" in x.metadata]
 
 
 def check_options(cfg: SummarizationConfig) -> None:
