@@ -53,8 +53,10 @@ def reference() -> str:
 
 
 def complete_page(app: Sphinx, page: str, source: list[str]) -> None:
-    """What only the site has: its contents, its reference, and no links out of ``docs``."""
-    text = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", source[0])
+    """What only the site has: its contents, its reference, and no links out of ``docs`` but to
+    pages, which the site offers as files."""
+    text = re.sub(r"\]\((\.\./[^)#]*\.md)\)", r"](path:\1)", source[0])
+    text = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", text)
     if page == "index":
         for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
             pages = re.findall(r"^- \[.*?\]\((\S+)\.md\)", section, re.MULTILINE)

@@ -32,12 +32,13 @@ _HELDOUT = "heldout-monolingual.tokenized.shuffled"
 gbw = LanguageModel(
     title="One Billion Word",
     paper=_wu_2019.PAPER,
-    origin="shape of the paper, which trains as Baevski and Auli 2019 do and has no public recipe "
+    origin="shape of the paper, which trains like Baevski and Auli 2019 and has no public recipe "
     "for this task; dropouts of fairseq's lightconv_lm_gbw and transformer_lm_baevski_gbw",
-    unconfirmed="the schedule, three cosine cycles in 975,000 updates, the first of 137,000, each "
-    "of 0.6 times the learning rate before, is quoted from memory of Baevski and Auli 2019",
-    reading="sentences are trained and scored one by one; everything else as in wikitext103, but "
-    "dropouts of 0.1 and none of activations or in the adaptive softmax",
+    unconfirmed="the schedule is quoted from memory of Baevski and Auli 2019: three cosine cycles "
+    "in 975,000 updates, the first of 137,000, each with 0.6 times the learning rate of the one "
+    "before",
+    reading="sentences are trained and scored one by one; dropouts are 0.1, with none of "
+    "activations or in the adaptive softmax; everything else as in wikitext103",
     corpus="gbw",
     release={
         f"{_TRAINING}/news.en-00001-of-00100": "train.source",
@@ -55,9 +56,9 @@ wikitext103 = LanguageModel(
     title="WikiText-103",
     paper="Baevski and Auli 2019 (arXiv 1809.10853), abstract",
     origin="fairseq's examples/language_model, for WikiText-103",
-    reading="eight GPUs, which the published command does not say; its one cosine cycle of 270,000 "
-    "updates, in which t-mult and lr-shrink do nothing, for the paper's several; mixers other than "
-    "attention, and with them the kernels of convolutions, which are those of gbw",
+    reading="eight GPUs, because the published command gives no number; one cosine cycle of "
+    "270,000 updates, as in that command, where the paper has several (t-mult and lr-shrink then "
+    "have no effect); mixers other than attention, with the kernels of gbw",
     corpus="wikitext103",
     release={f"wiki.{split}.tokens": f"{split}.source" for split in ("train", "valid", "test")},
     shape="lm_wiki103",
@@ -77,8 +78,8 @@ wikitext2 = LanguageModel(
     title="WikiText-2",
     paper="Merity et al. 2016, the corpus",
     origin="ours: a small model for a small corpus",
-    reading="all of it: the model and its training; <unk> and ends of lines count, as usual; at "
-    "least 128 tokens before every token, or none before a block",
+    reading="all settings of the model and its training; <unk> and ends of lines are scored, as "
+    "usual; scored twice, with at least 128 tokens of context and without context",
     corpus="wikitext2",
     release={f"{split}.txt": f"{split}.source" for split in ("train", "valid", "test")},
     shape="lm_tiny",

@@ -28,12 +28,12 @@ bert_small = MaskedLanguageModel(
     title="BERT-small, pre-training and GLUE",
     paper="Chang et al. 2021",
     origin="the paper's set-up and mlpc-ucsd/BERT_Convolutions",
-    reading="32 sequences a device are the public code's, four devices are ours; the text is yours "
-    "(--source), for the paper's is not published in one form. The public code differs: its "
-    "pieces are SentencePiece's unigrams, ours BPE; it pre-trains on sentence pairs, ours on "
-    "whole texts; it decays no biases and norms, fairseq decays all; RTE, STS-B and MRPC begin "
-    "with MNLI's model there, with the pre-trained one here; it scores the last epoch, ours the "
-    "best on the dev set; its seeds are others",
+    reading="four devices, with the public code's 32 sequences per device; the text is yours "
+    "(--source), because the paper's is not published in one form. The public code differs: its "
+    "pieces are SentencePiece unigrams, ours BPE; it pre-trains on sentence pairs, we on whole "
+    "texts; it has no weight decay of biases and norms, fairseq decays all parameters; its RTE, "
+    "STS-B and MRPC start from MNLI's model, ours from the pre-trained one; it scores the last "
+    "epoch, we the best on the dev set; its seeds are different",
     corpus="mlm",
     source="with train.txt and valid.txt, and what is there of GLUE",
     release=_RELEASE,
@@ -64,10 +64,10 @@ albert_base = replace(
     bert_small,
     title="ALBERT-base with TISA, fine-tuning on GLUE",
     paper="Wennberg and Henter 2021",
-    origin="the paper's TISA; it fine-tunes and has no public recipe",
-    reading="the paper's model, ALBERT's own, is converted by scripts/convert_albert.py and "
-    "fine-tuned with --checkpoint; without, pre-training is that of bert_small; fine-tuning is "
-    "BERT's",
+    origin="the paper's TISA; the paper fine-tunes ALBERT and has no public recipe",
+    reading="scripts/convert_albert.py converts the published ALBERT, which --checkpoint "
+    "fine-tunes; without --checkpoint the model is pre-trained like bert_small; fine-tuning has "
+    "BERT's settings",
     shape="albert_base",
     mixer="tisa",
     fine_tuning={"--seeds": "1,2,3"},  # else the script's, which is BERT's

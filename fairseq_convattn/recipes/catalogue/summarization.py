@@ -12,11 +12,11 @@ cnn_dm = Summarization(
     paper=_wu_2019.PAPER,
     origin="shape and cuts of the paper; precision, kernels, batch and warm-up by an author in "
     "fairseq#576, decoding in fairseq#534",
-    reading="the articles are not anonymised as the paper's are, their 400 tokens are pieces, and "
-    "rouge-score serves for ROUGE 1.5.5; dropout is 0.1, of attention "
-    "weights, kernels and inputs too; 30,000 updates, of which all after the warm-up are the "
-    "cosine, as in wmt16_en_de; summaries have 55 to 140 pieces and no three of them twice (the "
-    "author names the limits without figures), beam 5",
+    reading="articles are not anonymised, the paper's are; they are cut to 400 subword pieces, not "
+    "tokens; ROUGE is computed by rouge-score, not ROUGE 1.5.5; all dropouts are 0.1, also those "
+    "of attention weights, kernels and inputs; 30,000 updates, after the warm-up with the cosine "
+    "of wmt16_en_de; beam 5, summaries of 55 to 140 pieces, no 3-gram twice (the author names "
+    "these limits without figures)",
     corpus="cnn_dm",
     release={f"url_lists/all_{file}.txt": f"{x}.source.stories" for file, x in _SPLITS.items()},
     smoke_preparation=("--pieces", "200"),
@@ -39,9 +39,9 @@ samsum = Summarization(
     title="SAMSum",
     paper="Gliwa et al. 2019 (arXiv 1911.12237), quoted from memory",
     unconfirmed="the published figures are quoted from memory of Gliwa et al. 2019",
-    origin="ours: a small model, trained as Multi30k's; the paper's models are larger",
-    reading="all of it: the model, its training and decoding; speakers and turns stay in the "
-    "text, 8,000 pieces; ROUGE by rouge-score, with and without stems",
+    origin="ours: a small model, trained like Multi30k's; the paper's models are larger",
+    reading="all settings of the model, its training and decoding; speakers and turns stay in the "
+    "text; 8,000 pieces; ROUGE by rouge-score, with and without stemming",
     corpus="samsum",
     release={f"{file}.json": f"{x}.source.dialogues" for file, x in _SPLITS.items()},
     smoke_preparation=("--pieces", "250"),

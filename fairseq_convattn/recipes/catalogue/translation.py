@@ -49,8 +49,8 @@ wmt16_en_de_base = replace(
     title="WMT16 English-German, base",
     shape="wmt_en_de",
     published={},
-    reading="the paper has base models in its ablations alone, on newstest2013; the training is "
-    "that of the big ones",
+    reading="trained like the big models; the paper has base models only in its ablations, on "
+    "newstest2013",
 )
 
 _CORPORA = (
@@ -64,12 +64,12 @@ _CORPORA = (
 wmt14_en_fr = Translation(
     title="WMT14 English-French, big",
     paper=_wu_2019.PAPER,
-    origin=f"{_wu_2019.PUBLIC}; 5,120 tokens a GPU, for the 3,584 there, by an author in "
+    origin=f"{_wu_2019.PUBLIC}, but 5,120 tokens per GPU instead of 3,584, by an author in "
     "fairseq#1303",
-    reading="80,000 updates, for the public recipe's cosine of 70,000 follows a warm-up of 10,000 "
-    "(it stops at 30,000); one dictionary, for it shares all embeddings (the preparation beside it "
-    "makes two); tokenised by sacremoses, a port of Moses; validated on every 1,333rd training "
-    "pair as by fairseq's script, where the paper has newstest2012 and 2013",
+    reading="80,000 updates: a warm-up of 10,000 and the public recipe's cosine of 70,000 (the "
+    "public recipe stops at 30,000); one dictionary, because the model shares all embeddings (the "
+    "public preparation makes two); tokenised by sacremoses, a port of Moses; validated on every "
+    "1,333rd training pair, as in fairseq's script, where the paper uses newstest2012 and 2013",
     corpus="wmt14_en_fr",
     release={
         **parallel({f"{name}.{{}}": "train.{}" for name in _CORPORA}, "en", "fr"),
@@ -103,9 +103,9 @@ wmt17_zh_en = Translation(
     origin="shape of the paper; dropouts of fairseq's lightconv_wmt_zh_en_big; the rest is not "
     "published",
     reading="schedule, batch, beam and length penalty are those of wmt16_en_de; corpora, cleaning "
-    "and BPE follow Hassan et al. 2018, whom the paper names and who publish no recipe; words are "
-    "split by jieba and sacremoses; scored by sacreBLEU on detokenised text; an author gives a "
-    "dropout of 0.25 for the attention baseline (fairseq#534): -- --dropout 0.25",
+    "and BPE follow Hassan et al. 2018, whom the paper cites and who publish no recipe; words are "
+    "split by jieba and sacremoses; sacreBLEU scores detokenised text; an author gives a dropout "
+    "of 0.25 for the attention baseline (fairseq#534): -- --dropout 0.25",
     corpus="wmt17_zh_en",
     source="with the archives of CWMT",
     release={
@@ -135,8 +135,8 @@ iwslt14_de_en = Translation(
     title="IWSLT14 German-English",
     paper=_wu_2019.PAPER,
     origin=_wu_2019.PUBLIC,
-    reading="tokenised by sacremoses, a port of Moses, so that a few pairs more or fewer may be "
-    "kept than the 167,522 of fairseq's script",
+    reading="tokenised by sacremoses, a port of Moses, so a few more or fewer pairs may remain "
+    "than the 167,522 of fairseq's script",
     corpus="iwslt14",
     release=parallel(
         {"train.tags.de-en.{}": "train.{}.tags"}
@@ -164,9 +164,9 @@ iwslt14_de_en = Translation(
 iwslt14_de_en_low = replace(
     iwslt14_de_en,
     title="IWSLT14 German-English, low-resource",
-    origin="ours: a small model, trained as Multi30k's",
-    reading="all of it: the model and its training; 27,517 pairs, as low-resource papers publish "
-    "them, and fairseq's valid and test; one BPE of 10,000 merges over these pairs",
+    origin="ours: a small model, trained like Multi30k's",
+    reading="all settings of the model and its training; the 27,517 pairs of low-resource papers, "
+    "with fairseq's valid and test sets; one BPE of 10,000 merges, learned from these pairs",
     corpus="iwslt14_low",
     prepare_script=("prepare_iwslt14.sh", "--low"),
     source="with tok/train.low.de and .en, tok/valid.de and .en, and raw/IWSLT14.TED*.xml",
@@ -226,7 +226,8 @@ multi30k = Translation(
     title="Multi30k English-German",
     paper="Wu et al. 2021 (README-baseline.md of LividWo/Revisit-MMT)",
     origin=_LIVIDWO,
-    reading="mixers other than attention, which alone is published, and their DropConnect of 0.1",
+    reading="mixers other than attention, because only attention is published, and their "
+    "DropConnect of 0.1",
     corpus="multi30k",
     **_multi30k_to("de"),
     shape="tiny",
@@ -245,16 +246,16 @@ multi30k_en_fr = replace(
     multi30k,
     title="Multi30k English-French",
     origin=f"{_LIVIDWO}, for English-German",
-    reading="all of it, trained as multi30k",
+    reading="all settings; trained like multi30k",
     **_FRENCH,
 )
 
 multi30k_short = replace(
     multi30k,
     title="Multi30k English-German, short",
-    origin=f"{_LIVIDWO}, but for our reading",
-    reading="the size of a CPU, to compare mixers: training, with 4 % of the tokens of 8,000 "
-    "updates of 8,192, at which the published training ends at the latest",
+    origin=f"{_LIVIDWO}, except for our choices",
+    reading="a short training for a CPU, to compare mixers, with 4 % of the tokens of the longest "
+    "published training (8,000 updates of 8,192 tokens)",
     training=_short(updates_per_epoch=460),
     batch=Batch(1024, workers=1, update_freq=1),
     average=3,
@@ -264,8 +265,8 @@ multi30k_short = replace(
 multi30k_short_en_fr = replace(
     multi30k_short,
     title="Multi30k English-French, short",
-    origin=f"{_LIVIDWO}, for English-German, but for our reading",
-    reading="all of it, trained as multi30k_short",
+    origin=f"{_LIVIDWO}, for English-German, except for our choices",
+    reading="all settings; trained like multi30k_short",
     training=_short(updates_per_epoch=474),
     **_FRENCH,
 )
