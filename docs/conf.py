@@ -59,7 +59,7 @@ def complete_page(app: Sphinx, page: str, source: list[str]) -> None:
     text = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", text)
     if page == "index":
         for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-            pages = re.findall(r"^- \[.*?\]\((\S+)\.md\)", section, re.MULTILINE)
+            pages = re.findall(r"^- \[.*?\]\(([\w-]+)\.md\)", section, re.MULTILINE)
             options = f":hidden:\n:caption: {section.splitlines()[0]}\n\n"
             text += "\n```{toctree}\n" + options + "\n".join(pages) + "\n```\n"
     elif page == "reference":

@@ -11,7 +11,7 @@ English by sacremoses, Moses' port), drops pairs that recur, are longer than 250
 lengths, learns a BPE of 44,000 merges for Chinese and one of 33,000 for English, and runs
 fairseq-preprocess with a dictionary for each. Valid is newsdev2017, test is newstest2017;
 DIR/text/test.raw.en is the reference as published, for sacreBLEU. The paper follows Hassan et al.
-(2018), who publish no recipe: corpora, cleaning and sizes are our reading of them. Needs
+(2018), who publish no recipe: corpora, cleaning and sizes are our choice of them. Needs
 subword-nmt, sacremoses and jieba.
 
   --source DIR   needed: a folder with the archives of CWMT, which nlp.nju.edu.cn/cwmt-wmt hands out

@@ -5,8 +5,7 @@
     python tests/run_documents.py docs/translation.md       # one; later ones may need earlier ones
 
 The pages share a copy of the checkout, so that one can go on from what another has made. Blocks of
-bash and Python run; a comment in the Markdown says why one does not, ``ELSEWHERE`` why a
-whole page does not:
+bash and Python run; a comment in the Markdown says why one does not:
 
     <!-- skip: needs a GPU -->
 
@@ -33,11 +32,6 @@ FENCE = re.compile(
     r"(?:^<!-- skip: (?P<reason>.+?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-
-# Pages whose blocks are not run here, and why.
-ELSEWHERE = {
-    "reliability.md": "its commands are tests",
-}
 
 # What is put after a command, by its name; later options win.
 SMALL = {
@@ -84,7 +78,7 @@ def blocks(page: Path) -> list[Block]:
             text.count("\n", 0, match.start("text")) + 1,
             match["language"],
             match["text"],
-            ELSEWHERE.get(page.name, match["reason"]),
+            match["reason"],
         )
         for match in FENCE.finditer(text)
         if match["language"] in ("bash", "python")

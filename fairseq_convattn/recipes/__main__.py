@@ -194,7 +194,7 @@ def _dry_run(
     seed = "" if settings.checkpoint else f", seed {settings.seed}"
     lines = [f"{recipe.title}: {recipe.paper}; {settings.mixer}{seed}"]
     lines += [f"hyper-parameters: {recipe.origin}"]
-    lines += [f"our reading: {recipe.reading}"] if recipe.reading else []
+    lines += [f"our choice: {recipe.reading}"] if recipe.reading else []
     lines += [f"unconfirmed: {recipe.unconfirmed}"] if recipe.unconfirmed else []
     if "train" in chosen:
         architecture = recipe.architecture(settings)
