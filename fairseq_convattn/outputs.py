@@ -10,7 +10,9 @@ def whole_number(least: int) -> Callable[[str], int]:
 
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"'{text}' is no whole number from {least} on")
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number of at least {least}, not '{text}'"
+            )
         return int(text)
 
     return number

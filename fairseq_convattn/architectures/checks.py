@@ -29,21 +29,24 @@ def encoder_decoder(options: Namespace) -> None:
 def language_model(options: Namespace) -> None:
     """Refuse, by ValueError in one line, what a language model cannot be."""
     if options.character_embeddings and options.adaptive_input:
-        refuse("character_embeddings", "cannot be had with --adaptive-input; turn that off")
+        refuse("character_embeddings", "mutually exclusive with --adaptive-input")
     if options.adaptive_input and options.adaptive_input_cutoff is None:
         refuse(
-            "adaptive_input", "needs --adaptive-input-cutoff, as 20000,60000, or to be set false"
+            "adaptive_input",
+            "needs --adaptive-input-cutoff, such as 20000,60000, or the value false",
         )
     if options.share_decoder_input_output_embed:
         for option in ("character_embeddings", "adaptive_input"):
             if getattr(options, option):
-                refuse("share_decoder_input_output_embed", f"works on a table, not {_flag(option)}")
+                refuse(
+                    "share_decoder_input_output_embed", f"mutually exclusive with {_flag(option)}"
+                )
         _need_equal(options, "share_decoder_input_output_embed", *_DIMENSIONS)
     if options.tie_adaptive_weights:
         if not (options.adaptive_input and options.adaptive_softmax_cutoff):
             refuse(
                 "tie_adaptive_weights",
-                "needs --adaptive-input and --adaptive-softmax-cutoff, or to be set false",
+                "needs --adaptive-input and --adaptive-softmax-cutoff, or the value false",
             )
         for pair in (_CUTOFFS, _FACTORS, _DIMENSIONS):
             _need_equal(options, "tie_adaptive_weights", *pair)
@@ -54,7 +57,7 @@ def output_dictionary(options: Namespace, source_types: int, target_types: int) 
     """Refuse, by ValueError in one line, a language model that shares unequal dictionaries."""
     for option in ("tie_adaptive_weights", "share_decoder_input_output_embed"):
         if getattr(options, option) and source_types != target_types:
-            refuse(option, "needs the whole dictionary as output, not --output-dictionary-size")
+            refuse(option, "mutually exclusive with --output-dictionary-size")
     if options.adaptive_input:
         cutoffs_within("adaptive_input_cutoff", options, source_types)
 
@@ -69,7 +72,7 @@ def cutoffs_within(option: str, options: Namespace, types: int) -> None:
 def masked_language_model(options: Namespace) -> None:
     """Refuse, by ValueError in one line, what a masked language model cannot be."""
     if options.initialization != "default":
-        refuse("initialization", "masked language models start as RoBERTa does")
+        refuse("initialization", "must be default: masked language models start as RoBERTa does")
     if options.share_encoder_layers:
         _sharing(options.encoder_mixers)
     _quantisation_noise(options, "encoder_embed_dim")
@@ -81,7 +84,7 @@ def _sharing(mixers: list[MixerConfig]) -> None:
         refuse("share_encoder_layers", f"needs one mixer for all layers, not {', '.join(names)}")
     sizes = {mixer.kernel_size for mixer in mixers}
     if len(sizes) > 1 and may_read(names[0], OPTIONS["kernel_size"]):
-        refuse("share_encoder_layers", "needs one value of --encoder-kernel-sizes, as 31")
+        refuse("share_encoder_layers", "needs one value of --encoder-kernel-sizes, such as 31")
 
 
 def _quantisation_noise(options: Namespace, *widths: str) -> None:
@@ -91,7 +94,7 @@ def _quantisation_noise(options: Namespace, *widths: str) -> None:
         if getattr(options, name) % size:
             refuse(
                 "quant_noise_pq_block_size",
-                f"blocks of {size} do not divide {getattr(options, name)} ({_flag(name)})",
+                f"must divide {_flag(name)}, {getattr(options, name)}, but is {size}",
             )
 
 
@@ -100,18 +103,18 @@ def run(
 ) -> None:
     """Refuse, by ValueError in one line, what the rest of a training cannot do with a model."""
     if fp16 and cpu:
-        refuse("fp16", "needs a GPU; with --cpu there is --bf16")
+        refuse("fp16", "needs a GPU; with --cpu use --bf16")
     if getattr(options, "base_layers", 0) and distributed_world_size == 1:
-        refuse("base_layers", "needs several processes, as by --distributed-world-size")
+        refuse("base_layers", "needs several processes; set --distributed-world-size")
     if hasattr(options, "encoder_mixers") and getattr(options, "adaptive_input", False):
-        refuse("adaptive_input", "nobody reads it; only language models have adaptive input")
+        refuse("adaptive_input", "only language models support adaptive input")
     cutoffs = getattr(options, "adaptive_softmax_cutoff", None)
     if criterion == "adaptive_loss" and not cutoffs:
         refuse("criterion", "adaptive_loss needs --adaptive-softmax-cutoff")
     if cutoffs and criterion in _PLAIN_CRITERIA:
         refuse(
             "criterion",
-            f"{criterion} cannot train an adaptive softmax; give adaptive_loss, and "
+            f"{criterion} cannot train an adaptive softmax; use adaptive_loss with "
             "--ddp-backend legacy_ddp",
         )
 

@@ -60,7 +60,7 @@ def _kept(option: str, text: str | None, layers: int) -> list[int]:
         return list(range(layers))
     kept = sorted(int(layer) for layer in text.split(","))
     if kept[-1] >= layers:
-        refuse(option, f"{text!r} must name layers from 0 to {layers - 1}")
+        refuse(option, f"must be layers from 0 to {layers - 1}, not {text!r}")
     return kept
 
 

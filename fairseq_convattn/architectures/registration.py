@@ -206,8 +206,8 @@ def _check_task(model: str, args: Namespace) -> None:
         own = " and ".join(name for name in TASK_MODELS if TASK_MODELS[name] == model)
         refuse(
             "arch",
-            f"{args.arch} is for --task {own}; for {task} there are {TASK_MODELS[task]} and what "
-            f"'convattn architectures --task {task}' lists",
+            f"{args.arch} is for --task {own}; for {task} use {TASK_MODELS[task]} or one listed by "
+            f"'convattn architectures --task {task}'",
         )
 
 

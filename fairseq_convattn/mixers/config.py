@@ -86,16 +86,16 @@ def _convolves(config: "MixerConfig", values: dict[str, Any]) -> bool:
 def _bad_taps(config: "MixerConfig") -> str | None:
     taps = config.kernel_size
     if taps < 1:
-        return f"a kernel of {taps} taps cannot work, give at least 1"
+        return f"must be at least 1, not {taps}"
     if not config.causal and taps % 2 == 0:
-        return f"a kernel of {taps} taps cannot be centred, give an odd number"
+        return f"must be odd in an encoder, not {taps}"
     return None
 
 
 def _bad_projection_taps(config: "MixerConfig") -> str | None:
     taps = config.projection_kernel_size
     odd = config.causal or taps % 2
-    return None if odd else f"{taps} taps cannot work, give an odd number"
+    return None if odd else f"must be odd in an encoder, not {taps}"
 
 
 def _bad_conv_dim(config: "MixerConfig") -> str | None:
@@ -111,14 +111,14 @@ def _bad_renormalization(config: "MixerConfig") -> str | None:
 
 def _bad_attention_dropout(config: "MixerConfig") -> str | None:
     if config.mixer in COMPOSITE and config.attention_dropout == 1:
-        return "composite attention needs less than 1, not 1.0"
+        return "must be less than 1 for composite attention, not 1.0"
     return None
 
 
 def _bad_span(config: "MixerConfig") -> str | None:
     tables = config.mixer == "composite" and _has_tables(config)
     if tables and config.attention_span == 0 and config.beyond_span == "clip":
-        return "with a span of 0 --beyond-span clip gives all positions one tap"
+        return "must be at least 1 with --beyond-span clip, not 0"
     return None
 
 
@@ -126,18 +126,18 @@ def _bad_beyond(config: "MixerConfig") -> str | None:
     if config.mixer != "composite" or config.beyond_span != "zero" or _has_tables(config):
         return None
     terms = ",".join(config.attention_terms)
-    return f"zero concerns the terms {', '.join(TABLE_TERMS)}, not {terms}"
+    return f"zero needs one of the terms {', '.join(TABLE_TERMS)}, not {terms}"
 
 
 def _bad_query_key_projection(config: "MixerConfig") -> str | None:
     seen = set.union(*PROJECTION_TERMS.values()).intersection(config.attention_terms)
     if config.query_key_projection == "linear" or seen:
         return None
-    return f"the terms {','.join(config.attention_terms)} look at neither queries nor keys"
+    return f"the terms {','.join(config.attention_terms)} use neither queries nor keys"
 
 
 def _not_convolved(config: "MixerConfig") -> str | None:
-    needed = "nothing is convolved; give --query-key-projection or --value-projection"
+    needed = "needs a convolution in --query-key-projection or --value-projection"
     return None if _projections(config) else needed
 
 
@@ -148,8 +148,9 @@ def _bad_activation(config: "MixerConfig") -> str | None:
 def _bad_halves(config: "MixerConfig") -> str | None:
     if config.convolved_heads == "all":
         return None
-    odd = f"{config.num_heads} heads have no half" if config.num_heads % 2 else None
-    return _not_convolved(config) or odd
+    if config.num_heads % 2:
+        return f"half needs an even number of heads, not {config.num_heads}"
+    return _not_convolved(config)
 
 
 def _is_short_convolved(config: "MixerConfig", values: dict[str, Any]) -> bool:
@@ -157,10 +158,9 @@ def _is_short_convolved(config: "MixerConfig", values: dict[str, Any]) -> bool:
 
 
 def _bad_short_convolution(config: "MixerConfig") -> str | None:
-    convolves = config.short_convolution != "none"
-    return (
-        "goes with no --cross-self-attention" if convolves and not config.self_attention else None
-    )
+    if config.short_convolution == "none" or config.self_attention:
+        return None
+    return "mutually exclusive with --cross-self-attention"
 
 
 def _bad_short_convolution_on(config: "MixerConfig") -> str | None:
@@ -168,7 +168,7 @@ def _bad_short_convolution_on(config: "MixerConfig") -> str | None:
         return None
     for letter in set(config.short_convolution_on) & PROJECTION_TERMS.keys():
         if PROJECTION_TERMS[letter].isdisjoint(config.attention_terms):
-            return f"the terms {','.join(config.attention_terms)} do not look at {letter}"
+            return f"the terms {','.join(config.attention_terms)} do not use {letter}"
     return None
 
 

@@ -57,7 +57,7 @@ def whole(least: int | None = None, most: int | None = None) -> Kind:
 
     def read_whole(given: Any) -> int:
         if isinstance(given, bool) or not isinstance(given, int):
-            raise ValueError(f"{shown(given)} is no whole number")
+            raise ValueError(f"must be a whole number, not {shown(given)}")
         return _within(given, least, most)
 
     return Kind(int, read_whole)
@@ -77,7 +77,7 @@ def probability(below_one: str | None = None) -> Kind:
 
     def read_probability(given: Any) -> float:
         if not 0 <= _finite(given) <= 1:
-            raise ValueError(f"{given} is no probability")
+            raise ValueError(f"must be between 0 and 1, not {given}")
         if below_one and given == 1:
             raise ValueError(below_one)
         return given
@@ -100,13 +100,13 @@ def choice(known: Iterable[str]) -> Kind:
 
 def _read_switch(given: Any) -> bool:
     if not isinstance(given, bool | int | str) or str(given).lower() not in _TRUE + _FALSE:
-        raise ValueError(f"{shown(given)} is neither true nor false")
+        raise ValueError(f"must be true or false, not {shown(given)}")
     return str(given).lower() in _TRUE
 
 
 def _read_flag(given: Any) -> bool:
     if not isinstance(given, bool):
-        raise ValueError(f"{shown(given)} is neither true nor false")
+        raise ValueError(f"must be true or false, not {shown(given)}")
     return given
 
 
@@ -118,7 +118,7 @@ def whole_numbers(example: str) -> Kind:
         numbers = list(numbers) if isinstance(numbers, list | tuple) else [numbers]
         if not all(re.fullmatch(r"\s*[+-]?\d{1,18}\s*", str(number)) for number in numbers):
             raise ValueError(
-                f"{shown(given)} must be whole numbers with commas between them, as {example}"
+                f"must be comma-separated whole numbers, such as {example}, not {shown(given)}"
             )
         return [int(number) for number in numbers]
 
@@ -130,7 +130,7 @@ def names(noun: str, known: Iterable[str], repeated: bool) -> Kind:
 
     def read_names(given: Any) -> tuple[str, ...]:
         if not isinstance(given, str):
-            raise ValueError(f"{shown(given)} must be names with commas between them")
+            raise ValueError(f"must be comma-separated names, not {shown(given)}")
         found = tuple(name.strip() for name in given.split(","))
         if not any(found):
             raise ValueError(f"no {noun}s, choose from {', '.join(known)}")
@@ -140,7 +140,7 @@ def names(noun: str, known: Iterable[str], repeated: bool) -> Kind:
             if name not in known:
                 raise ValueError(f"unknown {noun} {shown(name)}, choose from {', '.join(known)}")
             if not repeated and found.count(name) > 1:
-                raise ValueError(f"{name!r} twice")
+                raise ValueError(f"{name!r} is given twice")
         return found
 
     return Kind(str, read_names)
@@ -151,9 +151,9 @@ def letters(known: str) -> Kind:
 
     def read_letters(given: Any) -> str:
         if not isinstance(given, str) or not given or not set(given) <= set(known):
-            raise ValueError(f"{shown(given)} must be some of the letters {known}")
+            raise ValueError(f"must be some of the letters {known}, not {shown(given)}")
         if len(set(given)) < len(given):
-            raise ValueError(f"{shown(given)} has a letter twice")
+            raise ValueError(f"{shown(given)} repeats a letter")
         return given
 
     return Kind(str, read_letters)
@@ -161,10 +161,10 @@ def letters(known: str) -> Kind:
 
 def _read_layers(given: Any) -> str:
     if not isinstance(given, str) or not re.fullmatch(r" *\d{1,9} *(, *\d{1,9} *)*", given):
-        raise ValueError(f"{shown(given)} must name layers, as 0,2")
+        raise ValueError(f"must be numbers of layers, such as 0,2, not {shown(given)}")
     layers = [int(layer) for layer in given.split(",")]
     if len(set(layers)) < len(layers):
-        raise ValueError(f"{shown(given)} names a layer twice")
+        raise ValueError(f"{shown(given)} repeats a layer")
     return given  # for fairseq reads it again
 
 
@@ -174,7 +174,8 @@ def _read_cutoffs(given: Any) -> list[int] | None:
     cutoffs = whole_numbers("20000,60000, or none").read(given)
     if sorted(set(cutoffs)) != cutoffs or cutoffs[0] < 1:
         raise ValueError(
-            f"{shown(given)} must rise from word to word of the dictionary, as 20000,60000"
+            f"must be increasing positions in the dictionary, such as 20000,60000, "
+            f"not {shown(given)}"
         )
     return cutoffs
 
@@ -186,13 +187,13 @@ def _read_filters(given: Any) -> list[tuple[int, int]]:
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         filters = []
     if not filters or min(min(pair) for pair in filters) < 1:
-        raise ValueError(f"{shown(given)} must be (width, channels) pairs, as [(1, 64)]")
+        raise ValueError(f"must be (width, channels) pairs, such as [(1, 64)], not {shown(given)}")
     return filters
 
 
 def _read_file(given: Any) -> str:
     if not isinstance(given, str) or not os.path.isfile(given):
-        raise ValueError(f"{shown(given)} is no file")
+        raise ValueError(f"there is no file {shown(given)}")
     return given
 
 
@@ -215,17 +216,17 @@ FILE = Kind(str, _read_file)
 
 def _finite(given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float):
-        raise ValueError(f"{shown(given)} is no number")
+        raise ValueError(f"must be a number, not {shown(given)}")
     if not -math.inf < given < math.inf:
-        raise ValueError(f"{shown(given)} is no number")
+        raise ValueError(f"must be a finite number, not {given}")
     return given
 
 
 def _within(given: float, least: float | None, most: float | None) -> float:
     if least is not None and given < least:
-        raise ValueError(f"{given} is less than {least}")
+        raise ValueError(f"must be at least {least}, not {given}")
     if most is not None and given > most:
-        raise ValueError(f"{given} is more than {most}")
+        raise ValueError(f"must be at most {most}, not {given}")
     return given
 
 

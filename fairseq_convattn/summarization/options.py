@@ -94,7 +94,7 @@ def check_options(cfg: SummarizationConfig) -> None:
     for name in ("max_source_tokens", "max_target_tokens"):
         value = getattr(cfg, name)
         if value is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')}: {value} is less than 1")
+            raise ValueError(f"--{name.replace('_', '-')}: must be at least 1, not {value}")
     for name in ("load_alignments", "num_batch_buckets"):
         if getattr(cfg, name):
             raise ValueError(
@@ -129,7 +129,7 @@ def eval_rouge_args(cfg: SummarizationConfig) -> Namespace:
     if unknown:
         raise ValueError(
             f"--eval-rouge-args: {', '.join(sorted(unknown))} is no option of fairseq-generate; "
-            "names have underscores, as no_repeat_ngram_size"
+            "names have underscores, such as no_repeat_ngram_size"
         )
     for name, value in given.items():
         expected = types[name]
@@ -153,7 +153,7 @@ def json_options(option: str, text: Optional[str]) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{option}: {text} is not JSON ({error})") from None
     if not isinstance(options, dict):
-        raise ValueError(f'{option}: {text} is no JSON object, as {{"beam": 4}} is')
+        raise ValueError(f'{option}: must be a JSON object, such as {{"beam": 4}}, not {text}')
     return options
 
 
