@@ -18,8 +18,9 @@ from .stacks import ConvAttnDecoder
 
 
 class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageModel):
-    """fairseq's transformer language model with lightweight convolution, dynamic
-    convolution or self-attention as the token mixer of every layer (Wu et al. 2019).
+    """fairseq's transformer language model with any token mixer of
+    :data:`fairseq_convattn.mixers.MIXERS` in every layer (Wu et al. 2019, Chang et al. 2021,
+    Wennberg and Henter 2021).
     """
 
     schema = LANGUAGE_MODEL
@@ -71,7 +72,8 @@ class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageMode
 
 
 def _positions(args: Namespace | DictConfig, task) -> int:
-    """What fairseq's language model takes; a model's own configuration may lack it (hydra)."""
+    """The most positions, as fairseq's language model finds them; under hydra the model's own
+    configuration may lack them."""
     own = getattr(args, "tokens_per_sample", None)
     return own or task.args.max_target_positions or task.args.tokens_per_sample
 

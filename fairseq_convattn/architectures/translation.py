@@ -20,8 +20,8 @@ from .stacks import ConvAttnDecoder, ConvAttnEncoder
 
 
 class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
-    """fairseq's transformer with lightweight convolution, dynamic convolution or
-    self-attention as the token mixer of every layer (Wu et al. 2019).
+    """fairseq's transformer with any token mixer of :data:`fairseq_convattn.mixers.MIXERS` in
+    every layer (Wu et al. 2019, Chang et al. 2021, Wennberg and Henter 2021).
     """
 
     schema = ENCODER_DECODER

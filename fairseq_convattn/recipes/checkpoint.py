@@ -1,4 +1,4 @@
-"""What the runner has to know of checkpoints."""
+"""Checks of the checkpoint and the data that a recipe evaluates."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -12,15 +12,18 @@ from .settings import Settings
 
 
 def evaluated(path: Path, task: str) -> tuple[bool, str]:
-    """What a checkpoint is that a model of fairseq's ``task`` is needed of.
+    """Format and mixer of a checkpoint, checked against the recipe's task.
+
+    Args:
+        task: fairseq's name of the recipe's task.
 
     Returns:
-        Whether it is one of 2019 and has to be converted, and the mixer of its layers, or all of
-        them if they differ.
+        Whether it has the format of 2019 and must be converted, and the mixer of its layers;
+        mixers that differ are separated by commas.
 
     Raises:
-        CheckpointError: it is none.
-        RecipeError: it is of another kind of model.
+        CheckpointError: the file is no checkpoint.
+        RecipeError: its model is for another task.
     """
     state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
     configuration = state.get("cfg") or {}
@@ -44,11 +47,10 @@ def _mapping(options: Any) -> Mapping[str, Any]:
 
 
 def require_data(settings: Settings) -> None:
-    """See that there are binarised data, and that their dictionaries are those beside a checkpoint
-    that is evaluated, if it has any.
+    """Check that binarised data exist and share the dictionaries beside an evaluated checkpoint.
 
     Raises:
-        RecipeError: they are not.
+        RecipeError: the data have no dictionary, or another one than the checkpoint.
     """
     dictionaries, checkpoint = sorted(settings.binarised.glob("dict*.txt")), settings.checkpoint
     if not dictionaries:

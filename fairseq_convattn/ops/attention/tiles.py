@@ -159,8 +159,10 @@ class Problem:
         return slice(first, last)
 
     def seen(self, rows: slice, columns: slice, sentences: slice) -> tuple[slice, bool]:
-        """The columns without padding at the ends, but with those of the band, and one at
-        least; and whether ``scores.column`` says more of them than zero."""
+        """Visible columns of these sentences, and whether ``scores.column`` must be added.
+
+        Padding at the ends is left out, except where the band reaches; at least one column
+        remains."""
         if self._visible is None:
             return columns, False
         first, last = columns.start, columns.stop
