@@ -2,9 +2,11 @@
 
 from argparse import Namespace
 
+from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
+from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import nn
 
@@ -26,7 +28,9 @@ class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageMode
     schema = LANGUAGE_MODEL
 
     @classmethod
-    def build_model(cls, args, task):
+    def build_model(
+        cls, args: Namespace | DictConfig, task: FairseqTask
+    ) -> "ConvAttnLanguageModel":
         """Build the model that ``args`` describes (flat; what it lacks is filled in).
 
         Raises:
@@ -48,7 +52,7 @@ class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageMode
         return cls(decoder)
 
     @classmethod
-    def _embedding(cls, options: Namespace, dictionary) -> nn.Module:
+    def _embedding(cls, options: Namespace, dictionary: Dictionary) -> nn.Module:
         if options.character_embeddings:
             return CharacterTokenEmbedder(
                 dictionary,
@@ -71,7 +75,7 @@ class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageMode
         return cls.build_embedding(options, dictionary, options.decoder_input_dim)
 
 
-def _positions(args: Namespace | DictConfig, task) -> int:
+def _positions(args: Namespace | DictConfig, task: FairseqTask) -> int:
     """The most positions, as fairseq's language model finds them; under hydra the model's own
     configuration may lack them."""
     own = getattr(args, "tokens_per_sample", None)

@@ -3,11 +3,11 @@
 import gc
 import importlib.util
 import logging
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
 from multiprocessing import active_children
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import (
@@ -47,15 +47,15 @@ class ConfiguredModel:
     _children = 0
 
     @classmethod
-    def hub_models(cls):
+    def hub_models(cls) -> dict[str, Any]:
         return {}
 
     @classmethod
-    def add_args(cls, parser):
+    def add_args(cls, parser: ArgumentParser) -> None:
         """Add the options without their defaults, so that a preset knows which were given."""
         gen_parser_from_dataclass(parser, cls.schema.config(), delete_default=True)
 
-    def train(self, mode: bool = True):
+    def train(self, mode: bool = True) -> Self:
         """PyTorch's. Collects garbage after each evaluation and when workers were added: each
         epoch's data loader is in a reference cycle, and its workers keep memory alive."""
         if mode and not (self.training and len(active_children()) <= self._children):
@@ -63,7 +63,7 @@ class ConfiguredModel:
             self._children = len(active_children())
         return super().train(mode)
 
-    def load_state_dict(self, state_dict, *arguments, **options):
+    def load_state_dict(self, state_dict: dict[str, Any], *arguments, **options) -> NamedTuple:
         """fairseq's, after a check of vocabulary sizes.
 
         Raises:
@@ -103,7 +103,9 @@ def warn_of_dropped_sentences(task: str | None, required_batch_size_multiple: in
         )
 
 
-def _architecture(model: str, preset: dict, schema: Schema):
+def _architecture(
+    model: str, preset: dict, schema: Schema
+) -> Callable[[Namespace | DictConfig], None]:
     """The function that fairseq calls for ``--arch``: with the command line's options before
     anything is loaded, and again with a stored or hydra configuration."""
 

@@ -1,6 +1,10 @@
 """fairseq's transformer encoder and decoder with a chosen token mixer in every layer."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from fairseq.data import Dictionary
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -13,10 +17,11 @@ from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
 )
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ..mixers import CrossAttention, MixerConfig, build_mixer
-from ..mixers.base import initialized
+from ..mixers.base import TokenMixer, initialized
 
 
 class _MixerLayer:
@@ -26,10 +31,18 @@ class _MixerLayer:
         self.mixer_config = mixer
         super().__init__(cfg, *args)
 
-    def build_self_attention(self, embed_dim, cfg, add_bias_kv=False, add_zero_attn=False):
+    def build_self_attention(
+        self,
+        embed_dim: int,
+        cfg: TransformerConfig,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+    ) -> TokenMixer:
         return build_mixer(self.mixer_config)
 
-    def build_fc1(self, input_dim, output_dim, q_noise, qn_block_size):
+    def build_fc1(
+        self, input_dim: int, output_dim: int, q_noise: float, qn_block_size: int
+    ) -> nn.Module:
         linear = initialized(nn.Linear(input_dim, output_dim), self.mixer_config.initialization)
         return quant_noise(linear, q_noise, qn_block_size)
 
@@ -43,7 +56,7 @@ class ConvAttnEncoderLayer(_MixerLayer, TransformerEncoderLayerBase):
 class ConvAttnDecoderLayer(_MixerLayer, TransformerDecoderLayerBase):
     """fairseq's decoder layer around any causal mixer."""
 
-    def build_encoder_attention(self, embed_dim, cfg):
+    def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> CrossAttention:
         return CrossAttention(
             embed_dim,
             cfg.decoder.attention_heads,
@@ -80,16 +93,24 @@ class _SharedTables:
 class ConvAttnEncoder(TransformerEncoderBase):
     """fairseq's transformer encoder; ``mixers`` has one entry per layer."""
 
-    def __init__(self, cfg, dictionary, embed_tokens, mixers: list[MixerConfig]):
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        dictionary: Dictionary,
+        embed_tokens: nn.Module,
+        mixers: list[MixerConfig],
+    ):
         self._mixers, self._tables = iter(mixers), _SharedTables()
         super().__init__(cfg, dictionary, embed_tokens)
 
-    def build_encoder_layer(self, cfg):
+    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         layer = ConvAttnEncoderLayer(cfg, next(self._mixers))
         self._tables.share(layer)
         return _wrapped(layer, cfg)
 
-    def reorder_encoder_out(self, encoder_out, new_order):
+    def reorder_encoder_out(
+        self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
+    ) -> dict[str, list[Tensor]]:
         """fairseq's, which copies nothing while hypotheses stay with their sentences."""
         sentences = encoder_out.get("sentences")
         if sentences is None:
@@ -100,7 +121,7 @@ class ConvAttnEncoder(TransformerEncoderBase):
             return encoder_out
         return {**super().reorder_encoder_out(encoder_out, new_order), "sentences": [reordered]}
 
-    def register_backward_hook(self, hook):
+    def register_backward_hook(self, hook: Callable) -> RemovableHandle:
         """The full kind: torch's older one raises StopIteration at a dictionary of lists, where
         fairseq looks for the layer in which a loss stopped being a number."""
         return self.register_full_backward_hook(hook)
@@ -110,7 +131,12 @@ class ConvAttnDecoder(TransformerDecoderBase):
     """fairseq's transformer decoder; ``mixers`` has one entry per layer, all causal."""
 
     def __init__(
-        self, cfg, dictionary, embed_tokens, mixers: list[MixerConfig], no_encoder_attn=False
+        self,
+        cfg: TransformerConfig,
+        dictionary: Dictionary,
+        embed_tokens: nn.Module,
+        mixers: list[MixerConfig],
+        no_encoder_attn: bool = False,
     ):
         self._mixers, self._tables = iter(mixers), _SharedTables()
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
@@ -118,16 +144,18 @@ class ConvAttnDecoder(TransformerDecoderBase):
             if name.endswith("_float_tensor"):  # of adaptive softmax and input: never set
                 buffer.zero_()
 
-    def build_decoder_layer(self, cfg, no_encoder_attn=False):
+    def build_decoder_layer(
+        self, cfg: TransformerConfig, no_encoder_attn: bool = False
+    ) -> nn.Module:
         layer = ConvAttnDecoderLayer(cfg, next(self._mixers), no_encoder_attn)
         self._tables.share(layer)
         return _wrapped(layer, cfg)
 
-    def buffered_future_mask(self, tensor):
+    def buffered_future_mask(self, tensor: Tensor) -> None:
         """None: every mixer is causal by itself, so no time x time mask is built."""
         return None
 
-    def upgrade_state_dict_named(self, state_dict, name):
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
         """fairseq's, without the output projection that it adds for shared embeddings to
         models with an adaptive softmax too, which have none."""
         state_dict = super().upgrade_state_dict_named(state_dict, name)
@@ -135,7 +163,9 @@ class ConvAttnDecoder(TransformerDecoderBase):
             state_dict.pop(f"{name}.output_projection.weight", None)
         return state_dict
 
-    def extract_features(self, *args, full_context_alignment: bool = False, **kwargs):
+    def extract_features(
+        self, *args, full_context_alignment: bool = False, **kwargs
+    ) -> tuple[Tensor, dict[str, Any] | None]:
         """fairseq's, except that ``full_context_alignment`` raises ValueError."""
         if full_context_alignment:
             raise ValueError("causal mixers cannot decode with full_context_alignment")

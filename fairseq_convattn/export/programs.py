@@ -1,7 +1,8 @@
 """Models as torch.export takes them: without branches on data, decoding state as tensors."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,9 +23,12 @@ _LONGEST = 300
 
 
 class _AsIfPadded(TorchFunctionMode):
-    """Answers with yes whether anything is padded, on which fairseq's stacks branch."""
+    """Takes every truth value of a tensor as True: fairseq's stacks branch on whether anything
+    is padded, and an exported program has to handle padding."""
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         if function is torch.Tensor.__bool__:
             return True
         return function(*args, **(kwargs or {}))

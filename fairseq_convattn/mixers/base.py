@@ -86,7 +86,9 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
             ``[time, batch, embed_dim]``.
         """
 
-    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor):
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> IncrementalState:
         """Give every hypothesis the state of the one that it continues (beam search).
 
         Args:
@@ -104,10 +106,12 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
     def _with_quant_noise(self, linear: nn.Linear) -> nn.Module:
         return quant_noise(linear, self.config.quant_noise, self.config.quant_noise_block_size)
 
-    def _get_input_buffer(self, incremental_state):
+    def _get_input_buffer(self, incremental_state: IncrementalState) -> State:
         return self.get_incremental_state(incremental_state, "attn_state") or {}
 
-    def _set_input_buffer(self, incremental_state, buffer):
+    def _set_input_buffer(
+        self, incremental_state: IncrementalState, buffer: State
+    ) -> IncrementalState:
         return self.set_incremental_state(incremental_state, "attn_state", buffer)
 
 

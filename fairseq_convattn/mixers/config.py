@@ -414,7 +414,7 @@ class MixerConfig:
     quant_noise: float = 0.0
     quant_noise_block_size: int = 8
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.projection_kernel_size is None:
             taps = self.attention_span if self.causal else 2 * self.attention_span
             object.__setattr__(self, "projection_kernel_size", taps + 1)

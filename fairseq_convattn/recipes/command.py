@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..run_records import Settings as Options
-from ..run_records import settings
+from ..run_records import CommandOptions, parse_options
 
 
 class RecipeError(Exception):
@@ -28,7 +27,7 @@ class Command:
     """
 
     arguments: Sequence[str]
-    options: Options = field(default_factory=dict)
+    options: CommandOptions = field(default_factory=dict)
     stdout: Path | None = None
     logs_too: bool = False
     writes: Sequence[Path] = ()
@@ -45,9 +44,9 @@ class Command:
         redirection += " 2>&1" if self.logs_too else ""
         return shlex.join(self.words()) + redirection
 
-    def settings(self) -> Options:
+    def comparable_options(self) -> CommandOptions:
         """The options that must be equal for another run to continue the work."""
-        return settings([*self.arguments, *arguments(self.options), *self.further])
+        return parse_options([*self.arguments, *arguments(self.options), *self.further])
 
 
 @dataclass(frozen=True)
@@ -71,11 +70,11 @@ class Stage:
         return list(self.launch) or [command.line() for command in self.commands]
 
 
-def options(line: str) -> Options:
+def options(line: str) -> CommandOptions:
     """Parse options from a line, as a user would type them."""
-    return settings(shlex.split(line))
+    return parse_options(shlex.split(line))
 
 
-def arguments(options: Options) -> list[str]:
+def arguments(options: CommandOptions) -> list[str]:
     """``--name value`` for each option."""
     return [part for name, value in options.items() for part in (name, value) if part is not None]

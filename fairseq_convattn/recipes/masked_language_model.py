@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..run_records import read_json
-from .command import Command, Options, Stage, arguments, options
+from .command import Command, CommandOptions, Stage, arguments, options
 from .devices import Batch
 from .recipe import Recipe, Score, prepare_command
 from .settings import Settings, script
@@ -31,13 +31,13 @@ class MaskedLanguageModel(Recipe):
         fine_tuning_further: fairseq-train's options of fine-tuning that differ from the script's.
     """
 
-    fine_tuning: Options
-    of_task: Mapping[str, Options]
-    fine_tuning_further: Options = field(default_factory=dict)
+    fine_tuning: CommandOptions
+    of_task: Mapping[str, CommandOptions]
+    fine_tuning_further: CommandOptions = field(default_factory=dict)
 
     task: ClassVar[str] = "masked_lm"
     single: ClassVar[str] = "checkpoint_last.pt"
-    shrunk: ClassVar[Options] = _SHRUNK
+    shrunk: ClassVar[CommandOptions] = _SHRUNK
     smoke_batch: ClassVar[Batch] = Batch(16, 1, 1, "sentences")
 
     def prepare(self, settings: Settings) -> list[Command]:

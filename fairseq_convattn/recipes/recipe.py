@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..architectures.presets import ARCHITECTURE_NAMES
-from .command import Command, Options, Stage, options
+from .command import Command, CommandOptions, Stage, options
 from .devices import Batch
 from .settings import Settings, script, user_dir
 
@@ -61,7 +61,7 @@ class Recipe(ABC):
     corpus: str
     release: Mapping[str, str]
     shape: str
-    training: Options
+    training: CommandOptions
     batch: Batch
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     prepare_script: Sequence[str] = ()
@@ -75,7 +75,7 @@ class Recipe(ABC):
 
     task: ClassVar[str]
     single: ClassVar[str] = "checkpoint_best.pt"
-    shrunk: ClassVar[Options]
+    shrunk: ClassVar[CommandOptions]
     smoke_batch: ClassVar[Batch]
 
     def stages(self, settings: Settings) -> list[Stage]:

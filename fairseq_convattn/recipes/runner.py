@@ -160,7 +160,7 @@ class Runner:
         """What must be equal for a stage to be continued: its options, and the working directory
         that their paths start from, relative to the output, so that both may move together."""
         return {
-            "settings": [command.settings() for command in stage.commands],
+            "settings": [command.comparable_options() for command in stage.commands],
             "directory": os.path.relpath(os.curdir, self.output),
         }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..run_records import read_json
-from .command import Command, Options, Stage, options
+from .command import Command, CommandOptions, Stage, options
 from .devices import Batch
 from .recipe import Recipe, Score
 from .settings import Settings, script, user_dir
@@ -53,10 +53,10 @@ class SequenceToSequence(Recipe):
         tests: how each test set is scored, the paper's way first, by the papers' name of it.
     """
 
-    decoding: Options
+    decoding: CommandOptions
     tests: Mapping[str, Sequence[Scoring]]
 
-    shrunk: ClassVar[Options] = _SHRUNK
+    shrunk: ClassVar[CommandOptions] = _SHRUNK
     smoke_batch: ClassVar[Batch] = Batch(2048, 1, 1)
 
     def generate(self, settings: Settings) -> Stage:

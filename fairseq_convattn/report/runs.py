@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..run_records import Settings, read_json
+from ..run_records import CommandOptions, read_json
 from ..scoring.generated import ScoringError, Texts, read_texts
 from . import ReportError
 from .train_log import TrainLog, read_train_log
@@ -66,7 +66,7 @@ class Run:
         return (self.stages[done[0]] if done else self.content).get("environment") or {}
 
     @cached_property
-    def training(self) -> Settings:
+    def training(self) -> CommandOptions:
         """fairseq-train's options as they count, without seed and places, also before it is
         done."""
         begun = self.folder / "stages" / "train.begun"
@@ -103,10 +103,10 @@ class Run:
         return found
 
     @cached_property
-    def tokenised(self) -> Mapping[str, Settings]:
+    def tokenised(self) -> Mapping[str, CommandOptions]:
         """How BLEU of tokens was computed against a reference: options of scripts/score.py, by
         the names that ``generated`` has."""
-        found: dict[str, Settings] = {}
+        found: dict[str, CommandOptions] = {}
         for scoring in self.stages.get("score", {}).get("settings", ()):
             hypothesis = Path(scoring.get("--hypothesis") or "")
             of_tokens = scoring.get("--tokenize") == "none" and "--reference" in scoring

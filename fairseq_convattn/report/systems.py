@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..run_records import settings
+from ..run_records import parse_options
 from . import ReportError
 from .runs import Run, given_options
 from .significance import Comparison, compare
@@ -103,7 +103,7 @@ def _label(run: Run, others: Sequence[Run]) -> str:
 
 
 def _given(run: Run) -> Mapping[str, str | None]:
-    return settings(given_options(run.content))
+    return parse_options(given_options(run.content))
 
 
 def _comparisons(

@@ -12,7 +12,7 @@ same for a whole row, which softmax ignores, or for a whole column; the taps are
 from it, and the steps lead to the one that serves all later keys.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -131,13 +131,13 @@ class _Sheared(torch.autograd.Function):
     """``[..., time, taps]`` -> y[..., i, c] = x[..., start + i + c, c] for i < length."""
 
     @staticmethod
-    def forward(ctx, x, start, length):
+    def forward(ctx: Any, x: Tensor, start: int, length: int) -> Tensor:
         ctx.shape, ctx.start = x.shape, start
         return _Sheared._view(x.contiguous(), start, length).clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         x = grad.new_zeros(ctx.shape)
         _Sheared._view(x, ctx.start, grad.size(-2)).copy_(grad)
         return x, None, None

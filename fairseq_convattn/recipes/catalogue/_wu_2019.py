@@ -1,6 +1,6 @@
 """What the recipes of Wu et al. 2019 share, and their objective and optimizer with others."""
 
-from ..command import Options, options
+from ..command import CommandOptions, options
 from ..devices import Batch
 
 PAPER = "Wu et al. 2019 (arXiv 1901.10430)"
@@ -12,7 +12,7 @@ OBJECTIVE = (
 GPUS = Batch(3584, workers=8, update_freq=16)
 
 
-def training(updates: int, warmup: int = 10_000, before: str = "") -> Options:
+def training(updates: int, warmup: int = 10_000, before: str = "") -> CommandOptions:
     """Adam with a warm-up and half a cosine over the other updates, and options ``before``."""
     return options(
         f"{before} {OBJECTIVE} --clip-norm 0.0 --weight-decay 0.0 --lr-scheduler cosine "
@@ -22,5 +22,5 @@ def training(updates: int, warmup: int = 10_000, before: str = "") -> Options:
     )
 
 
-def decoding(length_penalty: str) -> Options:
+def decoding(length_penalty: str) -> CommandOptions:
     return options(f"--batch-size 128 --beam 5 --lenpen {length_penalty} --remove-bpe")

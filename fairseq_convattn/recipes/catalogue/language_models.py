@@ -1,6 +1,6 @@
 """Language models at word level."""
 
-from ..command import Options, options
+from ..command import CommandOptions, options
 from ..devices import Batch
 from ..language_model import LanguageModel
 from . import _wu_2019
@@ -10,7 +10,7 @@ _GPUS = Batch(3072, workers=8, update_freq=3)
 RESUMPTION = "--no-epoch-checkpoints --save-interval-updates 2000 --keep-interval-updates 1"
 
 
-def _training(break_mode: str, period: int, shrink: str, updates: int) -> Options:
+def _training(break_mode: str, period: int, shrink: str, updates: int) -> CommandOptions:
     """That of Baevski and Auli 2019: Nesterov's momentum, and cosine cycles that double in length.
 
     Args:

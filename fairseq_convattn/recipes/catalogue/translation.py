@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from ..command import Options, options
+from ..command import CommandOptions, options
 from ..devices import Batch
 from ..sequence_to_sequence import (
     DETOKENISED,
@@ -206,7 +206,7 @@ def _multi30k_to(target: str) -> dict[str, Any]:
     }
 
 
-def _short(updates_per_epoch: int) -> Options:
+def _short(updates_per_epoch: int) -> CommandOptions:
     return options(
         f"--share-all-embeddings --dropout 0.2 {_wu_2019.OBJECTIVE} --lr 0.002 "
         "--lr-scheduler polynomial_decay --warmup-updates 400 "
