@@ -7,7 +7,6 @@ import importlib.util
 import logging
 import multiprocessing
 import os
-import platform
 import queue
 import re
 import shutil
@@ -99,8 +98,9 @@ def program(name: str) -> str:
 
 def processor() -> str:
     """The CPU's name."""
-    found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-    return found[1] if found else platform.machine()
+    from fairseq_convattn.recipes.devices import processor_name
+
+    return processor_name()
 
 
 def machine(device: str) -> str:
@@ -172,8 +172,9 @@ def names_among(options: tuple[str, ...]) -> Callable[[str], list[str]]:
 
 
 def positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    """An argparse type that imports no PyTorch, whose threads are set after parsing."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not '{text}'")
     return int(text)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from ..mixers import MixerConfig
 from ..mixers.config import OPTIONS, may_read
 from ..mixers.options import refuse
+from ..outputs import flag
 
 _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
 _FACTORS = ("adaptive_softmax_factor", "adaptive_input_factor")
@@ -39,7 +40,7 @@ def language_model(options: Namespace) -> None:
         for option in ("character_embeddings", "adaptive_input"):
             if getattr(options, option):
                 refuse(
-                    "share_decoder_input_output_embed", f"mutually exclusive with {_flag(option)}"
+                    "share_decoder_input_output_embed", f"mutually exclusive with {flag(option)}"
                 )
         _need_equal(options, "share_decoder_input_output_embed", *_DIMENSIONS)
     if options.tie_adaptive_weights:
@@ -94,7 +95,7 @@ def _quantisation_noise(options: Namespace, *widths: str) -> None:
         if getattr(options, name) % size:
             refuse(
                 "quant_noise_pq_block_size",
-                f"must divide {_flag(name)}, {getattr(options, name)}, but is {size}",
+                f"must divide {flag(name)}, {getattr(options, name)}, but is {size}",
             )
 
 
@@ -122,8 +123,4 @@ def run(
 def _need_equal(options: Namespace, option: str, first: str, second: str) -> None:
     values: list[Any] = [getattr(options, name) for name in (first, second)]
     if values[0] != values[1]:
-        refuse(option, f"needs equal {_flag(first)} and {_flag(second)}")
-
-
-def _flag(option: str) -> str:
-    return f"--{option.replace('_', '-')}"
+        refuse(option, f"needs equal {flag(first)} and {flag(second)}")

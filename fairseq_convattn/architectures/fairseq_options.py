@@ -24,6 +24,7 @@ from ..mixers.options import (
     unread,
     whole,
 )
+from ..outputs import flag
 
 _LAYERS_AT_MOST = 1000
 _KINDS = {
@@ -157,7 +158,7 @@ def our_field(option: dataclasses.Field, base: dict[str, Any], follows: dict[str
         type_, default = Optional[str], None
     elif name in base or name in follows:
         type_, default = Optional[type_], None
-        fallback = base.get(name, f"--{follows.get(name, '').replace('_', '-')}")
+        fallback = base.get(name, flag(follows.get(name, "")))
         fallback = _CONDITIONAL.get(name, fallback)
         metadata["help"] = f"{metadata.get('help', name.replace('_', ' '))} (default: {fallback})"
         if kind is SWITCH:  # a flag could not switch a preset off

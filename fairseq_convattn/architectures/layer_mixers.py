@@ -40,7 +40,7 @@ def layer_mixers(options: Namespace, side: str) -> list[MixerConfig]:
         quant_noise=options.quant_noise_pq,
         quant_noise_block_size=options.quant_noise_pq_block_size,
         **{
-            field: getattr(options, flag(field, option, side))
+            field: getattr(options, option_name(field, option, side))
             for field, option in OPTIONS.items()
             if field != "kernel_size"
         },
@@ -64,8 +64,8 @@ def _kept(option: str, text: str | None, layers: int) -> list[int]:
     return kept
 
 
-def flag(field: str, option: Option, side: str) -> str:
-    """The name in a model's configuration of a field of its mixers in ``side``."""
+def option_name(field: str, option: Option, side: str) -> str:
+    """The option of a model that sets a field of the mixers in ``side``."""
     name = option.name or field
     return f"{side}_{name}" if option.per_stack else name
 
@@ -87,7 +87,7 @@ def _fixed(mixer: str) -> dict[str, Any]:
 def _check(side: str, config: MixerConfig) -> None:
     for field, option in OPTIONS.items():
         if config.mixer in option.readers and (reason := option.refused(config)):
-            refuse(flag(field, option, side), reason)
+            refuse(option_name(field, option, side), reason)
     if config.mixer != "attention" and not config.self_attention:
         refuse(
             "cross_self_attention",
@@ -115,9 +115,9 @@ def unread(options: Namespace, stacks: Iterable[str]) -> dict[str, str]:
     """The options of mixers that no layer of any stack reads, each with the reason."""
     found = {}
     for field, option in OPTIONS.items():
-        names = {flag(field, option, side): [] for side in stacks}
+        names = {option_name(field, option, side): [] for side in stacks}
         for side in stacks:
-            names[flag(field, option, side)] += getattr(options, f"{side}_mixers")
+            names[option_name(field, option, side)] += getattr(options, f"{side}_mixers")
         for name, mixers in names.items():
             needs = _missing(option, mixers, vars(options)) if option.help else None
             if needs:

@@ -93,14 +93,15 @@ def read_outline(path: str | Path, also_allow: Sequence[type | tuple[type, str]]
 
 def architecture_of(state: Mapping[str, Any]) -> str | None:
     """The architecture that a checkpoint names; None if it names none."""
-    for options in (_mapping(state.get("cfg")).get("model"), state.get("args")):
-        named = _mapping(options)
+    for options in (as_mapping(state.get("cfg")).get("model"), state.get("args")):
+        named = as_mapping(options)
         if named.get("arch") or named.get("_name"):
             return str(named.get("arch") or named["_name"])
     return None
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Options of a checkpoint by name; empty for anything that holds none."""
     if isinstance(value, DictConfig):
         return OmegaConf.to_container(value, resolve=False)
     if isinstance(value, Namespace):

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete
 from ..architectures.skeleton import language_model_skeleton, skeleton
 from ..durable import require_new
+from ..outputs import flag
 from .files import CheckpointError, read_any_checkpoint, write_checkpoint
 
 
@@ -349,7 +350,7 @@ def _training_options(cfg: dict[str, Any]) -> str:
     for name, value in sorted(given.items()):
         if value is False:
             continue
-        options.append(f"--{name.replace('_', '-')}")
+        options.append(flag(name))
         if isinstance(value, list):
             options.append(",".join(map(str, value)))
         elif value is not True:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from fairseq.dataclass import ChoiceEnum
 
+from ..outputs import flag
+
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -31,7 +33,7 @@ class Kind(NamedTuple):
 
 def refuse(option: str, reason: object) -> NoReturn:
     """Raise ValueError, in one line that names the option."""
-    raise ValueError(f"--{option.replace('_', '-')}: {reason}")
+    raise ValueError(f"{flag(option)}: {reason}")
 
 
 def read(option: str, kind: Kind, given: Any) -> Any:

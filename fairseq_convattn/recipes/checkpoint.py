@@ -1,11 +1,8 @@
 """Checks of the checkpoint and the data that a recipe evaluates."""
 
-from argparse import Namespace
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from ..checkpoints.files import read_checkpoint
+from ..checkpoints.files import as_mapping, read_checkpoint
 from ..checkpoints.legacy import HARMLESS_GLOBALS
 from .command import RecipeError
 from .settings import Settings
@@ -26,24 +23,20 @@ def evaluated(path: Path, task: str) -> tuple[bool, str]:
         RecipeError: its model is for another task.
     """
     state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
-    configuration = state.get("cfg") or {}
-    args = _mapping(state.get("args"))
-    stored = _mapping(configuration.get("task")) or args
+    configuration = as_mapping(state.get("cfg"))
+    args = as_mapping(state.get("args"))
+    stored = as_mapping(configuration.get("task")) or args
     found = stored.get("_name") or args.get("task")
     if found not in (None, task):
         raise RecipeError(f"{path} is a model for {found}, and the recipe's are for {task}")
     if str(args.get("arch")).startswith("lightconv"):
         return True, args.get("decoder_conv_type", "dynamic")
-    model = _mapping(configuration.get("model"))
+    model = as_mapping(configuration.get("model"))
     names = []
     for side in ("encoder", "decoder"):
         mixers = model.get(f"{side}_mixers") or ()
         names += mixers.split(",") if isinstance(mixers, str) else mixers
     return False, ",".join(dict.fromkeys(names)) or "fairseq's own"
-
-
-def _mapping(options: Any) -> Mapping[str, Any]:
-    return vars(options) if isinstance(options, Namespace) else options or {}
 
 
 def require_data(settings: Settings) -> None:

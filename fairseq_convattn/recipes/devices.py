@@ -1,5 +1,6 @@
 """How many devices train, in which precision, and what that makes of an update."""
 
+import platform
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,8 +175,13 @@ def choose_devices(gpus: int | None, nodes: int, fsdp: bool, batch: Batch) -> De
     return Devices(gpus, nodes, precision, fsdp)
 
 
+def processor_name() -> str:
+    """The CPU's model, or its architecture where the system does not name a model."""
+    return processor().get("model name") or platform.processor() or platform.machine()
+
+
 def processor(information: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """What Linux says of a processor of this machine, by name; empty on other systems."""
+    """The fields of /proc/cpuinfo for one processor of this machine; empty without that file."""
     try:
         lines = information.read_text(encoding="utf-8").splitlines()
     except OSError:

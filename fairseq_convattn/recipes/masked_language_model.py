@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from ..glue.tasks import TASKS
 from ..run_records import read_json
 from .command import Command, CommandOptions, Stage, arguments, options
 from .devices import Batch
 from .recipe import Recipe, Score, prepare_command
 from .settings import Settings, script
-
-TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
 
 _SHRUNK = options(
     "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 "
@@ -86,7 +85,7 @@ class MaskedLanguageModel(Recipe):
 
 
 def _tasks(settings: Settings) -> Sequence[str]:
-    return _SMOKE_TASKS if settings.smoke else TASKS
+    return _SMOKE_TASKS if settings.smoke else tuple(TASKS)
 
 
 def _glue_data(settings: Settings) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..run_records import sha256, versions
-from .devices import processor
+from .devices import processor_name
 from .recipe import Recipe, Score
 from .settings import ROOT, Settings
 
@@ -34,7 +34,7 @@ def environment() -> dict[str, Any]:
         "versions": versions(_PACKAGES),
         "git": _git(),
         "platform": platform.platform(),
-        "processor": processor().get("model name") or platform.processor(),
+        "processor": processor_name(),
         "processors": os.cpu_count(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_VARIABLES)},

@@ -10,6 +10,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
+from ..outputs import flag
 from ..scoring.rouge import ROUGE_TYPES, RougeSettings
 
 DECODING_DEFAULTS = {
@@ -94,12 +95,10 @@ def check_options(cfg: SummarizationConfig) -> None:
     for name in ("max_source_tokens", "max_target_tokens"):
         value = getattr(cfg, name)
         if value is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')}: must be at least 1, not {value}")
+            raise ValueError(f"{flag(name)}: must be at least 1, not {value}")
     for name in ("load_alignments", "num_batch_buckets"):
         if getattr(cfg, name):
-            raise ValueError(
-                f"--{name.replace('_', '-')}: summarization cuts texts and does not support it"
-            )
+            raise ValueError(f"{flag(name)}: summarization cuts texts and does not support it")
     if cfg.eval_bleu:
         raise ValueError("--eval-bleu: it would score against cut references; use --eval-rouge")
     metric = cfg.best_checkpoint_metric

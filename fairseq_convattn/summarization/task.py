@@ -17,6 +17,7 @@ from fairseq.tasks import TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 
+from ..outputs import flag
 from ..scoring.checks import mask_unknowns
 from ..scoring.rouge import ROUGE_TYPES, sentence_scores
 from .clipping import ClippedDataset, clip, encode_prefix
@@ -294,8 +295,8 @@ class SummarizationTask(TranslationTask):
         for name, value in self._source_options().items():
             if trained.get(name, value) != value:
                 logger.warning(
-                    "the checkpoint was trained with --%s %s, but here it is %s",
-                    name.replace("_", "-"),
+                    "the checkpoint was trained with %s %s, but here it is %s",
+                    flag(name),
                     *("unset" if x is None else repr(x) for x in (trained[name], value)),
                 )
         super().load_state_dict({k: v for k, v in state_dict.items() if k != _STATE})
