@@ -17,10 +17,10 @@ State = dict[str, Tensor | Past]
 class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
     """A module with the call of fairseq's self-attention. Subclasses define :meth:`mix`.
 
-    With ``looks_elsewhere``, :meth:`mix` also takes ``key``, ``value`` and ``attn_mask``.
+    With ``takes_key_value``, :meth:`mix` also takes ``key``, ``value`` and ``attn_mask``.
     """
 
-    looks_elsewhere = False
+    takes_key_value = False
 
     def __init__(self, config: MixerConfig, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -60,7 +60,7 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         if incremental_state is not None and not self.config.causal:
             raise ValueError("only a causal mixer decodes from an incremental state")
         elsewhere = {}
-        if self.looks_elsewhere:
+        if self.takes_key_value:
             elsewhere = {"key": key, "value": value, "attn_mask": attn_mask}
         elif attn_mask is not None:
             raise ValueError(f"{type(self).__name__} cannot follow an attention mask")

@@ -46,15 +46,15 @@ def register(
     def compute(*inputs) -> tuple[Tensor, Tensor]:
         return forward(*_unpack(inputs))
 
-    def compute_backward(grad: Tensor, y: Tensor, log_sums: Tensor, *inputs) -> list[Tensor]:
+    def compute_backward(grad: Tensor, y: Tensor, lse: Tensor, *inputs) -> list[Tensor]:
         *inputs, wanted = inputs
-        found = backward(grad, y, log_sums, *_unpack(inputs), wanted)
+        found = backward(grad, y, lse, *_unpack(inputs), wanted)
         return [grad.new_empty(0) if x is None else x for x in found]
 
     define(name, f"({_INPUTS}) -> (Tensor, Tensor)", compute, _fake, devices)
     define(
         f"{name}_backward",
-        f"(Tensor grad, Tensor y, Tensor log_sums, {_INPUTS}, bool[] wanted) -> Tensor[]",
+        f"(Tensor grad, Tensor y, Tensor lse, {_INPUTS}, bool[] wanted) -> Tensor[]",
         compute_backward,
         _fake_backward,
         devices,
@@ -83,7 +83,7 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, *_) -> tuple[Tensor, Tensor]:
     return y, wide(y.new_empty(0)).new_empty(q.shape[:3])
 
 
-def _fake_backward(grad: Tensor, y: Tensor, log_sums: Tensor, *inputs) -> list[Tensor]:
+def _fake_backward(grad: Tensor, y: Tensor, lse: Tensor, *inputs) -> list[Tensor]:
     *tensors, wanted = *inputs[:_TENSORS], inputs[-1]
     return [
         x.new_empty(x.shape) if need else grad.new_empty(0)

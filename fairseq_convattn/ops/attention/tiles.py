@@ -44,21 +44,21 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     problem = Problem(scores, layout)
     y = scores.v.new_empty(*scores.q.shape[:3], scores.v.size(3))
-    log_sums = y.new_empty(y.shape[:3])
-    flat = y.flatten(0, 1), log_sums.flatten(0, 1).unsqueeze(2)
+    lse = y.new_empty(y.shape[:3])
+    flat = y.flatten(0, 1), lse.flatten(0, 1).unsqueeze(2)
     factors = _factors(dropout, y.device)
     for block in problem.blocks():
         mine = passes(block)
         for tile in block.tiles():
             tile.attend(mine, factors, *flat)
-    return y, log_sums
+    return y, lse
 
 
 def _backward(
     passes: type["Passes"],
     grad: Tensor,
     y: Tensor,
-    log_sums: Tensor,
+    lse: Tensor,
     scores: Scores,
     layout: Layout,
     dropout: Dropout | None,
@@ -67,7 +67,7 @@ def _backward(
     problem = Problem(scores, layout)
     grads = _gradients(scores, wanted, layout)
     flat_grads, factors = _flat(grads), _factors(dropout, y.device)
-    flat = y.flatten(0, 1), log_sums.flatten(0, 1).unsqueeze(2), grad.flatten(0, 1)
+    flat = y.flatten(0, 1), lse.flatten(0, 1).unsqueeze(2), grad.flatten(0, 1)
     for block in problem.blocks():
         mine = passes(block)
         for tile in block.tiles():
@@ -253,10 +253,10 @@ class Tile:
         passes: "Passes",
         factors: Callable[[Tensor], Tensor] | None,
         y: Tensor,
-        log_sums: Tensor,
+        lse: Tensor,
     ) -> None:
         """Write the weighted sums of values, and the logarithms of the weights' sums."""
-        s, sums = passes.powers(self, self.rows_of(log_sums))
+        s, sums = passes.unnormalized_weights(self, self.rows_of(lse))
         if factors is not None:
             s.mul_(factors(s))
         self.rows_of(y).baddbmm_(s, self.columns_of(self.scores.v), beta=0).div_(sums)
@@ -266,7 +266,7 @@ class Tile:
         passes: "Passes",
         factors: Callable[[Tensor], Tensor] | None,
         y: Tensor,
-        log_sums: Tensor,
+        lse: Tensor,
         grad: Tensor,
         grads: Scores,
     ) -> None:
@@ -274,8 +274,8 @@ class Tile:
         scores, scale = self.scores, self.layout.scale
         q, k, v = self.rows_of(scores.q), self.columns_of(scores.k), self.columns_of(scores.v)
         y, grad = self.rows_of(y), self.rows_of(grad)
-        weights = passes.weights(self, self.rows_of(log_sums))
-        s = passes.room(self).baddbmm_(grad, v.transpose(1, 2), beta=0)
+        weights = passes.weights(self, self.rows_of(lse))
+        s = passes.buffer(self).baddbmm_(grad, v.transpose(1, 2), beta=0)
         dropped = weights
         if factors is not None:
             kept = factors(weights)
@@ -327,22 +327,35 @@ class Passes(ABC):
         self.sums: Tensor | None = None
 
     @abstractmethod
-    def powers(self, tile: Tile, log_sums: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights before they are divided by their sums, ``[n, rows, columns]``, and the sums,
-        ``[n, rows, 1]``; writes ``log_sums``, likewise."""
+    def unnormalized_weights(self, tile: Tile, lse: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights before they are divided by their sums.
+
+        Returns:
+            These weights ``[n, rows, columns]`` and their sums ``[n, rows, 1]``. The binary
+            logarithms of the sums of exponentials are written to ``lse``, ``[n, rows, 1]``.
+        """
 
     @abstractmethod
-    def weights(self, tile: Tile, log_sums: Tensor) -> Tensor:
+    def weights(self, tile: Tile, lse: Tensor) -> Tensor:
         """The weights, ``[n, rows, columns]``."""
 
     @abstractmethod
-    def room(self, tile: Tile) -> Tensor:
-        """For the weights' gradients, ``[n, rows, columns]``."""
+    def buffer(self, tile: Tile) -> Tensor:
+        """Uninitialised memory for the weights' gradients, ``[n, rows, columns]``."""
 
     @abstractmethod
-    def gradient(self, tile: Tile, weights: Tensor, s: Tensor, less: Tensor, grads: Scores) -> None:
-        """Turn the weights' gradients ``s``, minus ``less``, into those of the scores, and add
-        these to the gradients by diagonals; ``weights`` may be overwritten."""
+    def gradient(
+        self, tile: Tile, weights: Tensor, s: Tensor, delta: Tensor, grads: Scores
+    ) -> None:
+        """Turn the weights' gradients ``s`` into those of the scores, in place.
+
+        Also writes the gradients of the band and of the steps to ``grads`` and adds to the sums
+        over diagonals. ``weights`` may be overwritten.
+
+        Args:
+            weights, s: ``[n, rows, columns]``.
+            delta: ``[n, rows, 1]``, the sum of a row's weights times their gradients.
+        """
 
     def add_curve_gradient(self, grad: Tensor) -> None:
         """Add the sums over the diagonals to ``[heads or 1, diagonals]``."""
