@@ -1,4 +1,4 @@
-"""Options of models that cannot work together."""
+"""Checks for options of models that cannot work together."""
 
 from argparse import Namespace
 from typing import Any
@@ -15,7 +15,7 @@ _PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
 
 
 def encoder_decoder(options: Namespace) -> None:
-    """Refuse, by ValueError in one line, what an encoder-decoder cannot be."""
+    """Raise a one-line ValueError if options of an encoder-decoder contradict each other."""
     if options.tie_adaptive_weights and options.adaptive_softmax_cutoff:
         refuse("tie_adaptive_weights", "needs adaptive input, which only language models have")
     if options.share_all_embeddings:
@@ -28,7 +28,7 @@ def encoder_decoder(options: Namespace) -> None:
 
 
 def language_model(options: Namespace) -> None:
-    """Refuse, by ValueError in one line, what a language model cannot be."""
+    """Raise a one-line ValueError if options of a language model contradict each other."""
     if options.character_embeddings and options.adaptive_input:
         refuse("character_embeddings", "mutually exclusive with --adaptive-input")
     if options.adaptive_input and options.adaptive_input_cutoff is None:
@@ -55,7 +55,7 @@ def language_model(options: Namespace) -> None:
 
 
 def output_dictionary(options: Namespace, source_types: int, target_types: int) -> None:
-    """Refuse, by ValueError in one line, a language model that shares unequal dictionaries."""
+    """Raise a one-line ValueError if a language model shares tables of unequal dictionaries."""
     for option in ("tie_adaptive_weights", "share_decoder_input_output_embed"):
         if getattr(options, option) and source_types != target_types:
             refuse(option, "mutually exclusive with --output-dictionary-size")
@@ -64,14 +64,14 @@ def output_dictionary(options: Namespace, source_types: int, target_types: int) 
 
 
 def cutoffs_within(option: str, options: Namespace, types: int) -> None:
-    """Refuse, by ValueError in one line, cut-offs that a dictionary does not have."""
+    """Raise a one-line ValueError if a cut-off exceeds the dictionary."""
     cutoffs = getattr(options, option)
     if cutoffs and cutoffs[-1] > types:
         refuse(option, f"{cutoffs[-1]} is beyond the dictionary's {types} types")
 
 
 def masked_language_model(options: Namespace) -> None:
-    """Refuse, by ValueError in one line, what a masked language model cannot be."""
+    """Raise a one-line ValueError if options of a masked language model contradict each other."""
     if options.initialization != "default":
         refuse("initialization", "must be default: masked language models start as RoBERTa does")
     if options.share_encoder_layers:
@@ -102,7 +102,7 @@ def _quantisation_noise(options: Namespace, *widths: str) -> None:
 def run(
     options: Namespace, criterion: str | None, fp16: bool, cpu: bool, distributed_world_size: int
 ) -> None:
-    """Refuse, by ValueError in one line, what the rest of a training cannot do with a model."""
+    """Raise a one-line ValueError if the training's options do not fit the model's."""
     if fp16 and cpu:
         refuse("fp16", "needs a GPU; with --cpu use --bf16")
     if getattr(options, "base_layers", 0) and distributed_world_size == 1:

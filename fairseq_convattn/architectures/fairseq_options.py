@@ -1,4 +1,4 @@
-"""fairseq's own options: what they may be, and how our models set them."""
+"""fairseq's own options: their allowed values and their defaults in our models."""
 
 import dataclasses
 import re
@@ -132,12 +132,12 @@ def transformer_options() -> list[dataclasses.Field]:
 
 
 def roberta_options() -> list[dataclasses.Field]:
-    """What RoBERTa shares with fairseq's transformer."""
+    """The options that RoBERTa shares with fairseq's transformer."""
     return [option for option in transformer_options() if option.name in _ROBERTA]
 
 
 def kind_of(option: dataclasses.Field, base: dict[str, Any]) -> Kind:
-    """What one of fairseq's options may be set to."""
+    """The allowed values of one of fairseq's options."""
     if base.get(option.name) in ("true", "false"):
         return SWITCH
     for pattern, kind in _KINDS.items():
@@ -148,8 +148,11 @@ def kind_of(option: dataclasses.Field, base: dict[str, Any]) -> Kind:
 
 
 def our_field(option: dataclasses.Field, base: dict[str, Any], follows: dict[str, str]) -> tuple:
-    """The field of a flat configuration for one of fairseq's options: without a default where
-    presets may set it, and for a flag that they switch on, with values to switch it off."""
+    """The field of a flat configuration for one of fairseq's options.
+
+    Fields that presets may set have no default; a flag that presets switch on takes true or false,
+    so that a user can switch it off.
+    """
     name, type_, default = option.name, option.type, option.default
     metadata, kind = dict(option.metadata), kind_of(option, base)
     if name in _HELP:

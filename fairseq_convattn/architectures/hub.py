@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_prediction's
-CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # which fairseq finds beside a checkpoint
+CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # found by fairseq beside a checkpoint
 
 
 class ConvAttnHub(GeneratorHubInterface):
@@ -29,7 +29,8 @@ class ConvAttnHub(GeneratorHubInterface):
         super().__init__(cfg, task, models)
         longest = self.max_positions
         longest = max(longest) if isinstance(longest, tuple) else longest
-        if cfg.dataset.max_tokens is not None:  # that of the training may hold no long sentence
+        # the training's may be too small for a long sentence
+        if cfg.dataset.max_tokens is not None:
             cfg.dataset.max_tokens = max(cfg.dataset.max_tokens, longest)
         self.eval()
 

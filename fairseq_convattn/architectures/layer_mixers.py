@@ -1,4 +1,4 @@
-"""From the options of a model to the mixer of every layer, and the options that none reads."""
+"""Resolves a model's options into the mixer of every layer; finds options that no layer reads."""
 
 from argparse import Namespace
 from collections.abc import Collection, Iterable
@@ -11,7 +11,7 @@ from ..mixers.options import Option, refuse
 
 
 def layer_mixers(options: Namespace, side: str) -> list[MixerConfig]:
-    """Resolve the mixers of a stack's layers, those that are kept when pruning.
+    """Resolve the mixers of a stack's layers, or of those that pruning keeps.
 
     Args:
         options: the values of all options of the model.
@@ -101,7 +101,7 @@ def refuse_unread(options: Namespace, stacks: Iterable[str], given: Collection[s
     Args:
         options: the values of all options, ``encoder_mixers`` and ``decoder_mixers`` resolved.
         stacks: ``encoder`` and ``decoder``, or one of them.
-        given: the options that are the user's, and not a preset's or a default.
+        given: the options that the user set, excluding presets and defaults.
 
     Raises:
         ValueError: the message is one line and names the option.
@@ -112,7 +112,7 @@ def refuse_unread(options: Namespace, stacks: Iterable[str], given: Collection[s
 
 
 def unread(options: Namespace, stacks: Iterable[str]) -> dict[str, str]:
-    """The options of mixers that no layer of any stack reads, each with the reason."""
+    """The mixer options that no layer reads, each with the reason."""
     found = {}
     for field, option in OPTIONS.items():
         names = {option_name(field, option, side): [] for side in stacks}

@@ -47,8 +47,11 @@ class ConvAttnMaskedLanguageModel(ConfiguredModel, PretrainedMaskedLanguageModel
         return cls(options, MaskedLanguageModelEncoder(options, task.source_dictionary))
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
-        """fairseq's, which finds the size of a classification head in a weight that spectral
-        normalisation has renamed; new heads begin with the checkpoint's pooler, if it has one."""
+        """fairseq's, with two additions.
+
+        Classification heads load also if spectral normalisation has renamed their weight. New heads
+        start with the checkpoint's pooler, if it has one.
+        """
         prefix = f"{name}." if name else ""
         pooler = {
             part: state_dict.pop(f"{prefix}pooler.{part}")
@@ -96,8 +99,8 @@ class MaskedLanguageModelEncoder(RobertaEncoder):
 
 
 class SentenceEncoder(ConvAttnEncoder):
-    """The stack of layers, behind a linear map where embeddings have another width, and with
-    one set of weights for all layers on demand (Lan et al. 2020, section 3.1)."""
+    """The stack of layers. A linear map precedes it if embeddings have another width; all layers
+    may share one set of weights (Lan et al. 2020, section 3.1)."""
 
     def __init__(self, args: Namespace, dictionary: Dictionary, embed_tokens: nn.Embedding):
         cfg = TransformerConfig.from_namespace(args)
@@ -129,7 +132,8 @@ class SentenceEncoder(ConvAttnEncoder):
 
 
 class FactorizedHead(RobertaLMHead):
-    """RoBERTa's output, whose first map leads from the encoder's width to that of the table."""
+    """RoBERTa's output layer; its first linear map leads from the encoder's to the table's
+    width."""
 
     def __init__(
         self,
@@ -145,7 +149,8 @@ class FactorizedHead(RobertaLMHead):
 
 def _share_weights(layers: nn.ModuleList) -> None:
     """Give every layer the first one's parameters, except for its tables of positions."""
-    first, *others = layers.children()  # for iteration in training may drop layers
+    # iterating over a LayerDropModuleList would drop layers in training
+    first, *others = layers.children()
     shared = dict(first.named_modules())
     for layer in others:
         for name, module in layer.named_modules():

@@ -55,8 +55,7 @@ def _text(value: object) -> str:
 
 
 def parameters(arch: str, types: int = VOCABULARY) -> int:
-    """Parameters of an architecture for ``types`` types, an encoder-decoder's with one
-    embedding table."""
+    """Number of parameters with a vocabulary of ``types``, shared by source, target and output."""
     if arch in LANGUAGE_MODEL_PRESETS:
         model = language_model_skeleton(Namespace(**LANGUAGE_MODEL_PRESETS[arch]), types, types)
     elif arch in MASKED_LM_PRESETS:
@@ -139,6 +138,6 @@ def _names_and_sizes(shape: str, types: int) -> tuple[list[str], str]:
 
 
 def _runs(sizes: list[int]) -> str:
-    """Kernel sizes with repetitions counted, as 15 x 2."""
+    """Kernel sizes with repetitions counted, such as 15 x 2."""
     counts = {size: sizes.count(size) for size in sizes}
     return ", ".join(str(k) if n == 1 else f"{k} x {n}" for k, n in counts.items())

@@ -25,7 +25,7 @@ from ..mixers.base import TokenMixer, initialized
 
 
 class _MixerLayer:
-    """What both kinds of layer change: the mixer, and on demand the initial values."""
+    """Changes of both kinds of layer: the token mixer and the initial values."""
 
     def __init__(self, cfg: TransformerConfig, mixer: MixerConfig, *args):
         self.mixer_config = mixer
@@ -111,7 +111,7 @@ class ConvAttnEncoder(TransformerEncoderBase):
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
     ) -> dict[str, list[Tensor]]:
-        """fairseq's, which copies nothing while hypotheses stay with their sentences."""
+        """fairseq's, but without a copy while every hypothesis stays with its sentence."""
         sentences = encoder_out.get("sentences")
         if sentences is None:
             batch = encoder_out["encoder_out"][0].size(1)
@@ -122,8 +122,8 @@ class ConvAttnEncoder(TransformerEncoderBase):
         return {**super().reorder_encoder_out(encoder_out, new_order), "sentences": [reordered]}
 
     def register_backward_hook(self, hook: Callable) -> RemovableHandle:
-        """The full kind: torch's older one raises StopIteration at a dictionary of lists, where
-        fairseq looks for the layer in which a loss stopped being a number."""
+        """A full backward hook, for fairseq's NaN detector: PyTorch's older kind raises
+        StopIteration for outputs that are dictionaries of lists."""
         return self.register_full_backward_hook(hook)
 
 
@@ -141,7 +141,8 @@ class ConvAttnDecoder(TransformerDecoderBase):
         self._mixers, self._tables = iter(mixers), _SharedTables()
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         for name, buffer in self.named_buffers():
-            if name.endswith("_float_tensor"):  # of adaptive softmax and input: never set
+            # buffers of adaptive softmax and input that fairseq never sets
+            if name.endswith("_float_tensor"):
                 buffer.zero_()
 
     def build_decoder_layer(
@@ -156,8 +157,8 @@ class ConvAttnDecoder(TransformerDecoderBase):
         return None
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
-        """fairseq's, without the output projection that it adds for shared embeddings to
-        models with an adaptive softmax too, which have none."""
+        """fairseq's, without the output projection that it adds for shared embeddings: a model with
+        an adaptive softmax has none."""
         state_dict = super().upgrade_state_dict_named(state_dict, name)
         if self.adaptive_softmax is not None:
             state_dict.pop(f"{name}.output_projection.weight", None)

@@ -64,8 +64,8 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
         self.decoder.set_beam_size(beam_size)
 
     def prepare_for_inference_(self, cfg: DictConfig) -> None:
-        """Called by fairseq's commands that decode. fairseq-interactive answers all lines but those
-        that are too long, which it names, instead of ending at the first of them."""
+        """Called by fairseq's commands that decode. fairseq-interactive then skips and reports
+        lines that are too long, instead of ending at the first one."""
         if OmegaConf.select(cfg, "interactive.buffer_size"):
             cfg.dataset.skip_invalid_size_inputs_valid_test = True
         else:  # fairseq-interactive drops no sentence
