@@ -36,7 +36,7 @@ _DISTANCE = "distance $j - i$"
 _R2 = "$R^2$ of the Toeplitz fit"
 _COLUMNS = 4
 _TABLE_COLOR, _HEADS_COLOR = "#08519c", "#d95f02"
-_FLAT = 0.01  # share of a curve's range; distances closer than this to the end value are not drawn
+_FLAT = 0.01  # share of the range; where a curve is closer to its end value, nothing is drawn
 
 
 def figures(

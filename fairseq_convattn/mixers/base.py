@@ -1,4 +1,4 @@
-"""What all token mixers share: their call, their refusals and their decoding state."""
+"""The base of all token mixers: call signature, checks and decoding state."""
 
 from abc import ABC, abstractmethod
 

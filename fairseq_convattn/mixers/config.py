@@ -1,4 +1,4 @@
-"""The configuration of a mixer, which is the table of the mixers' options."""
+"""The configuration of a mixer, which doubles as the table of the mixers' options."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from .options import (
 CONVOLUTIONS = ("lightweight", "dynamic")
 COMPOSITE = ("composite", "tisa")
 ATTENTION = ("attention", *COMPOSITE)
-PROJECTION_TERMS = {"q": {"content", "query"}, "k": {"content", "key", "key_only"}}  # that read it
+PROJECTION_TERMS = {"q": {"content", "query"}, "k": {"content", "key", "key_only"}}  # the terms that read each
 TISA_TERMS = ("content", "tisa")
 PROJECTIONS = {
     "linear": "W x",
@@ -184,10 +184,10 @@ _CONVOLVED = "--query-key-projection, --value-projection or --value-conv"
 
 @dataclass(frozen=True)
 class MixerConfig:
-    """What one layer's token mixer is made of. Mixers read what concerns them.
+    """The configuration of one layer's token mixer. Each mixer reads the fields that concern it.
 
-    A field with an option is a row of the table: its default, its values, its help and the
-    mixers that read it.
+    A field with an option is a row of the table: default, allowed values, help and the mixers that
+    read it.
 
     Attributes:
         mixer: a name in the registry of :mod:`fairseq_convattn.mixers`.
@@ -207,7 +207,7 @@ class MixerConfig:
         31,
         whole_numbers("3,7,15,31"),
         "taps of the {side}'s convolutions, {taps}; " + PER_LAYER,
-        default=None,  # of a stack, which has sizes by layer
+        default=None,  # a stack's default has a size per layer
         default_text="3,7,15 and then 31",
         readers=CONVOLUTIONS,
         name="kernel_sizes",
@@ -429,5 +429,5 @@ _KNOWN = {mixer for option in OPTIONS.values() for mixer in option.readers}
 
 
 def may_read(mixer: str, option: Option) -> bool:
-    """Whether a mixer reads an option; one that no row names may read any."""
+    """Whether a mixer reads an option; a mixer that no row names may read any option."""
     return mixer in option.readers or mixer not in _KNOWN

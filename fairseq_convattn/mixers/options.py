@@ -1,4 +1,4 @@
-"""What an option is: its values, its help, and the mixers that read it."""
+"""Options: allowed values, help, and the mixers that read them."""
 
 import ast
 import math
@@ -17,13 +17,13 @@ _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
 class Kind(NamedTuple):
-    """What an option may be set to.
+    """The allowed values of an option.
 
     Attributes:
-        annotation: its type for fairseq's parser and for hydra.
-        read: gives the value of text from a command line, or of what Python and YAML have;
-            raises ValueError with the reason, in one line.
-        bare: its value where a command line gives the option none.
+        annotation: the option's type for fairseq's parser and for hydra.
+        read: converts a value from a command line, Python or YAML; raises ValueError with a
+            one-line reason.
+        bare: the value of an option that a command line gives without one.
     """
 
     annotation: Any
@@ -32,15 +32,15 @@ class Kind(NamedTuple):
 
 
 def refuse(option: str, reason: object) -> NoReturn:
-    """Raise ValueError, in one line that names the option."""
+    """Raise a one-line ValueError that names the option."""
     raise ValueError(f"{flag(option)}: {reason}")
 
 
 def read(option: str, kind: Kind, given: Any) -> Any:
-    """The value of ``given``.
+    """Convert ``given`` to the option's value.
 
     Raises:
-        ValueError: it is none of the kind; the message is one line and names the option.
+        ValueError: the value is not allowed; the message is one line and names the option.
     """
     try:
         return kind.read(given)
@@ -49,7 +49,7 @@ def read(option: str, kind: Kind, given: Any) -> Any:
 
 
 def shown(given: Any) -> str:
-    """In one short line."""
+    """The value's repr, cut to 80 characters."""
     text = repr(given)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -128,7 +128,8 @@ def whole_numbers(example: str) -> Kind:
 
 
 def names(noun: str, known: Iterable[str], repeated: bool) -> Kind:
-    """Names with commas between them; ``known`` may grow, ``noun`` says what they name."""
+    """Comma-separated names. ``known`` is read at every use, as it may grow; ``noun`` is for
+    messages."""
 
     def read_names(given: Any) -> tuple[str, ...]:
         if not isinstance(given, str):
@@ -149,7 +150,7 @@ def names(noun: str, known: Iterable[str], repeated: bool) -> Kind:
 
 
 def letters(known: str) -> Kind:
-    """Some of the letters, each once, as ``qkv``."""
+    """Some of the letters, each once, such as ``qkv``."""
 
     def read_letters(given: Any) -> str:
         if not isinstance(given, str) or not given or not set(given) <= set(known):
@@ -167,7 +168,7 @@ def _read_layers(given: Any) -> str:
     layers = [int(layer) for layer in given.split(",")]
     if len(set(layers)) < len(layers):
         raise ValueError(f"{shown(given)} repeats a layer")
-    return given  # for fairseq reads it again
+    return given  # fairseq parses the text itself
 
 
 def _read_cutoffs(given: Any) -> list[int] | None:
@@ -200,7 +201,7 @@ def _read_file(given: Any) -> str:
 
 
 def unread(reason: str) -> Kind:
-    """What nothing reads, whatever its value."""
+    """An option that nothing reads: every value is refused."""
 
     def read_nothing(given: Any) -> NoReturn:
         raise ValueError(reason)
@@ -238,15 +239,15 @@ class Option(NamedTuple):
     Attributes:
         kind: its values.
         help: what it does; None where the option is fairseq's own.
-        default: its value where nobody sets it.
-        default_text: the default in words, where the value does not say it.
+        default: the value of an unset option.
+        default_text: the default in words, if the value does not explain itself.
         readers: the mixers that read it.
-        name: on the command line, where it is not that of the field.
-        per_stack: the encoder and the decoder have one each.
-        reads: whether a reader does so, by its ``MixerConfig`` and the values of all options.
-        needs: what that takes, in words.
-        refused: why a reader's ``MixerConfig`` cannot work, or None.
-        fixed: by mixer, the value that it has whatever the option says.
+        name: the option's name, if it differs from the field's.
+        per_stack: whether encoder and decoder have an option each.
+        reads: whether a reader uses the option, given its ``MixerConfig`` and all options.
+        needs: in words, what makes a reader use it.
+        refused: why a reader's ``MixerConfig`` cannot work; None if it can.
+        fixed: by mixer, a value that overrides the option.
     """
 
     kind: Kind
@@ -262,7 +263,7 @@ class Option(NamedTuple):
     fixed: Mapping[str, Any] = MappingProxyType({})
 
     def stored(self) -> Any:
-        """The default as a configuration has it."""
+        """The default in the form that configurations store."""
         if isinstance(self.default, tuple):
             return ",".join(self.default)
         if self.kind is SWITCH and self.default is not None:

@@ -1,4 +1,4 @@
-"""What composite attention computes between its matrix products, in PyTorch."""
+"""The steps of composite attention between its matrix products, in PyTorch."""
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class InPyTorch(Passes):
         return x.as_strided((x.size(0), rows, columns), (x.stride(0), x.stride(1) - 1, 1), rows - 1)
 
     def _logits(self, tile: Tile, lse: Tensor | None) -> Tensor:
-        """``[n, rows, columns]``, minus ``lse``, ``[n, rows, 1]``."""
+        """Scores ``[n, rows, columns]`` to base 2, minus ``lse`` ``[n, rows, 1]`` if given."""
         scores = tile.scores
         framed, s = self._framed(tile, "scores")
         by_sentence = s.unflatten(0, (-1, self.block.count))

@@ -1,4 +1,4 @@
-"""What composite attention computes between its matrix products, by compiled kernels,
+"""The steps of composite attention between its matrix products, by the compiled kernels of
 ``native/attention.c``: each pass reads and writes a tile of scores once."""
 
 import ctypes
@@ -117,7 +117,8 @@ class Compiled(Passes):
         )
 
     def _diagonals(self, tile: Tile) -> _Part:
-        """From one chunk to the next, a query's first key moves back by a chunk."""
+        """The sums over diagonals, with a row per chunk of queries. The row stride is shortened by
+        a chunk, because a chunk's first query starts a chunk later on the diagonals."""
         chunk = _library.convattn_chunk_of_attention()
         rows, columns = self.block.shape
         if self.sums is None:

@@ -1,4 +1,4 @@
-"""Composite attention by tiles as operators of PyTorch: one schema for every implementation."""
+"""Composite attention as PyTorch operators, with one schema for all implementations."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ _TENSORS = len(Scores._fields)
 
 
 class Dropout(NamedTuple):
-    """The probability of dropping a normalised weight, and what decides which."""
+    """The probability of dropping a normalised weight, and the seed of the choice."""
 
     p: float
     seed: int
@@ -32,12 +32,12 @@ def register(
     """Make ``convattn::name`` of two functions.
 
     Args:
-        forward: takes scores, layout and dropout (or None) and gives the weighted sums,
-            ``[batch, heads, queries, value_dim]``, and the logarithms of the sums of
-            exponentials, ``[batch, heads, queries]``.
-        backward: takes the gradient and the sums, the logarithms, all that ``forward`` takes, and
-            which gradients of the scores' tensors are wanted; gives them, None for others.
-        devices: PyTorch's dispatch keys of those that it is for.
+        forward: from scores, layout and dropout (or None) returns the outputs ``[batch, heads,
+            queries, value_dim]`` and ``lse`` ``[batch, heads, queries]``, the logarithms of the
+            sums of exponentials.
+        backward: from the gradient, the outputs, ``lse``, the arguments of ``forward`` and a flag
+            for each tensor of the scores returns the wanted gradients, None for others.
+        devices: PyTorch's dispatch keys.
 
     Returns:
         A function with the contract of :func:`reference.attend`; no second derivatives.
