@@ -24,7 +24,10 @@ from .options import (
 CONVOLUTIONS = ("lightweight", "dynamic")
 COMPOSITE = ("composite", "tisa")
 ATTENTION = ("attention", *COMPOSITE)
-PROJECTION_TERMS = {"q": {"content", "query"}, "k": {"content", "key", "key_only"}}  # the terms that read each
+PROJECTION_TERMS = {
+    "q": {"content", "query"},
+    "k": {"content", "key", "key_only"},
+}  # the terms that read each
 TISA_TERMS = ("content", "tisa")
 PROJECTIONS = {
     "linear": "W x",

@@ -24,8 +24,8 @@ class LanguageModel(Recipe):
     """A language model.
 
     Attributes:
-        evaluations: fairseq-eval-lm's options by the name of the figure, which is empty for the
-            paper's.
+        evaluations: options of fairseq-eval-lm by the score's name, which is empty for the paper's
+            own score.
     """
 
     evaluations: Mapping[str, CommandOptions]

@@ -21,12 +21,12 @@ _SMOKE_TASKS, _SMOKE_FINE_TUNING = ("RTE",), {"--seeds": "1", "--epochs": "1"}
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLanguageModel(Recipe):
-    """A masked language model; its stage generate fine-tunes, and the metrics are GLUE's on the
-    dev sets.
+    """A masked language model. Its stage ``generate`` fine-tunes; the scores are GLUE's on the dev
+    sets.
 
     Attributes:
         fine_tuning: options of scripts/finetune_glue.sh for all tasks.
-        of_task: what differs for one of them.
+        of_task: further options for single tasks.
         fine_tuning_further: fairseq-train's options of fine-tuning that differ from the script's.
     """
 

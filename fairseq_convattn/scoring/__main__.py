@@ -152,7 +152,7 @@ def references(arguments: argparse.Namespace, systems: Sequence[Texts]) -> list[
 
 
 def require_same_length(names: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
-    """Raise ScoringError, with the names, unless there are as many texts everywhere."""
+    """Raise ScoringError, with the names, unless all have the same number of texts."""
     for name, lines in zip(names, texts, strict=True):
         if len(lines) != len(texts[0]):
             raise ScoringError(
@@ -238,7 +238,7 @@ def rouge_report(
 
 
 def report(arguments: argparse.Namespace) -> Report:
-    """What was asked for.
+    """Compute the report that the arguments ask for.
 
     Raises:
         ImportError, RuntimeError: a package is missing.
@@ -271,7 +271,7 @@ def report(arguments: argparse.Namespace) -> Report:
 
 
 def conventions(arguments: argparse.Namespace) -> str:
-    """What sacreBLEU's signature does not know."""
+    """Conventions that sacreBLEU's signature does not record."""
     fields = ["compounds:split"] if arguments.compound_split else []
     if arguments.detokenize:
         both = arguments.detokenize_reference or not arguments.reference

@@ -91,7 +91,7 @@ class SummarizationConfig(TranslationConfig):
 
 
 def check_options(cfg: SummarizationConfig) -> None:
-    """Raise ValueError, in one line that names the option, for what cannot work."""
+    """Raise a one-line ValueError that names the option, if an option cannot work."""
     for name in ("max_source_tokens", "max_target_tokens"):
         value = getattr(cfg, name)
         if value is not None and value < 1:

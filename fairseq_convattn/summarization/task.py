@@ -117,7 +117,7 @@ class SummarizationTask(TranslationTask):
         self, cfg: FairseqDataclass | Namespace, from_checkpoint: bool = False
     ) -> FairseqModel:
         if self.cfg.eval_rouge and not from_checkpoint:
-            sentence_scores("", [""])  # needs rouge-score: better now than after an epoch
+            sentence_scores("", [""])  # fails now, not after an epoch, if rouge-score is missing
         model = super().build_model(cfg, from_checkpoint)
         self._positions = utils.resolve_max_positions(self._positions, model.max_positions())
         self._check_lengths()
@@ -176,7 +176,7 @@ class SummarizationTask(TranslationTask):
         target, target_sizes = pair.tgt, pair.tgt_sizes
         if target is not None:
             clipped = ClippedDataset(target, self.max_target_tokens)
-            target_sizes = clipped.sizes  # whole targets are no input and limit no batch
+            target_sizes = clipped.sizes  # whole targets are only scored, so they limit no batch
             if split == self.cfg.train_subset and not evaluates:
                 target = clipped
         cut = int((pair.src_sizes > self.max_source_tokens + 1).sum())
@@ -207,8 +207,8 @@ class SummarizationTask(TranslationTask):
         return super().build_dataset_for_inference(clipped, list(map(len, clipped)), constraints)
 
     def get_batch_iterator(self, *args, **kwargs) -> iterators.EpochBatchIterator:
-        """fairseq's, with a ``required_batch_size_multiple`` of 1: with another, fairseq drops
-        the last batch if its size is no multiple."""
+        """fairseq's, with ``required_batch_size_multiple`` 1; otherwise fairseq would drop a last
+        batch whose size is no multiple."""
         kwargs["required_batch_size_multiple"] = 1
         return super().get_batch_iterator(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""What the recipes of Wu et al. 2019 share, and their objective and optimizer with others."""
+"""Settings shared by the recipes of Wu et al. 2019; others use objective and optimizer, too."""
 
 from ..command import CommandOptions, options
 from ..devices import Batch
@@ -13,7 +13,7 @@ GPUS = Batch(3584, workers=8, update_freq=16)
 
 
 def training(updates: int, warmup: int = 10_000, before: str = "") -> CommandOptions:
-    """Adam with a warm-up and half a cosine over the other updates, and options ``before``."""
+    """Adam with a linear warm-up, then half a cosine; the options ``before`` come first."""
     return options(
         f"{before} {OBJECTIVE} --clip-norm 0.0 --weight-decay 0.0 --lr-scheduler cosine "
         f"--warmup-updates {warmup} --warmup-init-lr 1e-07 --lr 0.001 --min-lr 1e-07 "

@@ -190,8 +190,8 @@ _EPOCHS = 6
 
 
 def _multi30k_to(target: str) -> dict[str, Any]:
-    """What follows from the target language. The release is lower-cased and tokenised, and with it
-    the reference."""
+    """Settings by target language. The release, and so the reference, is lower-cased and
+    tokenised."""
     files = {f"tok/{name}.{{}}": f"{split}.{{}}" for name, split in _SPLITS.items()}
     metric, also = f"bleu --detokenize {target}", "--detokenize-reference"
     return {
@@ -258,7 +258,7 @@ multi30k_short = replace(
     training=_short(updates_per_epoch=460),
     batch=Batch(1024, workers=1, update_freq=1),
     average=3,
-    published={},  # the figures are those of the whole training
+    published={},  # the figures belong to the whole training
 )
 
 multi30k_short_en_fr = replace(
