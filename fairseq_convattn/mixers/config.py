@@ -24,10 +24,8 @@ from .options import (
 CONVOLUTIONS = ("lightweight", "dynamic")
 COMPOSITE = ("composite", "tisa")
 ATTENTION = ("attention", *COMPOSITE)
-PROJECTION_TERMS = {
-    "q": {"content", "query"},
-    "k": {"content", "key", "key_only"},
-}  # the terms that read each
+# the terms that read each projection
+PROJECTION_TERMS = {"q": {"content", "query"}, "k": {"content", "key", "key_only"}}
 TISA_TERMS = ("content", "tisa")
 PROJECTIONS = {
     "linear": "W x",

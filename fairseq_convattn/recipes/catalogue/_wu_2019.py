@@ -13,7 +13,7 @@ GPUS = Batch(3584, workers=8, update_freq=16)
 
 
 def training(updates: int, warmup: int = 10_000, before: str = "") -> CommandOptions:
-    """Adam with a linear warm-up, then half a cosine; the options ``before`` come first."""
+    """Adam with a warm-up, then half a cosine over the other updates; ``before``: more options."""
     return options(
         f"{before} {OBJECTIVE} --clip-norm 0.0 --weight-decay 0.0 --lr-scheduler cosine "
         f"--warmup-updates {warmup} --warmup-init-lr 1e-07 --lr 0.001 --min-lr 1e-07 "
