@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""What the Triton kernels become on GPUs that need not be there.
+"""Compile the Triton kernels for GPUs that this machine need not have.
 
 Compiles every kernel that is launched for the given sizes, with the assembler and disassembler
 that come with Triton, and prints for each its blocks, what it takes of a multiprocessor, what its
@@ -42,13 +42,13 @@ from fairseq_convattn.ops.short_convolution import triton_kernels as short_convo
 
 _run = jit.JITFunction.run
 UNABLE = 3  # the exit status without what NVIDIA's GPUs need
-SPAN = 8  # of attention's query term
+SPAN = 8  # distances of attention's query term
 AIMS = {"forward": 0.7, "backward": 0.6}  # shares of the memory's rate
 
 
 class Case(NamedTuple):
-    """An operation at one size. ``rounds`` are those of the loops, by kernel; ``floors`` bytes by
-    pass, None where memory is no bound."""
+    """An operation at one size. ``rounds``: iterations of the loops, by kernel; ``floors``: bytes
+    by pass, None if memory is no bound."""
 
     operation: str
     what: str
@@ -58,7 +58,7 @@ class Case(NamedTuple):
 
 
 class Absent:
-    """What Triton asks of the driver of a GPU before it launches a kernel."""
+    """A stand-in for the GPU driver, with what Triton asks before it launches a kernel."""
 
     def __init__(self, capability: int):
         self.target = GPUTarget("cuda", capability, 32)
@@ -74,8 +74,8 @@ class Absent:
 
 
 def on_every_launch(capability: str, tell: Callable) -> None:
-    """From now on launched kernels are only compiled, for such a GPU; ``tell`` is called with
-    the function, the compiled kernel and the grid. Ends the program where that cannot be."""
+    """Make launched kernels only compile, for this GPU, and call ``tell`` with the function, the
+    compiled kernel and the grid. Exits if that is not possible."""
     if "nvidia" not in backends:
         sys.exit(UNABLE)
 
@@ -98,8 +98,8 @@ def _cuobjdump(kernel, option: str) -> str:
 
 
 def resources(kernel) -> dict[str, int]:
-    """Of a thread registers and bytes of the stack, to which registers spill; of a block bytes of
-    shared memory."""
+    """Registers and stack bytes (spilled registers) of a thread, and shared memory of a block in
+    bytes."""
     printed = _cuobjdump(kernel, "-res-usage")
     used = {name: int(count) for name, count in re.findall(r"(REG|STACK):(\d+)", printed)}
     return {

@@ -46,7 +46,7 @@ TISA_KERNELS = 5
 
 
 class Problem(NamedTuple):
-    """What is computed; ``tokens`` per sentence, threads apart all that its name says."""
+    """The problem's sizes; ``tokens`` per sentence."""
 
     tokens: int
     batch: int
@@ -68,7 +68,7 @@ def _published(terms: str) -> str:
 
 
 def inputs(problem: Problem):
-    """q, k and v, the padding mask and the same (or the causal one) as a float mask."""
+    """q, k and v, the padding mask, and the padding or causal mask as a float mask."""
     import torch
 
     options = {"dtype": getattr(torch, problem.dtype), "device": problem.device}
@@ -89,7 +89,7 @@ def inputs(problem: Problem):
 
 
 def parameters(terms: str, problem: Problem) -> tuple[dict, list]:
-    """Random ones, shared by the heads where the mixer's are by default, by name and as a list."""
+    """Random parameters, shared by heads as in the mixer's defaults; by name and as a list."""
     import torch
 
     options = {"dtype": getattr(torch, problem.dtype), "device": problem.device}
@@ -111,7 +111,7 @@ def parameters(terms: str, problem: Problem) -> tuple[dict, list]:
 
 
 def build(name: str, problem: Problem, qkv, padding, mask) -> tuple[Callable, list]:
-    """The implementation as a function of nothing, and what is differentiated."""
+    """The implementation as a function without arguments, and the tensors to differentiate."""
     import torch.nn.functional as F
 
     if name in (SDPA, SDPA_CAUSAL):
@@ -129,7 +129,8 @@ def build(name: str, problem: Problem, qkv, padding, mask) -> tuple[Callable, li
 
 
 def published(q, k, v, terms: dict, mask, causal: bool):
-    """With a score tensor and, for query and key terms, a vector for every pair of positions."""
+    """Attention with a score tensor and, for query and key terms, a vector per pair of
+    positions."""
     import torch
     import torch.nn.functional as F
 
@@ -158,7 +159,7 @@ def published(q, k, v, terms: dict, mask, causal: bool):
 
 
 def steps(names: list[str], which: str, problem: Problem) -> Iterator[Callable[[], None]]:
-    """One function per implementation, which computes or trains on the same inputs."""
+    """One step function per implementation, all on the same inputs."""
     import torch
 
     torch.manual_seed(1)
@@ -189,7 +190,7 @@ def measure_memory(which: str, name: str, problem: Problem, results) -> None:
 
     torch.set_num_threads(problem.threads)
     (tiny,) = steps([name], which, problem._replace(tokens=4, batch=1))
-    tiny()  # what libraries load and keep
+    tiny()  # warm-up: libraries load code and keep memory
     (step,) = steps([name], which, problem)
     results.put(peak_memory(problem.device, step))
 

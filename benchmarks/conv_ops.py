@@ -67,7 +67,7 @@ FEW_TAPS = {"forward": (40,), "training": (8, 40)}
 
 
 class Problem(NamedTuple):
-    """What is computed; ``tokens`` per sentence."""
+    """The problem's sizes; ``tokens`` per sentence."""
 
     convolution: str
     kernel_size: int
@@ -86,7 +86,7 @@ class Problem(NamedTuple):
 
 
 def operation(name: str, problem: Problem) -> tuple[Callable, list]:
-    """The implementation as a function of the tensors that follow."""
+    """The implementation as a function, and its input tensors."""
     import torch
 
     like = {"dtype": getattr(torch, problem.dtype), "device": problem.device}
@@ -152,7 +152,7 @@ def _fairseqs(problem: Problem, unfold: bool) -> Callable:
         def compute(x, logits):
             module.weight = logits.unsqueeze(1)
             y = module(x, unfold=unfold)
-            del module.weight  # what it holds of the graph would outlive a capture
+            del module.weight  # a reference to the graph would outlive its capture
             return y
 
     return compute
@@ -177,7 +177,7 @@ def _attention(q, k, v):
 
 
 def step(name: str, which: str, problem: Problem) -> Callable[[], None]:
-    """Computes or trains once."""
+    """A function that runs forward, or forward and backward, once."""
     import torch
 
     compute, tensors = operation(name, problem)
@@ -199,7 +199,8 @@ def measure_memory(which: str, name: str, problem: Problem, results) -> None:
     import torch
 
     torch.set_num_threads(problem.threads)
-    step(name, which, problem._replace(tokens=2, batch=1))()  # what libraries load and keep
+    # warm-up: libraries load code and keep memory
+    step(name, which, problem._replace(tokens=2, batch=1))()
     compute, tensors = operation(name, problem)
     once = step(name, which, problem)
     if problem.device == "cuda":
@@ -216,7 +217,7 @@ def floor(name: str, milliseconds: float, which: str, problem: Problem) -> float
     if name != "product":
         return milliseconds
     passes = 1 if which == "forward" else 3
-    of_product = MATRIX[problem.device] ** 3 * passes  # training a product is two more
+    of_product = MATRIX[problem.device] ** 3 * passes  # training takes two more products
     mine = problem.tokens * problem.batch * problem.channels * problem.kernel_size * passes
     return milliseconds * mine / of_product
 
@@ -251,7 +252,7 @@ HEADER = (
 
 
 def lines(rows: list[dict]) -> Iterator[str]:
-    """Of one problem's rows, with their ratios."""
+    """Printed lines for the rows of one problem, with ratios."""
     median = {row["implementation"]: row["milliseconds"] for row in rows}
     for row in rows:
         name, took = row["implementation"], row["milliseconds"]
@@ -270,7 +271,7 @@ def lines(rows: list[dict]) -> Iterator[str]:
 
 
 def bounds(rows: list[dict]) -> Iterator[str]:
-    """What the native kernels' time is made of, where it grows with the kernel size."""
+    """The native kernels' time per tap and the part that does not depend on taps."""
     of_problem: dict[tuple, dict[int, dict[str, float]]] = {}
     for row in rows:
         shape = tuple(row[field] for field in ("pass", "threads", "convolution", "tokens"))
@@ -360,7 +361,7 @@ def _options() -> argparse.ArgumentParser:
 
 
 def _problems(arguments: argparse.Namespace) -> Iterator[tuple[str, Problem]]:
-    """Pass and problem, each length's passes together."""
+    """Pairs of pass and problem, ordered by length."""
     axes = (arguments.threads, arguments.convolutions, arguments.kernel_sizes, arguments.tokens)
     for threads, convolution, kernel_size, tokens, which in itertools.product(
         *axes, arguments.passes
@@ -371,7 +372,7 @@ def _problems(arguments: argparse.Namespace) -> Iterator[tuple[str, Problem]]:
 
 
 def _available(device: str, dtype: str) -> list[str]:
-    """The implementations, in their order, that can compute there."""
+    """The implementations that can run on this device, in their order."""
     absent = {name for other, name in FASTEST.items() if other != device}
     if device == "cpu" and dtype == "float16":
         absent.add("native")
@@ -383,7 +384,7 @@ def _available(device: str, dtype: str) -> list[str]:
 
 
 def _complete(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Fills in what depends on the device, and refuses what it does not have."""
+    """Complete the arguments for the device, and refuse what it does not support."""
     import torch
 
     from fairseq_convattn.ops import native

@@ -1,11 +1,11 @@
-"""The picture of conv_ops.py: time against the length of sentences."""
+"""Plot of conv_ops.py's results: time against the length of sentences."""
 
 from collections.abc import Collection
 from pathlib import Path
 
 
 def plot(rows: list[dict], file: Path, ours: Collection[str], floors: Collection[str]) -> None:
-    """A panel for each pass, convolution and kernel size; those of the fewest threads."""
+    """Draw a panel per pass, convolution and kernel size, for the fewest threads."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -99,7 +99,7 @@ class Commands:
         }
 
     def run(self, command: str) -> tuple[str, float]:
-        """What it prints, and its memory in MiB at the peak."""
+        """Run a command; returns its output and its peak memory in MiB."""
         executable, *rest = shlex.split(command)
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
@@ -125,16 +125,16 @@ class Commands:
         (self.folder / name).write_text("".join(f"{line}\n" for line in text))
 
     def dictionary(self) -> str:
-        """A file of all types, of which a short text has some only."""
+        """Write a dictionary of all types; a short text would lack some."""
         (self.folder / "types").write_text("".join(f"{word} 1\n" for word in range(TYPES)))
         return "types"
 
     def _tokens(self, longest: int) -> int:
-        """As many as all updates take, of sequences of at most ``longest``."""
+        """Number of tokens that all updates take, in sequences of at most ``longest``."""
         return (self.arguments.updates + 1) * max(self.arguments.batch_tokens, longest)
 
     def text(self) -> str:
-        """A folder of text, made when it is needed; as the next one."""
+        """A folder of text, made on first use; as in :meth:`parallel_text`."""
         if not (self.folder / "data").exists():
             lines = 1 + self._tokens(max(self.arguments.tokens)) // WORDS_OF_A_LINE
             self.write("text", lines, WORDS_OF_A_LINE)
@@ -145,7 +145,7 @@ class Commands:
         return "data"
 
     def parallel_text(self, tokens: int) -> str:
-        """Pairs of sentences of so many tokens, and a test set."""
+        """A folder of sentence pairs of this length, and a test set."""
         name = f"parallel-{tokens}"
         if not (self.folder / name).exists():
             sentences = max(self.arguments.sentences, 1 + self._tokens(tokens) // tokens)
@@ -209,7 +209,7 @@ class Commands:
 
 
 def _updates(printed: str) -> list[dict]:
-    """What fairseq-train says of each."""
+    """The log record of each update of fairseq-train."""
     return [
         json.loads(line[line.index("{") :])
         for line in printed.splitlines()
@@ -218,7 +218,7 @@ def _updates(printed: str) -> list[dict]:
 
 
 def _gpu_memory(printed: str) -> float:
-    """MiB at the peak, to 51 either way: fairseq says how many tenths of a GiB were free."""
+    """Peak MiB, within 51: fairseq logs the free memory in tenths of a GiB."""
     import torch
 
     free = min(float(update["gb_free"]) for update in _updates(printed))
@@ -226,7 +226,7 @@ def _gpu_memory(printed: str) -> float:
 
 
 def _trained_speed(printed: str) -> float:
-    """The median over the updates but the first one, which allocates and compiles."""
+    """The median speed over updates, without the first one, which allocates and compiles."""
     speeds = [float(update["wps"]) for update in _updates(printed)]
     if len(speeds) < 2:
         sys.exit("error: fewer than two updates to measure: raise --updates")
@@ -287,7 +287,7 @@ HEADER = (
 
 
 def line(row: dict, rows: list[dict]) -> str:
-    """With the ratios to fairseq's models in the same case."""
+    """A printed line, with ratios to fairseq's models in the same case."""
     same = {
         other["model"]: other["tokens_per_second"]
         for other in rows

@@ -57,7 +57,7 @@ def rows_of_csv(file: Path, printed: str) -> list[dict]:
 
 
 def rows_of_pytest(file: Path, printed: str) -> list[dict]:
-    """How many tests came out how, and the names of those that failed."""
+    """Numbers of tests by outcome, and the names of those that failed."""
     last = printed.strip().splitlines()[-1:] or [""]
     counts = re.findall(r"(\d+) (passed|failed|skipped|deselected|errors?)\b", last[0])
     rows = [{"tests": outcome, "number": number} for number, outcome in counts]
@@ -75,7 +75,7 @@ def rows_of_recipe(file: Path, printed: str) -> list[dict]:
 
 
 def steps(arguments: argparse.Namespace) -> list[Step]:
-    """In their order; the limits are about twice what each should take on an H200."""
+    """The steps in order; limits are about twice the expected time on an H200."""
     device = "cpu" if arguments.smoke else "cuda"
     smoke = arguments.smoke
     python, folder = sys.executable, arguments.output
@@ -188,7 +188,7 @@ def run(step: Step, folder: Path, limit: float) -> dict:
 
 
 def _kill(process: subprocess.Popen) -> None:
-    """And all that it started."""
+    """Kill a process and all that it started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -219,7 +219,7 @@ def aims(records: list[dict]) -> list[dict]:
 
 
 def table(rows: list[dict]) -> str:
-    """Markdown, without the columns that are empty or say what the command says."""
+    """A Markdown table, without empty columns and those that repeat the command."""
     kept = {field for row in rows for field, value in row.items() if value not in (None, "")}
     fields = [field for field in rows[0] if field in kept and field not in ("device", "threads")]
     lines = [fields, ["---"] * len(fields)]
@@ -239,7 +239,7 @@ def _shown(value) -> str:
 
 
 def page(report: dict) -> str:
-    """Markdown, of whatever has been measured so far."""
+    """The report in Markdown, of everything measured so far."""
     facts = {
         row["fact"]: row["value"]
         for record in report["steps"]
@@ -294,7 +294,7 @@ def carry_out(chosen: list[Step], arguments: argparse.Namespace, report: dict) -
 
 
 def _shown_command(step: Step, arguments: argparse.Namespace) -> str:
-    """Without the paths of this machine."""
+    """The command without paths of this machine."""
     shown = shlex.join(["python", *step.command[1:]])
     return shown.replace(str(arguments.output), "DIR").replace(str(arguments.source), "SOURCE")
 

@@ -1,4 +1,4 @@
-"""What a GPU's assembly says of a kernel, without the GPU: instructions, and how long they take."""
+"""Estimates from a kernel's GPU assembly, without the GPU: instructions and their time."""
 
 import re
 from typing import NamedTuple
@@ -58,7 +58,7 @@ def instructions(listing: str, rounds: float) -> dict[str, float]:
 
 
 def width(instruction: str) -> int:
-    """Bits that every thread loads or stores; four of ``LDSM``'s matrices are 128."""
+    """Bits that each thread loads or stores; ``LDSM`` with four matrices has 128."""
     if matrices := re.search(r"M88\.?(\d?)", instruction):
         return 32 * int(matrices[1] or 1)
     found = re.search(r"\.[US]?(8|16|64|128|256)\b", instruction)
@@ -77,7 +77,7 @@ def mix(counts: dict[str, float]) -> dict:
 
 
 def estimate(gpu: Gpu, counts: dict[str, float], warps: int, floor: float | None) -> dict:
-    """Microseconds, of which the largest is how long the kernel should take at least."""
+    """Lower bounds of the kernel's time in microseconds; the largest one counts."""
     per_second = gpu.multiprocessors * gpu.clock
     lines = sum(
         count * max(1, width(name) * 32 / 8 / CACHE_LINE)

@@ -80,7 +80,7 @@ def mixers(device: str) -> Iterator[dict]:
 
 
 def _worst_error(module, dtype: str, device: str, width: int) -> tuple[float, str]:
-    """The largest difference of the output and the gradients, and of which it is."""
+    """The largest relative error among output and gradients, and which tensor has it."""
     rounded = copy.deepcopy(module).to(getattr(torch, dtype))
     x = torch.randn(TOKENS[device], SENTENCES, width)
     x = x.to(getattr(torch, dtype))
@@ -88,7 +88,8 @@ def _worst_error(module, dtype: str, device: str, width: int) -> tuple[float, st
     actual = _train(rounded.to(device), x.to(device))
     largest = max(float(right.abs().max()) for right in expected.values())
     errors = {}
-    for name, right in expected.items():  # some are zero but for rounding, as those of k's bias
+    # some gradients are zero except for rounding, such as that of k's bias
+    for name, right in expected.items():
         scale = max(float(right.abs().max()), LEAST_SCALE * largest)
         errors[name] = float((actual[name].double().cpu() - right).abs().max()) / scale
     of = max(errors, key=errors.get)

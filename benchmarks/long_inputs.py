@@ -87,13 +87,13 @@ def score(model, tokens) -> None:
 
 
 def generate(model, tokens, dictionary) -> list[float]:
-    """fairseq's generator, beam 1; the time at which each token begins, in seconds."""
+    """Generate with fairseq's generator, beam 1; returns each token's start time in seconds."""
     from fairseq.sequence_generator import SequenceGenerator
 
     begins: list[float] = []
     forward = model.decoder.forward
 
-    def timed(*arguments, **options):  # a hook would not do: fairseq calls forward itself
+    def timed(*arguments, **options):  # a hook does not work: fairseq calls forward directly
         begins.append(time.perf_counter())
         return forward(*arguments, **options)
 

@@ -7,7 +7,6 @@ import importlib.util
 import logging
 import multiprocessing
 import os
-import platform
 import queue
 import re
 import shutil
@@ -16,18 +15,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # measured is this checkout
+# measure this checkout, not an installed package
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 logging.basicConfig(level=logging.WARNING, force=True)  # fairseq sets it to DEBUG
 
-SECONDS = 0.02  # that one measurement takes at least
+SECONDS = 0.02  # minimum length of one measurement
 LONG = 2.0  # seconds that all rounds of a slow step take, unless FEW take longer
 FEW = 3
 GRAPH = 20  # calls
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what PyTorch frees, as otherwise every large tensor's pages are
-    fetched from the system and filled with zeros anew, which takes longer than a convolution."""
+    """Make the C library keep freed memory. Otherwise the system zeroes the pages of every large
+    tensor anew, which takes longer than a convolution."""
     most_by_mmap, trim_threshold = -4, -1
     library = ctypes.CDLL(None)
     library.mallopt(most_by_mmap, 0)
@@ -39,9 +39,11 @@ def milliseconds_in_turn(
     repetitions: int,
     clock: Callable[[], float] | None = None,
 ) -> list[list[float]]:
-    """Of every repetition of every step; one round after the other, so that what disturbs
-    the machine disturbs all alike. Slow steps take part in the first rounds only. ``clock``
-    gives seconds, those of the wall if it is None."""
+    """Milliseconds of every repetition of every step.
+
+    Steps take turns, so that disturbances affect all alike. Slow steps take part in the first
+    rounds only. ``clock`` returns seconds; None: wall time.
+    """
     functions = list(steps)
     for step in functions:
         step()  # what is allocated or compiled once
@@ -60,7 +62,8 @@ def milliseconds_in_turn(
 
 
 def graph_of(once: Callable[[], None]) -> Callable[[], None]:
-    """``GRAPH`` calls on a GPU, without what Python and launches take."""
+    """A function that replays ``GRAPH`` calls as a CUDA graph, without the time of Python and
+    launches."""
     import torch
 
     side = torch.cuda.Stream()
@@ -92,15 +95,16 @@ def _seconds(step: Callable[[], None], calls: int, clock: Callable[[], float] | 
 
 
 def program(name: str) -> str:
-    """The path of one of fairseq's, this Python's own if it has it."""
+    """The path of one of fairseq's programs, preferably from this Python's environment."""
     here = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     return shutil.which(name, path=here) or sys.exit(f"error: {name} is not installed")
 
 
 def processor() -> str:
     """The CPU's name."""
-    found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-    return found[1] if found else platform.machine()
+    from fairseq_convattn.recipes.devices import processor_name
+
+    return processor_name()
 
 
 def machine(device: str) -> str:
@@ -121,7 +125,7 @@ def process_memory(field: str) -> float:
 
 
 def peak_memory(device: str, once: Callable[[], object]) -> float:
-    """MiB that a call takes at its peak, beyond what is taken already."""
+    """Peak memory of a call in MiB, beyond the memory in use before it."""
     import torch
 
     if device == "cuda":
@@ -136,7 +140,8 @@ def peak_memory(device: str, once: Callable[[], object]) -> float:
 
 
 def in_own_process(measure_one: Callable, *arguments) -> tuple[float, float] | None:
-    """What it puts into the queue, its last argument."""
+    """Run ``measure_one`` in a new process; returns what it puts into its last argument, a
+    queue."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fairseq.modules", "torch._dynamo"])
     results = context.SimpleQueue()
@@ -172,8 +177,9 @@ def names_among(options: tuple[str, ...]) -> Callable[[str], list[str]]:
 
 
 def positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    """An argparse type that imports no PyTorch, whose threads are set after parsing."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not '{text}'")
     return int(text)
 
 
@@ -201,7 +207,7 @@ def _csv_files(text: str) -> list[Path]:
 
 
 def add_files(parser: argparse.ArgumentParser, drawn: str = "them") -> None:
-    """Options of what is written."""
+    """Add the options --csv, --plot and --from."""
     parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
     parser.add_argument(
         "--plot", type=new_file, metavar="FILE", help=f"also draw {drawn} (needs matplotlib)"
@@ -219,7 +225,7 @@ def add_files(parser: argparse.ArgumentParser, drawn: str = "them") -> None:
 def earlier_rows(
     parser: argparse.ArgumentParser, arguments: argparse.Namespace, key: Sequence[str]
 ) -> list[dict]:
-    """Those that --from names, if any; ``key`` are the fields that say what was measured."""
+    """The rows of the files of --from, if any; ``key``: the fields that identify a measurement."""
     if arguments.plot and not importlib.util.find_spec("matplotlib"):
         parser.error("--plot needs matplotlib: pip install matplotlib")
     if arguments.earlier and not arguments.plot:
@@ -251,7 +257,7 @@ def save(
     picture: Path | None = None,
     plot: Callable[[list[dict], Path], None] | None = None,
 ) -> None:
-    """As CSV, and drawn, where a file is given."""
+    """Write rows as CSV and plot them, each if a file is given."""
     if figures:
         with open(figures, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, fields)

@@ -53,7 +53,7 @@ def layer(kind: str):
 
 
 def steps(part: str, training: bool, options: Namespace) -> Iterator[Callable[[], None]]:
-    """One function per kind."""
+    """One step function per kind."""
     import torch
 
     torch.manual_seed(1)

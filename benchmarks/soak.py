@@ -32,7 +32,7 @@ TRAINING = (
 
 
 def sentences() -> Iterator[str]:
-    """Of 1 to 60 words, most of them short."""
+    """Sentences of 1 to 60 words, most of them short."""
     generator = random.Random(1)
     while True:
         words = generator.choices(
@@ -46,7 +46,7 @@ def program(name: str) -> str:
 
 
 def prepare(folder: Path, minutes: float) -> Path:
-    """The data of fairseq-train, and more of fairseq-generate's than it translates in time."""
+    """Prepare data for fairseq-train, and more than fairseq-generate can translate in the time."""
     source = sentences()
     arguments = ["-s", "src", "-t", "tgt", "--destdir", str(folder / "bin"), "--joined-dictionary"]
     for split, count in (("train", 2000), ("valid", 50), ("test", int(minutes * 60 * FASTEST))):
@@ -59,10 +59,10 @@ def prepare(folder: Path, minutes: float) -> Path:
 
 
 def observe(process: subprocess.Popen, minutes: float) -> list[tuple[float, float]]:
-    """Minutes and resident MB, until the time is over; the process is ended.
+    """Pairs of minutes and resident MB until the time is over; then ends the process.
 
     Raises:
-        SystemExit: it ended by itself.
+        SystemExit: the process ended by itself.
     """
     begun, seen = time.monotonic(), []
     while (elapsed := (time.monotonic() - begun) / 60) < minutes:
@@ -77,7 +77,7 @@ def observe(process: subprocess.Popen, minutes: float) -> list[tuple[float, floa
 
 
 def growth(seen: list[tuple[float, float]]) -> float:
-    """MB by which the most of the second half exceeds that of the first, after a tenth."""
+    """MB by which the second half's maximum exceeds the first half's, without the first tenth."""
     seen = seen[len(seen) // 10 :]
     half = len(seen) // 2
     return max(mb for _, mb in seen[half:]) - max(mb for _, mb in seen[:half])

@@ -1,4 +1,7 @@
-"""Lightweight, dynamic and attention token mixers as a fairseq ``--user-dir`` plugin.
+"""Token mixers for fairseq, as a ``--user-dir`` plugin: any of ``mixers.MIXERS`` per layer.
+
+Lightweight and dynamic convolution (Wu et al. 2019), composite attention (Chang et al. 2021),
+translation-invariant attention (Wennberg and Henter 2021) and self-attention.
 
 Importing this package registers its models with fairseq. Without fairseq the operations
 in :mod:`fairseq_convattn.ops` still work.
@@ -12,7 +15,7 @@ import warnings
 __version__ = "0.1.0"
 
 _fairseq = importlib.util.find_spec("fairseq")
-if _fairseq is None or _fairseq.origin is None:  # a folder of that name is no package
+if _fairseq is None or _fairseq.origin is None:  # a folder of that name is not the package
     warnings.warn(
         "fairseq is not installed, so fairseq_convattn registers no models (its operations "
         "work). Install it beside your torch: pip install numpy cython setuptools wheel "
@@ -20,7 +23,7 @@ if _fairseq is None or _fairseq.origin is None:  # a folder of that name is no p
         stacklevel=2,
     )
 else:
-    # it would ask for tensorboardX at every start
+    # hides its warning about tensorboardX at every start
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     _root = logging.getLogger()
     _is_configured, _level = _root.hasHandlers(), _root.level
@@ -35,6 +38,6 @@ else:
     apply()
     guard.install()
     programs.install(sys.argv)
-    if not _is_configured:  # one of fairseq's tasks has everybody's debugging messages printed
+    if not _is_configured:  # a task of fairseq's sets the root logger to DEBUG
         _root.handlers.clear()
         _root.setLevel(_level)

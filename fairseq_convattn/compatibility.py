@@ -1,4 +1,4 @@
-"""What fairseq needs to run on today's numpy and torch."""
+"""Makes fairseq run on current versions of numpy and torch."""
 
 import argparse
 import collections

@@ -1,4 +1,4 @@
-"""Files that are whole under their names, whenever the power fails."""
+"""Files that are never half-written, even after a power failure."""
 
 import errno
 import os
@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory
 
 
 def require_new(path: str | Path) -> None:
-    """See that a file can be written without replacing one, before the work is done.
+    """Check, before the work is done, that a file can be written without replacing one.
 
     Raises:
-        FileExistsError: ``path`` is there already.
-        FileNotFoundError: its directory is not there.
+        FileExistsError: ``path`` exists.
+        FileNotFoundError: its directory does not exist.
     """
     if os.path.lexists(path):
         raise FileExistsError(f"{path} is there already; it is not overwritten")
@@ -23,11 +23,11 @@ def require_new(path: str | Path) -> None:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """Where to write a file or a directory, which appears at ``path`` complete or not at all.
+    """A place to write a file or a directory that appears at ``path`` complete or not at all.
 
     Raises:
-        FileExistsError: ``path`` is there already, or appeared while it was written.
-        FileNotFoundError: its parent is not there.
+        FileExistsError: ``path`` exists, or appeared while it was written.
+        FileNotFoundError: its parent does not exist.
     """
     require_new(path)
     with TemporaryDirectory(dir=path.parent, prefix=".writing-") as directory:
@@ -38,7 +38,7 @@ def appearing(path: Path) -> Iterator[Path]:
 
 
 def put_in_place(complete: Path, path: Path) -> None:
-    """Give what is written its name: what is there before or afterwards is on the disk whole."""
+    """Rename atomically and fsync: ``path`` is always whole, before and after."""
     for each in sorted(complete.rglob("*")):
         sync(each)
     sync(complete)
@@ -47,11 +47,11 @@ def put_in_place(complete: Path, path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the disk hold a file's content, or the names of a folder's files."""
+    """fsync a file or a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-    except OSError as error:  # some mounts know no fsync of folders
+    except OSError as error:  # some file systems cannot fsync a folder
         if error.errno not in {errno.EINVAL, errno.ENOTSUP} or not path.is_dir():
             raise
     finally:

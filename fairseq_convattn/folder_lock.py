@@ -1,4 +1,4 @@
-"""One run at a time writes to a folder."""
+"""A lock, so that one run at a time writes to a folder."""
 
 import fcntl
 import os
@@ -14,13 +14,13 @@ _SECONDS_TO_END = 10
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder. The commands that this process runs hold it, too.
+    """Hold the lock of a folder.
 
-    So they keep other runs out if this process is killed. When the block ends, wait until the
-    commands have ended, so that the next run can begin at once. The file ``lock`` stays.
+    Child processes inherit it, so they keep other runs out if this process is killed. When the
+    block ends, waits for them, so that the next run can begin at once. The file ``lock`` stays.
 
     Raises:
-        BlockingIOError: another run holds it.
+        BlockingIOError: another run holds the lock.
     """
     path = folder / "lock"
     with open(path, "a+", encoding="ascii") as lock:
@@ -43,7 +43,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _wait_until_free(path: Path) -> None:
     end = time.monotonic() + _SECONDS_TO_END
-    with suppress(OSError), open(path, "r+") as lock:  # NFS locks only what may be written to
+    with suppress(OSError), open(path, "r+") as lock:  # NFS locks only files opened for writing
         while not _take(lock):
             if time.monotonic() > end:
                 print(f"note: {path.parent} is still in use by a command", file=sys.stderr)

@@ -43,10 +43,10 @@ def placement(environment: Mapping[str, str], cpu: bool) -> list[str]:
 
 
 def living_workers(url: str, timeout: timedelta, **_: object) -> Iterator[tuple[Store, int, int]]:
-    """torch's ``env://``, with a part of the store that only workers which live now know.
+    """torch's ``env://``, within a prefix of the store that only the workers now alive know.
 
     Raises:
-        TimeoutError: not all workers came.
+        TimeoutError: not all workers arrived.
     """
     try:
         address = f"env{url.removeprefix(_SCHEME)}"
@@ -59,7 +59,7 @@ def living_workers(url: str, timeout: timedelta, **_: object) -> Iterator[tuple[
 
 
 def _group(store: Store, rank: int, size: int, timeout: timedelta) -> str:
-    """A name that all workers have found, and only they."""
+    """A prefix of the store that all present workers agree on, and no earlier ones."""
     end = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < end:
         group = "/".join(store.get(f"worker/{other}").decode() for other in range(size))

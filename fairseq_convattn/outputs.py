@@ -1,23 +1,30 @@
-"""What commands share: whole numbers, the modules that they need."""
+"""What commands share: names of options, whole numbers, the modules that they need."""
 
 import argparse
 import importlib.util
 from collections.abc import Callable
 
 
+def flag(option: str) -> str:
+    """``--max-tokens`` for ``max_tokens``."""
+    return f"--{option.replace('_', '-')}"
+
+
 def whole_number(least: int) -> Callable[[str], int]:
-    """The type of an argument that is a whole number, ``least`` or more."""
+    """An argparse type: a whole number of at least ``least``."""
 
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"'{text}' is no whole number from {least} on")
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number of at least {least}, not '{text}'"
+            )
         return int(text)
 
     return number
 
 
 def missing_modules(*names: str) -> str | None:
-    """Those that are not installed, and how to install them; None if all are."""
+    """Which of these modules are missing, and how to install them; None if all are installed."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     packages = " ".join(missing).replace("_", "-")
     return f"{' and '.join(missing)}: pip install {packages}" if missing else None

@@ -1,8 +1,7 @@
 """What the plugin changes in fairseq's own programs: errors in one line, fewer warnings.
 
-fairseq imports the plugin before it reads its options, and lets exceptions through to Python.
-So the plugin looks at ``--arch`` by itself, and says in one line what some exceptions mean.
-All other exceptions keep their traceback.
+fairseq imports the plugin before it reads its options, and does not catch exceptions. So the plugin
+checks ``--arch`` itself, and prints one line for some exceptions. All others keep their traceback.
 """
 
 import difflib
@@ -21,7 +20,7 @@ PROGRAMS = {
     f"fairseq-{name}" for name in ("train", "generate", "interactive", "eval-lm", "validate")
 }
 PACKAGE = Path(__file__).resolve().parent
-# Nobody who trains can heed these: hydra's and torch's advice to the authors of fairseq.
+# Warnings of hydra and torch to the authors of fairseq, useless to users.
 DEPRECATED = (r"hydra(\.|$)", r"fairseq\.tasks\.fairseq_task$")
 USELESS = (
     r"\s*'config' is validated against ConfigStore schema",
@@ -29,7 +28,7 @@ USELESS = (
 )
 _NO_CHECKPOINT = "Model file not found: "
 _NO_PAIR = "Could not infer language pair"
-_WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq's, around any exception
+_WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq raises it around any exception
 
 
 def install(arguments: Sequence[str]) -> None:
@@ -46,7 +45,7 @@ def install(arguments: Sequence[str]) -> None:
         return
     sys.excepthook = report
     logging.getLogger("hydra").setLevel(logging.INFO)
-    if not sys.warnoptions:  # -W and PYTHONWARNINGS are the user's word
+    if not sys.warnoptions:  # -W and PYTHONWARNINGS take precedence
         for module in DEPRECATED:
             warnings.filterwarnings("ignore", module=module)
         for message in USELESS:
@@ -55,8 +54,8 @@ def install(arguments: Sequence[str]) -> None:
 
 
 def check_architecture(options: Sequence[str]) -> None:
-    """End with the architecture that was probably meant, in place of argparse's list of all; where
-    another plugin has imported this one, its own are still to come."""
+    """Exit with the most similar architecture instead of argparse's list of all. Does nothing if
+    another plugin is the ``--user-dir``: it may register architectures after importing this one."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--arch", "-a")
     parser.add_argument("--user-dir", default="")
@@ -69,7 +68,8 @@ def check_architecture(options: Sequence[str]) -> None:
 
 
 def refuse_an_empty_score(record: logging.LogRecord) -> bool:
-    """A filter of fairseq-eval-lm's log, which otherwise goes on to a perplexity of 1.00.
+    """A log filter that ends fairseq-eval-lm if it has scored nothing; it would print perplexity
+    1.00.
 
     Raises:
         SystemExit: it has scored nothing.
@@ -94,7 +94,7 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception, and what it was raised from, the first one first."""
+    """The exception and its causes, the first cause first."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
@@ -104,7 +104,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _one_line(error: BaseException) -> str | None:
-    """What to print in place of a traceback; None where that is needed."""
+    """The line to print instead of a traceback; None to keep the traceback."""
     text = str(error)
     if isinstance(error, ValueError | TimeoutError) and _is_ours(error):
         return " ".join(text.split())
@@ -131,7 +131,7 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _was_named(path: Path) -> bool:
-    """Whether it is, or lies in, something that the command line names."""
+    """Whether a path is, or lies in, one that the command line names."""
     parts = [part for word in sys.argv[1:] for part in word.split(os.pathsep) if part]
     return any(path.resolve().is_relative_to(Path(part).resolve()) for part in parts)
 

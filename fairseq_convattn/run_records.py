@@ -1,4 +1,4 @@
-"""What runs of recipes and of fine-tuning note down: JSON, digests, versions, settings."""
+"""Records of recipes and of fine-tuning: JSON, digests, versions, options of commands."""
 
 import hashlib
 import importlib.metadata
@@ -14,7 +14,7 @@ from .durable import put_in_place
 
 
 def write_json(content: Any, path: Path) -> None:
-    """Write ``path``, whole or not at all; one that is there is replaced."""
+    """Write or replace ``path``, completely or not at all."""
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     put_in_place(partial, path)
@@ -31,7 +31,7 @@ def sha256(path: Path) -> str:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Of Python, this package, fairseq, and those of ``packages`` that are installed."""
+    """Versions of Python, this package, fairseq, and those of ``packages`` that are installed."""
     found = {"python": platform.python_version(), "fairseq_convattn": __version__}
     fairseq = importlib.metadata.packages_distributions().get("fairseq", ["fairseq"])[0]
     for name in (fairseq, *packages):
@@ -42,13 +42,16 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-Settings = Mapping[str, str | None]
-"""Options of a command by name; None has a flag that takes no value."""
+CommandOptions = Mapping[str, str | None]
+"""Options of a command by name; a flag without a value has None."""
 
 
-def settings(words: Sequence[str]) -> dict[str, str | None]:
-    """A command's options, of one that is given twice the last value, and as ``command`` the words
-    before them."""
+def parse_options(words: Sequence[str]) -> dict[str, str | None]:
+    """The options of a command line.
+
+    Returns:
+        The last value of each option by name, and under ``command`` the words before them.
+    """
     found: dict[str, str | None] = {}
     name, command = "", []
     for word in words:
@@ -63,7 +66,7 @@ def settings(words: Sequence[str]) -> dict[str, str | None]:
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """The first setting that differs, in words; None if none does."""
+    """The first entry that differs, in words; None if all are equal."""
     for name in {**before, **after}:
         if name not in after:
             return f"with {_spelled(name, before[name])}"

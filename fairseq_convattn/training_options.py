@@ -1,4 +1,4 @@
-"""What fairseq-train says to its options, before it is run."""
+"""Checks options of fairseq-train by its own parser, without running it."""
 
 import logging
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ class _Refused(Exception):
 
 
 def refusal(arguments: Sequence[str]) -> str | None:
-    """Why fairseq-train would not take these arguments; None if it would."""
+    """Why fairseq-train would refuse these arguments; None if it accepts them."""
     parser = get_training_parser()
     parser.error = _refuse
     logger = logging.getLogger("fairseq.utils")

@@ -93,7 +93,7 @@ COMMANDS = {
     ),
 }
 
-REQUIRED = {  # what preparing a corpus takes
+REQUIRED = {  # arguments of preparing a corpus
     "glue": " --sentencepiece bpe.model --dictionary data/mlm/bin/dict.txt",
     "mlm": " --source text",
     "wmt17_zh_en": " --source release",
@@ -111,7 +111,7 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "") -> None:
-    """Run a subcommand.
+    """Run a subcommand of ``convattn``.
 
     Args:
         arguments: its name and its arguments; by default those of the command line.
@@ -162,7 +162,7 @@ def run(module: str, arguments: Sequence[str], program: str) -> None:
 
 
 def missing(module: str) -> str:
-    """The line that says how to get it."""
+    """The message that says how to install a missing module."""
     way_out = "pip install it"
     if IN_CHECKOUT:
         way_out = "run 'bash scripts/setup.sh' or activate its environment"
@@ -170,7 +170,7 @@ def missing(module: str) -> str:
 
 
 def corpora() -> dict[str, Path]:
-    """The ``prepare_NAME.sh`` by name."""
+    """The scripts ``prepare_NAME.sh`` by name."""
     scripts = {file.stem.removeprefix("prepare_"): file for file in FOLDER.glob("prepare_*.sh")}
     return {name: scripts[name] for name in sorted(scripts) if name != "common"}
 
@@ -190,7 +190,7 @@ def prepare(arguments: Sequence[str]) -> None:
 
 
 def title(script: Path) -> str:
-    """What the comment in a script's second line says that it prepares."""
+    """What a script prepares, from the comment in its second line."""
     comment = script.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ")
     return comment.partition(", ready for")[0]
 

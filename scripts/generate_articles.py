@@ -46,7 +46,7 @@ AFTER = {
 
 
 def draw_event(rng: Dice, person: str, receiver: str) -> tuple[str, str]:
-    """What happened, at length and in a headline."""
+    """Draw an event: its full sentence and its headline."""
     giving = rng.chance(0.25)
     verb = rng.pick(invented.TRANSFER_VERBS if giving else invented.TRANSITIVE_VERBS)
     thing, code = rng.pick(invented.THINGS), rng.code()
@@ -63,7 +63,7 @@ def draw_event(rng: Dice, person: str, receiver: str) -> tuple[str, str]:
 
 
 def draw_remark(rng: Dice, report: str, matters: bool) -> str:
-    """The sentence of an event: one that matters has a remark, of the others most."""
+    """The sentence of an event. The one that matters has a remark, as have most others."""
     if not matters and rng.chance(0.3):
         return f"{report} ."
     if rng.chance(0.5):
@@ -72,7 +72,7 @@ def draw_remark(rng: Dice, report: str, matters: bool) -> str:
 
 
 def draw_article(rng: Dice) -> tuple[str, str]:
-    """An article and its headline."""
+    """Draw an article and its headline."""
     count = rng.choice((3, 4))
     names: dict[str, None] = {}  # distinct, in their order
     while len(names) < 1 + 2 * count:

@@ -19,7 +19,7 @@ from invented_language import Dice, words
 
 
 class Phrase(NamedTuple):
-    """Words in both languages, and the ending of what agrees with them."""
+    """Words in both languages, and the ending of words that agree with them."""
 
     source: str = ""
     target: str = ""

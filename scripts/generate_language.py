@@ -60,7 +60,7 @@ def draw(rng: Random, phrase: Phrase) -> tuple[list[str], float]:
 
 
 def noun_phrase(noun: str, plural: bool) -> Phrase:
-    """``noun`` is English, as in all that follows."""
+    """``noun`` is an English word, as in the functions below."""
     stem, noun_class = invented.NOUNS[noun]
     ending = invented.ENDINGS[noun_class][plural]
     return (
@@ -116,7 +116,7 @@ def clause(noun: str, plural: bool) -> Phrase:
 
 
 def sentence() -> Phrase:
-    """The language: each of its sentences comes from one series of choices alone."""
+    """The grammar. It is unambiguous: each sentence has one derivation."""
     people = invented.PEOPLE_AND_ANIMALS
     clauses = one_of(clause(noun, plural) for noun in people for plural in (False, True))
     return perhaps(0.35, one_of(invented.TIMES.values())), clauses

@@ -26,7 +26,7 @@ def learning_rate(text: str) -> float:
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is no number above 0")
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not '{text}'")
     return rate
 
 

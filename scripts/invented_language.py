@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 
 Files = dict[str, Sequence[str]]
-"""Lines by file name."""
+"""Type of a generator's result: lines by file name."""
 
 ENDINGS = {"sun": ("a", "an"), "moon": ("o", "on"), "stone": ("e", "en")}
 """Singular and plural by class."""
@@ -116,10 +116,10 @@ def parallel_files(
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which gets its name ``path`` when the block has ended.
+    """A folder to fill, which is renamed to ``path`` when the block ends.
 
     Raises:
-        FileExistsError: ``path`` is there already, and not an empty folder.
+        FileExistsError: ``path`` exists and is not an empty folder.
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise FileExistsError(f"{path} is there already; it is not overwritten")

@@ -36,7 +36,7 @@ def word(rng: random.Random) -> str:
 
 
 def sentences(seed: str, count: int) -> list[list[str]]:
-    """The words of each, the same ones whenever they are asked for."""
+    """Lists of words, the same in every call."""
     rng = random.Random(seed)
     return [[word(rng) for _ in range(rng.randint(3, 9))] + ["."] for _ in range(count)]
 
@@ -74,7 +74,7 @@ def find(source: Path, file: str) -> Path:
     """A file of ``source``: at its place in the release, or at the top; plain or compressed.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such file.
     """
     for name in (file, Path(file).name):
         for candidate in (name, f"{name}.gz"):

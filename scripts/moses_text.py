@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable
 
 RATIO = 1.5
-CHUNK = 1000  # lines that a process takes at a time
+CHUNK = 1000  # lines per process and batch
 
 
 def tokeniser(
@@ -74,7 +74,7 @@ def one_line(line: str) -> str:
 
 def tokenise(arguments: argparse.Namespace) -> None:
     options = (arguments.language, arguments.normalise, arguments.aggressive, arguments.lower)
-    tokeniser(*options)  # what is not installed is said once
+    tokeniser(*options)  # a missing package is reported once
     for stream in (sys.stdin, sys.stdout):
         stream.reconfigure(encoding="utf-8", newline="\n")
     lines = (line.rstrip("\n") for line in sys.stdin)

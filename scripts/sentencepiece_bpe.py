@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 LOG_ERRORS_ONLY = 2
-LONGEST_LINE = 1 << 30  # bytes; by default lines of more than 4,192 are skipped without a word
+LONGEST_LINE = 1 << 30  # bytes; by default SentencePiece silently skips lines of more than 4,192
 
 
 def train(

@@ -77,7 +77,7 @@ def test_later_figures_win(benchmark, tmp_path):
 
 def test_bad_options_are_refused_before_any_measurement(benchmark, tmp_path, monkeypatch, capsys):
     for flags, message in (
-        (("--kernel-sizes", "0"), "0 is not positive"),
+        (("--kernel-sizes", "0"), "must be a whole number of at least 1, not '0'"),
         (("--implementations", "cuda"), "is none of native"),
         (("--from", "no.csv"), "there is no file no.csv"),
         (("--implementations", "triton"), "triton cannot compute float32 here"),

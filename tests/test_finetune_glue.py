@@ -391,9 +391,12 @@ def test_architecture_comes_from_the_checkpoint(folder, tmp_path, chosen):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["CoLA", "x.pt", "--seeds", "1,0x"], "--seeds: '0x' is no whole number from 1 on"),
+        (
+            ["CoLA", "x.pt", "--seeds", "1,0x"],
+            "--seeds: must be a whole number of at least 1, not '0x'",
+        ),
         (["CoLA", "x.pt", "--dropout", "1"], "unrecognized arguments: --dropout 1"),
-        (["CoLA", "x.pt", "--lr", "high"], "--lr: 'high' is no number above 0"),
+        (["CoLA", "x.pt", "--lr", "high"], "--lr: must be a number above 0, not 'high'"),
     ],
 )
 def test_wrong_options(arguments, message, capsys):

@@ -123,5 +123,5 @@ def test_other_programs_are_left_alone(monkeypatch):
 
 
 def test_an_unknown_mixer():
-    with pytest.raises(ValueError, match="there is no 'dynamc'; there are lightweight, dynamic"):
+    with pytest.raises(ValueError, match="unknown 'dynamc', choose from lightweight, dynamic"):
         build_mixer(MixerConfig("dynamc", 64, 4, causal=True))

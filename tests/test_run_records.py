@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from fairseq_convattn.run_records import difference, settings, write_json
+from fairseq_convattn.run_records import difference, parse_options, write_json
 
 
 def test_json_appears_whole(tmp_path):
@@ -26,4 +26,4 @@ def test_the_first_difference_is_named():
 def test_settings_are_what_a_command_line_means():
     line = "fairseq-train data/bin --lr 0.1 --adam-betas '(0.9, 0.98)' --flag --lr=0.2 --ids 1 2"
     options = {"--lr": "0.2", "--adam-betas": "(0.9, 0.98)", "--flag": None, "--ids": "1 2"}
-    assert settings(shlex.split(line)) == {"command": "fairseq-train data/bin", **options}
+    assert parse_options(shlex.split(line)) == {"command": "fairseq-train data/bin", **options}

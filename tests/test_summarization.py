@@ -390,7 +390,7 @@ def test_warns_of_sources_prepared_otherwise(articles, trained, caplog):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--max-source-tokens", "0"], "--max-source-tokens: 0 is less than 1"),
+        (["--max-source-tokens", "0"], "--max-source-tokens: must be at least 1, not 0"),
         (
             ["--max-source-tokens", "22", "--source-prefix", "a b", "--max-source-positions", "24"],
             "--max-source-tokens: 24 tokens with those of --source-prefix and end-of-sentence do "

@@ -17,7 +17,7 @@ from .toeplitz import r2_by_positions
 
 # Sinusoids have no last position; as many as fairseq's translation models allow.
 _SINUSOIDAL_POSITIONS = 1024
-_PADDING = 1  # fairseq's Dictionary has it there, its BertDictionary at 0
+_PADDING = 1  # the padding index of fairseq's Dictionary; BertDictionary's is 0
 
 _CONTENT = ("self_attn.in_proj_weight", "self_attn.q_proj.weight", "self_attn.k_proj.weight")
 # What is convolved: the layer's input, or what attention is computed from.
@@ -33,7 +33,7 @@ _DYNAMIC = ("kernel_proj.weight", "conv.weight_linear.weight")
 
 
 def analysis(path: str | Path, block: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """All that is known of a checkpoint; an R^2 is None where it is not defined.
+    """Analyse one checkpoint. An R^2 is None where it is not defined.
 
     Args:
         path: a checkpoint of fairseq's or of this plugin, of 2019 too.
@@ -101,12 +101,12 @@ def _learned(stored: StoredStack) -> Tensor | None:
     if POSITIONS not in stored.weights:
         return None
     table = stored.weights[POSITIONS].double()
-    zero = (table[: _PADDING + 1] == 0).all(dim=1).nonzero()  # fairseq never trains that row
+    zero = (table[: _PADDING + 1] == 0).all(dim=1).nonzero()  # the row of padding is never trained
     return table[int(zero.max()) + 1 if len(zero) else 0 :]
 
 
 def _sinusoidal(stored: StoredStack) -> Tensor | None:
-    """fairseq's, which no checkpoint stores; None where the options do not ask for them."""
+    """fairseq's sinusoidal positions, which no checkpoint stores; None if the model has none."""
     without = str(stored.options.get("no_token_positional_embeddings")).lower() == "true"
     width = stored.option("embed_dim")
     if stored.option("learned_pos") is not False or without or not isinstance(width, int):
@@ -123,8 +123,8 @@ def _sinusoidal(stored: StoredStack) -> Tensor | None:
 
 
 def _attention(stored: StoredStack, table: Tensor, block: int) -> list[dict[str, Any]]:
-    """R^2 of ``E W_Q W_K^T E^T`` of every head, of the layers whose scores have a product of linear
-    maps of their input in them; biases are left out, as in the paper."""
+    """R^2 of ``E W_Q W_K^T E^T`` of every head, for the layers that score by linear queries and
+    keys. Biases are left out, as in the paper."""
     heads = stored.heads
     found, other = {}, []
     for layer, weights in stored.layers.items():
@@ -153,7 +153,7 @@ def _attention(stored: StoredStack, table: Tensor, block: int) -> list[dict[str,
 
 def _query_and_key(weights: dict[str, Tensor]) -> tuple[Tensor, ...] | None:
     """``W_Q`` and ``W_K``, ``[embed_dim, embed_dim]`` in float64; None where one is missing."""
-    if "self_attn.in_proj_weight" in weights:  # query, key and value in one
+    if "self_attn.in_proj_weight" in weights:  # one weight for query, key and value
         return weights["self_attn.in_proj_weight"].double().chunk(3)[:2]
     names = [name for name in _CONTENT[1:] if name in weights and weights[name].dim() == 2]
     return tuple(weights[name].double() for name in names) if len(names) == 2 else None
@@ -166,13 +166,13 @@ def _scores_by_content(stored: StoredStack, layer: int) -> bool:
 
 
 def _term_names(stored: StoredStack) -> list[str]:
-    """Of this plugin's composite attention."""
+    """Names of the terms of this plugin's composite attention."""
     terms = stored.options.get("attention_terms") or ENCODER_DECODER.base["attention_terms"]
     return [name.strip() for name in str(terms).split(",")]
 
 
 def _projected(stored: StoredStack, table: Tensor, width: int) -> Tensor | None:
-    """The positions as the layers see them, ``[positions, width]``, which may be more than the
+    """The positions as the layers see them, ``[positions, width]``; the width may exceed the
     table's."""
     if table.size(1) == width:
         return table
@@ -188,7 +188,7 @@ def _projected(stored: StoredStack, table: Tensor, width: int) -> Tensor | None:
 
 def _terms(stored: StoredStack) -> dict[str, list[dict]]:
     composite = [layer for layer, mixer in stored.mixers().items() if mixer == "composite"]
-    slopes = {}  # which are no parameters
+    slopes = {}  # not parameters of the model
     if stored.heads and "alibi" in _term_names(stored):
         slopes = dict.fromkeys(composite, {"self_attn.terms.alibi": alibi_slopes(stored.heads)})
     curves = {}
@@ -232,5 +232,5 @@ def _kernels(stored: StoredStack) -> dict[str, list[dict]]:
 
 
 def _is_lightweight(stored: StoredStack, name: str) -> bool:
-    """``conv.weight`` is a common name, and not fairseq's lightconv alone has it."""
+    """Whether a layer is fairseq's lightconv: other layers have a ``conv.weight``, too."""
     return name != "conv.weight" or stored.option("conv_type") == "lightweight"

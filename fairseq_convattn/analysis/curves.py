@@ -1,4 +1,4 @@
-"""What a layer adds to, or makes of, every relative position, as curves over the distance."""
+"""Relative terms and kernels of a layer as curves over the distance."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,21 +20,21 @@ TERM_PARAMETERS = {
     "query": ("query",),
     "key": ("key",),
 }
-# These depend on content: of their vectors there is a length to show.
+# These depend on content, so the length of their vectors is shown.
 VECTOR_TERMS = ("query", "key")
 
 
 def term_curves(term: str, parameters: tuple[Tensor, ...], causal: bool) -> tuple[Tensor, Tensor]:
-    """f(j - i) of a relative term; of ``query`` and ``key`` the vectors' Euclidean length.
+    """f(j - i) of a relative term; for ``query`` and ``key``, the Euclidean length of the vectors.
 
     Args:
         term: a key of ``TERM_PARAMETERS``.
-        parameters: those that it has there.
+        parameters: the term's, in the order of ``TERM_PARAMETERS``.
         causal: whether there are only distances up to 0.
 
     Returns:
-        distances, ``[points]``, and values, ``[heads or 1, points]``. Tables end where their
-        span does.
+        distances, ``[points]``, and values, ``[heads or 1, points]``. A table's curve ends at its
+        span.
     """
     first = parameters[0]
     if term in VECTOR_TERMS:
@@ -55,7 +55,7 @@ def kernel_curves(logits: Tensor, norm: str, causal: bool) -> tuple[Tensor, Tens
     Args:
         logits: ``[heads, kernel_size]``, or ``[heads, 1, kernel_size]`` as in 2019.
         norm: how they are normalised, as :func:`ops.normalize_taps` names it.
-        causal: whether the last tap falls on the position itself, or the middle one.
+        causal: True if the last tap falls on the position itself, False if the middle one does.
 
     Returns:
         distances, ``[kernel_size]``, and taps, ``[heads, kernel_size]``.
@@ -67,7 +67,7 @@ def kernel_curves(logits: Tensor, norm: str, causal: bool) -> tuple[Tensor, Tens
 def shared_by_layers(
     found: Mapping[int, tuple[Tensor, ...]],
 ) -> list[tuple[list[int], tuple[Tensor, ...]]]:
-    """Layers whose tensors are equal, as those of shared parameters are, taken together."""
+    """Group layers whose tensors are equal, such as shared parameters."""
     groups: list[tuple[list[int], tuple[Tensor, ...]]] = []
     for layer, tensors in found.items():
         for layers, others in groups:

@@ -36,7 +36,7 @@ _DISTANCE = "distance $j - i$"
 _R2 = "$R^2$ of the Toeplitz fit"
 _COLUMNS = 4
 _TABLE_COLOR, _HEADS_COLOR = "#08519c", "#d95f02"
-_FLAT = 0.01  # of a curve's range: nearer to its value at the end is not drawn
+_FLAT = 0.01  # share of the range; where a curve is closer to its end value, nothing is drawn
 
 
 def figures(
@@ -45,7 +45,7 @@ def figures(
     """Every figure and its name, without suffix.
 
     Args:
-        results: what :func:`checkpoint.analysis` says of checkpoints, in order.
+        results: of :func:`checkpoint.analysis`, one per checkpoint, in order.
         tables: the learned positions of the last of them, by stack.
         block: positions in a block.
     """
@@ -151,7 +151,8 @@ def curves_figure(title: str, term: str, by_layer: Sequence[dict]) -> Figure:
     """f(j - i) of a relative term: a panel for a layer, a line for a head."""
     figure, axes = _panels(title, by_layer, height=1.7, sharex=True, sharey=True)
     heads = max(len(curves["heads"]) for curves in by_layer)
-    colors = colormaps["viridis"](numpy.linspace(0, 0.93, heads))  # to a yellow that can be seen
+    # stops before a yellow that is invisible on white
+    colors = colormaps["viridis"](numpy.linspace(0, 0.93, heads))
     marker = "." if term in TABLE_TERMS else None
     for axis, curves in zip(axes, by_layer, strict=True):
         axis.axhline(0, color="0.7", linewidth=0.6)
@@ -180,7 +181,7 @@ def curves_figure(title: str, term: str, by_layer: Sequence[dict]) -> Figure:
 
 
 def _visible(by_layer: Sequence[dict]) -> tuple[int, int]:
-    """The distances between which some curve is not yet what it is at the end."""
+    """The range of distances in which some curve still differs from its end values."""
     distances = by_layer[0]["distances"]
     values = numpy.array([curves["heads"] for curves in by_layer])  # [layers, heads, distances]
     tolerance = _FLAT * numpy.ptp(values, axis=(1, 2), keepdims=True)
@@ -237,10 +238,9 @@ def _draw_taps(axis: Axes, distances: Sequence[int], rows: numpy.ndarray, look: 
 
 
 def _weights(by_layer: Sequence[dict]) -> tuple[list[numpy.ndarray], dict, dict]:
-    """What to draw of kernels, each ``[heads, kernel_size]``, its colours and their bar's look.
-
-    Taps that sum to 1 are relative to those of a uniform kernel, for else a long kernel
-    could not be compared with a short one.
+    """Values to draw for kernels ``[heads, kernel_size]``, with colour map and label. Taps that sum
+    to 1 are divided by those of a uniform kernel, so that kernels of different lengths can be
+    compared.
     """
     taps = [numpy.array(kernels["heads"]) for kernels in by_layer]
     if all(numpy.allclose(x.sum(axis=1), 1) and (x >= 0).all() for x in taps):
@@ -293,7 +293,7 @@ def _draw_updates(axis: Axes, results: Sequence[dict], name: str) -> None:
 
 
 def _drawn(r2: Sequence) -> numpy.ndarray:
-    """What is not defined as NaN, which matplotlib leaves out."""
+    """Undefined values as NaN, which matplotlib leaves out."""
     return numpy.array(r2, dtype=float)
 
 

@@ -1,4 +1,4 @@
-"""The analysis of several checkpoints, and as Markdown: sentences, and tables of R^2."""
+"""Analyses several checkpoints and reports them in Markdown: findings and tables of R^2."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,18 +14,18 @@ from .toeplitz import white_noise_r2
 
 
 def analyse(paths: Sequence[str | Path], block: int) -> tuple[list[dict], dict[str, Tensor]]:
-    """Analyse checkpoints, in the order of their updates; standard error has each path.
+    """Analyse checkpoints, in the order of their updates; prints each path on standard error.
 
     Args:
         paths: one checkpoint or, for R^2 against updates, several.
         block: positions in a block.
 
     Returns:
-        What :func:`analysis` says of each, and the tables of positions of the last of them.
+        The result of :func:`analysis` for each, and the position tables of the last one.
 
     Raises:
-        CheckpointError: one cannot be read or has nothing to analyse, or several are not of
-            one model or do not say after how many updates they were written.
+        CheckpointError: a checkpoint cannot be read or has nothing to analyse, the checkpoints are
+            of different models, or one of several does not store its number of updates.
     """
     found: list[tuple[dict, dict[str, Tensor]]] = []
     for path in paths:
@@ -41,7 +41,7 @@ def analyse(paths: Sequence[str | Path], block: int) -> tuple[list[dict], dict[s
 
 
 def _shape(result: dict) -> dict[str, tuple]:
-    """What must be the same in all checkpoints of a model."""
+    """The properties that all checkpoints of a model share."""
     shape = {}
     for name, stack in result["stacks"].items():
         positions = stack["positions"] or {}
@@ -73,7 +73,7 @@ def markdown(results: Sequence[dict]) -> str:
 
 
 def findings(stack: dict) -> Iterator[str]:
-    """Sentences about a stack, out of what :func:`checkpoint.analysis` says of it."""
+    """Sentences about a stack, from its part of :func:`checkpoint.analysis`."""
     if stack["positions"]:
         yield _of_positions(**stack["positions"])
     r2 = {
@@ -109,7 +109,7 @@ def _of_positions(kind: str, number: int, width: int, r2: dict) -> str:
 
 
 def _of_term(term: str, by_layer: list[dict]) -> str:
-    peaks = []  # of every head: how high, at which distance and where its curve is highest
+    peaks = []  # per head: the highest value of its curve and the distance of that
     for curves in by_layer:
         for head, values in enumerate(curves["heads"]):
             value = max(values)
@@ -140,7 +140,7 @@ def _place(layers: Sequence[int], head: int) -> str:
 
 
 def _by_positions(stack: dict) -> Iterator[list[str]]:
-    """R^2 over all positions and block by block; of the heads the mean and the range."""
+    """R^2 over all positions and block by block, with mean and range over the heads."""
     positions, heads = stack["positions"], _heads(stack)
     blocks = positions["r2"]["blocks"]
     for part in [None, *range(len(blocks) if len(blocks) > 1 else 0)]:

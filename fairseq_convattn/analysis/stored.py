@@ -23,7 +23,7 @@ class StoredStack:
         options: how the model was built; {} where the checkpoint does not say.
         weights: by their names in the stack, such as ``embed_positions.weight``.
         layers: the weights of each layer, by their names in the layer.
-        notes: for whoever reads the analysis.
+        notes: remarks for the reader of the analysis.
     """
 
     name: str
@@ -45,7 +45,7 @@ class StoredStack:
     @property
     def heads(self) -> int | None:
         heads = self.option("attention_heads")
-        if heads is None:  # RoBERTa's encoder was called decoder in 2019
+        if heads is None:  # in 2019 fairseq named RoBERTa's encoder decoder
             heads = self.options.get("encoder_attention_heads")
         return heads if isinstance(heads, int) else None
 
@@ -58,7 +58,7 @@ class StoredStack:
     def mixers(self) -> dict[int, str]:
         """This plugin's token mixer of every layer; {} in other models."""
         names = str(self.option("mixers") or "").split(",")
-        kept = self.option("layers_to_keep")  # the file has these alone, numbered anew
+        kept = self.option("layers_to_keep")  # the file has only the kept layers, renumbered
         if len(names) == 1:
             names *= len(self.layers)
         elif kept:
@@ -92,6 +92,6 @@ def stored_stacks(state: dict) -> list[StoredStack]:
 
 
 def updates(state: dict) -> int | None:
-    """After how many updates a checkpoint was written; None where it does not say."""
+    """Number of updates at which a checkpoint was written; None if it is not stored."""
     history = state.get("optimizer_history")
     return history[-1].get("num_updates") if history else None

@@ -8,8 +8,8 @@ _ROUNDING = 1e-12
 
 
 def toeplitz_fit(product: Tensor) -> Tensor:
-    """The Toeplitz matrix that is nearest to ``product`` in least squares, which has on each
-    diagonal its mean; both ``[n, n]``."""
+    """The Toeplitz matrix nearest to ``product`` in least squares, which has the mean of each
+    diagonal; both ``[n, n]``."""
     n = product.size(0)
     positions = torch.arange(n)
     diagonals = positions - positions.unsqueeze(1) + n - 1  # j - i + n - 1, [n, n]

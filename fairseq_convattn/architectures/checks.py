@@ -1,4 +1,4 @@
-"""Options of models that cannot work together."""
+"""Checks for options of models that cannot work together."""
 
 from argparse import Namespace
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from ..mixers import MixerConfig
 from ..mixers.config import OPTIONS, may_read
 from ..mixers.options import refuse
+from ..outputs import flag
 
 _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
 _FACTORS = ("adaptive_softmax_factor", "adaptive_input_factor")
@@ -14,7 +15,7 @@ _PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
 
 
 def encoder_decoder(options: Namespace) -> None:
-    """Refuse, by ValueError in one line, what an encoder-decoder cannot be."""
+    """Raise a one-line ValueError if options of an encoder-decoder contradict each other."""
     if options.tie_adaptive_weights and options.adaptive_softmax_cutoff:
         refuse("tie_adaptive_weights", "needs adaptive input, which only language models have")
     if options.share_all_embeddings:
@@ -27,23 +28,26 @@ def encoder_decoder(options: Namespace) -> None:
 
 
 def language_model(options: Namespace) -> None:
-    """Refuse, by ValueError in one line, what a language model cannot be."""
+    """Raise a one-line ValueError if options of a language model contradict each other."""
     if options.character_embeddings and options.adaptive_input:
-        refuse("character_embeddings", "cannot be had with --adaptive-input; turn that off")
+        refuse("character_embeddings", "mutually exclusive with --adaptive-input")
     if options.adaptive_input and options.adaptive_input_cutoff is None:
         refuse(
-            "adaptive_input", "needs --adaptive-input-cutoff, as 20000,60000, or to be set false"
+            "adaptive_input",
+            "needs --adaptive-input-cutoff, such as 20000,60000, or the value false",
         )
     if options.share_decoder_input_output_embed:
         for option in ("character_embeddings", "adaptive_input"):
             if getattr(options, option):
-                refuse("share_decoder_input_output_embed", f"works on a table, not {_flag(option)}")
+                refuse(
+                    "share_decoder_input_output_embed", f"mutually exclusive with {flag(option)}"
+                )
         _need_equal(options, "share_decoder_input_output_embed", *_DIMENSIONS)
     if options.tie_adaptive_weights:
         if not (options.adaptive_input and options.adaptive_softmax_cutoff):
             refuse(
                 "tie_adaptive_weights",
-                "needs --adaptive-input and --adaptive-softmax-cutoff, or to be set false",
+                "needs --adaptive-input and --adaptive-softmax-cutoff, or the value false",
             )
         for pair in (_CUTOFFS, _FACTORS, _DIMENSIONS):
             _need_equal(options, "tie_adaptive_weights", *pair)
@@ -51,25 +55,25 @@ def language_model(options: Namespace) -> None:
 
 
 def output_dictionary(options: Namespace, source_types: int, target_types: int) -> None:
-    """Refuse, by ValueError in one line, a language model that shares unequal dictionaries."""
+    """Raise a one-line ValueError if a language model shares tables of unequal dictionaries."""
     for option in ("tie_adaptive_weights", "share_decoder_input_output_embed"):
         if getattr(options, option) and source_types != target_types:
-            refuse(option, "needs the whole dictionary as output, not --output-dictionary-size")
+            refuse(option, "mutually exclusive with --output-dictionary-size")
     if options.adaptive_input:
         cutoffs_within("adaptive_input_cutoff", options, source_types)
 
 
 def cutoffs_within(option: str, options: Namespace, types: int) -> None:
-    """Refuse, by ValueError in one line, cut-offs that a dictionary does not have."""
+    """Raise a one-line ValueError if a cut-off exceeds the dictionary."""
     cutoffs = getattr(options, option)
     if cutoffs and cutoffs[-1] > types:
         refuse(option, f"{cutoffs[-1]} is beyond the dictionary's {types} types")
 
 
 def masked_language_model(options: Namespace) -> None:
-    """Refuse, by ValueError in one line, what a masked language model cannot be."""
+    """Raise a one-line ValueError if options of a masked language model contradict each other."""
     if options.initialization != "default":
-        refuse("initialization", "masked language models start as RoBERTa does")
+        refuse("initialization", "must be default: masked language models start as RoBERTa does")
     if options.share_encoder_layers:
         _sharing(options.encoder_mixers)
     _quantisation_noise(options, "encoder_embed_dim")
@@ -81,7 +85,7 @@ def _sharing(mixers: list[MixerConfig]) -> None:
         refuse("share_encoder_layers", f"needs one mixer for all layers, not {', '.join(names)}")
     sizes = {mixer.kernel_size for mixer in mixers}
     if len(sizes) > 1 and may_read(names[0], OPTIONS["kernel_size"]):
-        refuse("share_encoder_layers", "needs one value of --encoder-kernel-sizes, as 31")
+        refuse("share_encoder_layers", "needs one value of --encoder-kernel-sizes, such as 31")
 
 
 def _quantisation_noise(options: Namespace, *widths: str) -> None:
@@ -91,27 +95,27 @@ def _quantisation_noise(options: Namespace, *widths: str) -> None:
         if getattr(options, name) % size:
             refuse(
                 "quant_noise_pq_block_size",
-                f"blocks of {size} do not divide {getattr(options, name)} ({_flag(name)})",
+                f"must divide {flag(name)}, {getattr(options, name)}, but is {size}",
             )
 
 
 def run(
     options: Namespace, criterion: str | None, fp16: bool, cpu: bool, distributed_world_size: int
 ) -> None:
-    """Refuse, by ValueError in one line, what the rest of a training cannot do with a model."""
+    """Raise a one-line ValueError if the training's options do not fit the model's."""
     if fp16 and cpu:
-        refuse("fp16", "needs a GPU; with --cpu there is --bf16")
+        refuse("fp16", "needs a GPU; with --cpu use --bf16")
     if getattr(options, "base_layers", 0) and distributed_world_size == 1:
-        refuse("base_layers", "needs several processes, as by --distributed-world-size")
+        refuse("base_layers", "needs several processes; set --distributed-world-size")
     if hasattr(options, "encoder_mixers") and getattr(options, "adaptive_input", False):
-        refuse("adaptive_input", "nobody reads it; only language models have adaptive input")
+        refuse("adaptive_input", "only language models support adaptive input")
     cutoffs = getattr(options, "adaptive_softmax_cutoff", None)
     if criterion == "adaptive_loss" and not cutoffs:
         refuse("criterion", "adaptive_loss needs --adaptive-softmax-cutoff")
     if cutoffs and criterion in _PLAIN_CRITERIA:
         refuse(
             "criterion",
-            f"{criterion} cannot train an adaptive softmax; give adaptive_loss, and "
+            f"{criterion} cannot train an adaptive softmax; use adaptive_loss with "
             "--ddp-backend legacy_ddp",
         )
 
@@ -119,8 +123,4 @@ def run(
 def _need_equal(options: Namespace, option: str, first: str, second: str) -> None:
     values: list[Any] = [getattr(options, name) for name in (first, second)]
     if values[0] != values[1]:
-        refuse(option, f"needs equal {_flag(first)} and {_flag(second)}")
-
-
-def _flag(option: str) -> str:
-    return f"--{option.replace('_', '-')}"
+        refuse(option, f"needs equal {flag(first)} and {flag(second)}")

@@ -25,14 +25,14 @@ from .options import MASKED_LANGUAGE_MODEL_OPTIONS, mixer_options
 
 
 class Schema(NamedTuple):
-    """A configuration class, and what its fields mean where nobody has set them.
+    """A configuration class, and the values of its unset fields.
 
     Attributes:
         config: the dataclass.
-        base: values of the fields that presets may set, where neither preset nor user has.
-        follows: fields that take another one's value where nothing has set them.
+        base: defaults of the fields that presets may set.
+        follows: fields that default to the value of another field.
         stacks: ``encoder`` and ``decoder``, or one of them.
-        kinds: what each field may be set to.
+        kinds: the allowed values of each field.
         check: raises ValueError, in one line, of options that cannot work together.
     """
 
@@ -45,12 +45,12 @@ class Schema(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """A model's description, of which every field has been checked.
+    """A model's description, with every field checked.
 
     Attributes:
         stored: as the command line, hydra and checkpoints have it; None, where another part
             of fairseq's configuration has the value.
-        options: the values that it means; ``encoder_mixers`` and ``decoder_mixers`` have the
+        options: the parsed values; ``encoder_mixers`` and ``decoder_mixers`` have the
             :class:`MixerConfig` of every layer.
     """
 
@@ -155,14 +155,14 @@ def complete(
 def configure(
     cfg: Namespace | DictConfig, schema: Schema, preset: dict | None = None
 ) -> Configuration:
-    """Give every field its value, and check it: whoever set it, also a checkpoint.
+    """Complete and check a configuration, whether a user or a checkpoint set it.
 
-    fairseq evaluates the text of some options, so it must see none that has not been here.
+    fairseq evaluates the text of some options, so it must see only checked ones.
 
     Args:
-        cfg: a flat configuration; what is no field of the model is left aside.
-        preset: what applies before the base, where ``cfg`` says nothing. Kernel sizes in a
-            tuple are as many as there are layers, the last one repeated.
+        cfg: a flat configuration; entries that are no field of the model are ignored.
+        preset: values of fields that ``cfg`` leaves unset; they precede the base. A tuple of kernel
+            sizes is cut to the number of layers, or its last size repeated.
 
     Raises:
         ValueError: an option cannot work; the message is one line and names it.
@@ -176,7 +176,8 @@ def configure(
     positions_unset = stored["no_token_positional_embeddings"] is None
     _fill(stored, schema)
     options = Namespace(**stored)
-    for name in sorted(schema.kinds, key=lambda name: name not in own):  # to name the user's first
+    # so that an error names a user's option first
+    for name in sorted(schema.kinds, key=lambda name: name not in own):
         if stored[name] is not None:
             setattr(options, name, read(name, schema.kinds[name], stored[name]))
     for side in schema.stacks:
@@ -190,7 +191,7 @@ def configure(
 
 
 def given_values(cfg: Namespace | DictConfig) -> dict[str, Any]:
-    """What is set in ``cfg``."""
+    """The values in ``cfg`` that are not None, by name."""
     values = (
         OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
         if isinstance(cfg, DictConfig)

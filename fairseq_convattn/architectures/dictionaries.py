@@ -1,4 +1,4 @@
-"""A model's dictionaries in its configuration, so that others in their place are seen."""
+"""Digests of dictionaries in a model's configuration, which reveal exchanged dictionaries."""
 
 import hashlib
 import re
@@ -19,16 +19,17 @@ _TABLE = re.compile(
 
 
 def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) -> None:
-    """Have checkpoints carry digests of the task's dictionaries, or compare them with those that
-    the checkpoint of this configuration carries.
+    """Store digests of the task's dictionaries in ``cfg``, or compare them with stored ones.
+
+    Checkpoints carry the digests, so that a model is not used with other dictionaries.
 
     Args:
-        cfg: the model's part of fairseq's configuration; anything else is left alone.
-        needed: of which sides the model cannot be without a dictionary.
+        cfg: the model's part of fairseq's configuration; a namespace is left alone.
+        needed: sides that must have a dictionary.
 
     Raises:
-        ValueError: the task lacks a dictionary, one is as large as that of the training and
-            another, or what the checkpoint stores is no list of digests.
+        ValueError: the task lacks a dictionary, a dictionary has the size but not the content of
+            the training's, or the stored value is no list of digests.
     """
     whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
     current = []
@@ -57,7 +58,7 @@ def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) ->
 
 
 def check_types(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Compare the numbers of types of a model and of weights that it is to load.
+    """Compare a model's vocabulary sizes with those of the weights that it is to load.
 
     Raises:
         ValueError: they differ; the message names the model's dictionary.
@@ -74,7 +75,7 @@ def check_types(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def _types(weights: Mapping[str, Tensor]) -> dict[str, int]:
-    """Types in the tables of embeddings, by ``encoder`` and ``decoder``."""
+    """Number of types in the embedding tables of ``encoder`` and ``decoder``."""
     counts: dict[str, int] = {}
     for name, weight in weights.items():
         if table := _TABLE.fullmatch(name):
@@ -95,7 +96,7 @@ def _origin(task: Any, side: str) -> str:
 
 
 def _digests(stored: Any) -> list[str]:
-    """Those of a checkpoint, which anybody may have changed."""
+    """The digests that a checkpoint stores, validated, because anybody may have changed them."""
     found = list(stored) if isinstance(stored, ListConfig) else []
     if not found or not all(isinstance(x, str) and _DIGEST.fullmatch(x) for x in found):
         raise ValueError(
@@ -106,6 +107,6 @@ def _digests(stored: Any) -> list[str]:
 
 
 def _digest(dictionary: Any) -> str:
-    """Number of types and SHA-256 of their names in order."""
+    """Number of types, and the SHA-256 of their names in order."""
     names = "\n".join(dictionary.symbols).encode()
     return f"{len(dictionary)} {hashlib.sha256(names).hexdigest()}"

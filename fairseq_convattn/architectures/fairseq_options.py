@@ -1,4 +1,4 @@
-"""fairseq's own options: what they may be, and how our models set them."""
+"""fairseq's own options: their allowed values and their defaults in our models."""
 
 import dataclasses
 import re
@@ -24,6 +24,7 @@ from ..mixers.options import (
     unread,
     whole,
 )
+from ..outputs import flag
 
 _LAYERS_AT_MOST = 1000
 _KINDS = {
@@ -131,12 +132,12 @@ def transformer_options() -> list[dataclasses.Field]:
 
 
 def roberta_options() -> list[dataclasses.Field]:
-    """What RoBERTa shares with fairseq's transformer."""
+    """The options that RoBERTa shares with fairseq's transformer."""
     return [option for option in transformer_options() if option.name in _ROBERTA]
 
 
 def kind_of(option: dataclasses.Field, base: dict[str, Any]) -> Kind:
-    """What one of fairseq's options may be set to."""
+    """The allowed values of one of fairseq's options."""
     if base.get(option.name) in ("true", "false"):
         return SWITCH
     for pattern, kind in _KINDS.items():
@@ -147,8 +148,11 @@ def kind_of(option: dataclasses.Field, base: dict[str, Any]) -> Kind:
 
 
 def our_field(option: dataclasses.Field, base: dict[str, Any], follows: dict[str, str]) -> tuple:
-    """The field of a flat configuration for one of fairseq's options: without a default where
-    presets may set it, and for a flag that they switch on, with values to switch it off."""
+    """The field of a flat configuration for one of fairseq's options.
+
+    Fields that presets may set have no default; a flag that presets switch on takes true or false,
+    so that a user can switch it off.
+    """
     name, type_, default = option.name, option.type, option.default
     metadata, kind = dict(option.metadata), kind_of(option, base)
     if name in _HELP:
@@ -157,7 +161,7 @@ def our_field(option: dataclasses.Field, base: dict[str, Any], follows: dict[str
         type_, default = Optional[str], None
     elif name in base or name in follows:
         type_, default = Optional[type_], None
-        fallback = base.get(name, f"--{follows.get(name, '').replace('_', '-')}")
+        fallback = base.get(name, flag(follows.get(name, "")))
         fallback = _CONDITIONAL.get(name, fallback)
         metadata["help"] = f"{metadata.get('help', name.replace('_', ' '))} (default: {fallback})"
         if kind is SWITCH:  # a flag could not switch a preset off

@@ -1,16 +1,21 @@
 """Trained models from Python: ``from_pretrained`` and the interface that it returns."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fairseq.data.encoders import BPE_REGISTRY, TOKENIZER_REGISTRY
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.hub_utils import GeneratorHubInterface, from_pretrained
+from fairseq.models import FairseqModel
 from fairseq.models.roberta import RobertaHubInterface
+from fairseq.tasks import FairseqTask
+from omegaconf import DictConfig
+from torch import Tensor
 
 DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_prediction's
-CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # which fairseq finds beside a checkpoint
+CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # found by fairseq beside a checkpoint
 
 
 class ConvAttnHub(GeneratorHubInterface):
@@ -20,11 +25,12 @@ class ConvAttnHub(GeneratorHubInterface):
     what fairseq-generate calls its options, with underscores: ``lenpen=0.8``.
     """
 
-    def __init__(self, cfg, task, models):
+    def __init__(self, cfg: DictConfig, task: FairseqTask, models: Sequence[FairseqModel]):
         super().__init__(cfg, task, models)
         longest = self.max_positions
         longest = max(longest) if isinstance(longest, tuple) else longest
-        if cfg.dataset.max_tokens is not None:  # that of the training may hold no long sentence
+        # the training's may be too small for a long sentence
+        if cfg.dataset.max_tokens is not None:
             cfg.dataset.max_tokens = max(cfg.dataset.max_tokens, longest)
         self.eval()
 
@@ -51,8 +57,16 @@ class ConvAttnHub(GeneratorHubInterface):
             raise ValueError("score: only language models score sentences in Python")
         return super().score(sentences, *args, **options)
 
-    def generate(self, tokenized_sentences, beam: int = 5, *args, **options):
-        """fairseq's.
+    def generate(
+        self, tokenized_sentences: Tensor | list[Tensor], beam: int = 5, *args, **options
+    ) -> list:
+        """Generate for binarised sentences, with options of fairseq-generate.
+
+        Args:
+            tokenized_sentences: ``[tokens]``, or a list of those.
+
+        Returns:
+            The hypotheses of the sentence, best first; for a list, a list of those.
 
         Raises:
             ValueError: an option is not one of fairseq-generate's.

@@ -2,9 +2,11 @@
 
 from argparse import Namespace
 
+from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from fairseq.modules import AdaptiveInput, CharacterTokenEmbedder
+from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import nn
 
@@ -18,14 +20,17 @@ from .stacks import ConvAttnDecoder
 
 
 class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageModel):
-    """fairseq's transformer language model with lightweight convolution, dynamic
-    convolution or self-attention as the token mixer of every layer (Wu et al. 2019).
+    """fairseq's transformer language model with any token mixer of
+    :data:`fairseq_convattn.mixers.MIXERS` in every layer (Wu et al. 2019, Chang et al. 2021,
+    Wennberg and Henter 2021).
     """
 
     schema = LANGUAGE_MODEL
 
     @classmethod
-    def build_model(cls, args, task):
+    def build_model(
+        cls, args: Namespace | DictConfig, task: FairseqTask
+    ) -> "ConvAttnLanguageModel":
         """Build the model that ``args`` describes (flat; what it lacks is filled in).
 
         Raises:
@@ -47,7 +52,7 @@ class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageMode
         return cls(decoder)
 
     @classmethod
-    def _embedding(cls, options: Namespace, dictionary) -> nn.Module:
+    def _embedding(cls, options: Namespace, dictionary: Dictionary) -> nn.Module:
         if options.character_embeddings:
             return CharacterTokenEmbedder(
                 dictionary,
@@ -70,8 +75,9 @@ class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageMode
         return cls.build_embedding(options, dictionary, options.decoder_input_dim)
 
 
-def _positions(args: Namespace | DictConfig, task) -> int:
-    """What fairseq's language model takes; a model's own configuration may lack it (hydra)."""
+def _positions(args: Namespace | DictConfig, task: FairseqTask) -> int:
+    """The most positions, as fairseq's language model finds them; under hydra the model's own
+    configuration may lack them."""
     own = getattr(args, "tokens_per_sample", None)
     return own or task.args.max_target_positions or task.args.tokens_per_sample
 

@@ -1,4 +1,4 @@
-"""From the options of a model to the mixer of every layer, and the options that none reads."""
+"""Resolves a model's options into the mixer of every layer; finds options that no layer reads."""
 
 from argparse import Namespace
 from collections.abc import Collection, Iterable
@@ -11,7 +11,7 @@ from ..mixers.options import Option, refuse
 
 
 def layer_mixers(options: Namespace, side: str) -> list[MixerConfig]:
-    """Resolve the mixers of a stack's layers, those that are kept when pruning.
+    """Resolve the mixers of a stack's layers, or of those that pruning keeps.
 
     Args:
         options: the values of all options of the model.
@@ -40,7 +40,7 @@ def layer_mixers(options: Namespace, side: str) -> list[MixerConfig]:
         quant_noise=options.quant_noise_pq,
         quant_noise_block_size=options.quant_noise_pq_block_size,
         **{
-            field: getattr(options, flag(field, option, side))
+            field: getattr(options, option_name(field, option, side))
             for field, option in OPTIONS.items()
             if field != "kernel_size"
         },
@@ -60,12 +60,12 @@ def _kept(option: str, text: str | None, layers: int) -> list[int]:
         return list(range(layers))
     kept = sorted(int(layer) for layer in text.split(","))
     if kept[-1] >= layers:
-        refuse(option, f"{text!r} must name layers from 0 to {layers - 1}")
+        refuse(option, f"must be layers from 0 to {layers - 1}, not {text!r}")
     return kept
 
 
-def flag(field: str, option: Option, side: str) -> str:
-    """The name in a model's configuration of a field of its mixers in ``side``."""
+def option_name(field: str, option: Option, side: str) -> str:
+    """The option of a model that sets a field of the mixers in ``side``."""
     name = option.name or field
     return f"{side}_{name}" if option.per_stack else name
 
@@ -87,7 +87,7 @@ def _fixed(mixer: str) -> dict[str, Any]:
 def _check(side: str, config: MixerConfig) -> None:
     for field, option in OPTIONS.items():
         if config.mixer in option.readers and (reason := option.refused(config)):
-            refuse(flag(field, option, side), reason)
+            refuse(option_name(field, option, side), reason)
     if config.mixer != "attention" and not config.self_attention:
         refuse(
             "cross_self_attention",
@@ -101,7 +101,7 @@ def refuse_unread(options: Namespace, stacks: Iterable[str], given: Collection[s
     Args:
         options: the values of all options, ``encoder_mixers`` and ``decoder_mixers`` resolved.
         stacks: ``encoder`` and ``decoder``, or one of them.
-        given: the options that are the user's, and not a preset's or a default.
+        given: the options that the user set, excluding presets and defaults.
 
     Raises:
         ValueError: the message is one line and names the option.
@@ -112,12 +112,12 @@ def refuse_unread(options: Namespace, stacks: Iterable[str], given: Collection[s
 
 
 def unread(options: Namespace, stacks: Iterable[str]) -> dict[str, str]:
-    """The options of mixers that no layer of any stack reads, each with the reason."""
+    """The mixer options that no layer reads, each with the reason."""
     found = {}
     for field, option in OPTIONS.items():
-        names = {flag(field, option, side): [] for side in stacks}
+        names = {option_name(field, option, side): [] for side in stacks}
         for side in stacks:
-            names[flag(field, option, side)] += getattr(options, f"{side}_mixers")
+            names[option_name(field, option, side)] += getattr(options, f"{side}_mixers")
         for name, mixers in names.items():
             needs = _missing(option, mixers, vars(options)) if option.help else None
             if needs:

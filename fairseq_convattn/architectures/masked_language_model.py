@@ -1,12 +1,16 @@
 """``convattn_mlm``: masked language models with any token mixer in every layer."""
 
 from argparse import Namespace
+from typing import Any
 
+from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoder
 from fairseq.models.roberta import RobertaEncoder, RobertaModel
 from fairseq.models.roberta.model import RobertaLMHead
 from fairseq.models.transformer import TransformerConfig
 from fairseq.modules import LayerNorm
+from fairseq.tasks import FairseqTask
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from .config import MASKED_LANGUAGE_MODEL
@@ -28,7 +32,9 @@ class ConvAttnMaskedLanguageModel(ConfiguredModel, PretrainedMaskedLanguageModel
     schema = MASKED_LANGUAGE_MODEL
 
     @classmethod
-    def build_model(cls, args, task):
+    def build_model(
+        cls, args: Namespace | DictConfig, task: FairseqTask
+    ) -> "ConvAttnMaskedLanguageModel":
         """Build the model that ``args`` describes (flat; what it lacks is filled in).
 
         Raises:
@@ -40,9 +46,12 @@ class ConvAttnMaskedLanguageModel(ConfiguredModel, PretrainedMaskedLanguageModel
         options.checkpoint_activations |= options.offload_activations
         return cls(options, MaskedLanguageModelEncoder(options, task.source_dictionary))
 
-    def upgrade_state_dict_named(self, state_dict, name):
-        """fairseq's, which finds the size of a classification head in a weight that spectral
-        normalisation has renamed; new heads begin with the checkpoint's pooler, if it has one."""
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
+        """fairseq's, with two additions.
+
+        Classification heads load also if spectral normalisation has renamed their weight. New heads
+        start with the checkpoint's pooler, if it has one.
+        """
         prefix = f"{name}." if name else ""
         pooler = {
             part: state_dict.pop(f"{prefix}pooler.{part}")
@@ -66,17 +75,23 @@ class ConvAttnMaskedLanguageModel(ConfiguredModel, PretrainedMaskedLanguageModel
 class MaskedLanguageModelEncoder(RobertaEncoder):
     """RoBERTa's encoder; ``args.encoder_mixers`` has one entry per layer."""
 
-    def build_embedding(self, vocab_size, embedding_dim, padding_idx):
+    def build_embedding(
+        self, vocab_size: int, embedding_dim: int, padding_idx: int
+    ) -> nn.Embedding:
         return nn.Embedding(vocab_size, self.args.encoder_input_dim, padding_idx)
 
-    def build_encoder(self, args, dictionary, embed_tokens):
+    def build_encoder(
+        self, args: Namespace, dictionary: Dictionary, embed_tokens: nn.Embedding
+    ) -> "SentenceEncoder":
         return SentenceEncoder(args, dictionary, embed_tokens)
 
-    def build_lm_head(self, embed_dim, output_dim, activation_fn, weight):
+    def build_lm_head(
+        self, embed_dim: int, output_dim: int, activation_fn: str, weight: Tensor | None
+    ) -> "FactorizedHead":
         inner_dim = self.args.encoder_input_dim
         return FactorizedHead(embed_dim, inner_dim, output_dim, activation_fn, weight)
 
-    def max_positions(self):
+    def max_positions(self) -> int:
         """Longest input: unlimited, as fairseq says it, without embeddings of positions."""
         if self.sentence_encoder.embed_positions is None:
             return FairseqEncoder.max_positions(self)
@@ -84,10 +99,10 @@ class MaskedLanguageModelEncoder(RobertaEncoder):
 
 
 class SentenceEncoder(ConvAttnEncoder):
-    """The stack of layers, behind a linear map where embeddings have another width, and with
-    one set of weights for all layers on demand (Lan et al. 2020, section 3.1)."""
+    """The stack of layers. A linear map precedes it if embeddings have another width; all layers
+    may share one set of weights (Lan et al. 2020, section 3.1)."""
 
-    def __init__(self, args: Namespace, dictionary, embed_tokens: nn.Embedding):
+    def __init__(self, args: Namespace, dictionary: Dictionary, embed_tokens: nn.Embedding):
         cfg = TransformerConfig.from_namespace(args)
         super().__init__(cfg, dictionary, embed_tokens, args.encoder_mixers)
         inputs, width = embed_tokens.embedding_dim, args.encoder_embed_dim
@@ -98,7 +113,11 @@ class SentenceEncoder(ConvAttnEncoder):
         if args.share_encoder_layers and len(self.layers) > 1:
             _share_weights(self.layers)
 
-    def forward_embedding(self, src_tokens, token_embedding: Tensor | None = None):
+    def forward_embedding(
+        self, src_tokens: Tensor, token_embedding: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The input of the first layer ``[batch, time, width]``, and the scaled embeddings of
+        ``src_tokens`` ``[batch, time]`` without positions."""
         if self.embed_segments is not None:
             if token_embedding is None:
                 token_embedding = self.embed_tokens(src_tokens)
@@ -113,16 +132,25 @@ class SentenceEncoder(ConvAttnEncoder):
 
 
 class FactorizedHead(RobertaLMHead):
-    """RoBERTa's output, whose first map leads from the encoder's width to that of the table."""
+    """RoBERTa's output layer; its first linear map leads from the encoder's to the table's
+    width."""
 
-    def __init__(self, embed_dim, inner_dim, output_dim, activation_fn, weight=None):
+    def __init__(
+        self,
+        embed_dim: int,
+        inner_dim: int,
+        output_dim: int,
+        activation_fn: str,
+        weight: Tensor | None = None,
+    ):
         super().__init__(inner_dim, output_dim, activation_fn, weight)
         self.dense = nn.Linear(embed_dim, inner_dim)
 
 
 def _share_weights(layers: nn.ModuleList) -> None:
     """Give every layer the first one's parameters, except for its tables of positions."""
-    first, *others = layers.children()  # for iteration in training may drop layers
+    # iterating over a LayerDropModuleList would drop layers in training
+    first, *others = layers.children()
     shared = dict(first.named_modules())
     for layer in others:
         for name, module in layer.named_modules():

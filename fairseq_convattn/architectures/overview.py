@@ -4,8 +4,9 @@ import dataclasses
 from argparse import Namespace
 
 from ..mixers.config import OPTIONS
+from ..outputs import flag
 from .config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL, complete
-from .layer_mixers import flag
+from .layer_mixers import option_name
 from .presets import (
     ARCHITECTURE_NAMES,
     ENCODER_DECODER_PRESETS,
@@ -37,7 +38,7 @@ def preset_options(arch: str) -> str:
     shown += [f"{side}_{option}" for option in ("glu", "kernel_sizes") for side in schema.stacks]
     mixer = preset[f"{schema.stacks[0]}_mixers"]
     unread = {
-        flag(field, option, side)
+        option_name(field, option, side)
         for side in schema.stacks
         for field, option in OPTIONS.items()
         if mixer not in option.readers and option.help
@@ -46,7 +47,7 @@ def preset_options(arch: str) -> str:
     known = {field.name for field in dataclasses.fields(schema.config)}
     args = vars(complete(Namespace(**preset), schema))
     chosen = {name: args[name] for name in names if name in known}
-    return " ".join(f"--{name.replace('_', '-')} {_text(x)}" for name, x in chosen.items())
+    return " ".join(f"{flag(name)} {_text(x)}" for name, x in chosen.items())
 
 
 def _text(value: object) -> str:
@@ -54,8 +55,7 @@ def _text(value: object) -> str:
 
 
 def parameters(arch: str, types: int = VOCABULARY) -> int:
-    """Parameters of an architecture for ``types`` types, an encoder-decoder's with one
-    embedding table."""
+    """Number of parameters with a vocabulary of ``types``, shared by source, target and output."""
     if arch in LANGUAGE_MODEL_PRESETS:
         model = language_model_skeleton(Namespace(**LANGUAGE_MODEL_PRESETS[arch]), types, types)
     elif arch in MASKED_LM_PRESETS:
@@ -138,6 +138,6 @@ def _names_and_sizes(shape: str, types: int) -> tuple[list[str], str]:
 
 
 def _runs(sizes: list[int]) -> str:
-    """Kernel sizes with repetitions counted, as 15 x 2."""
+    """Kernel sizes with repetitions counted, such as 15 x 2."""
     counts = {size: sizes.count(size) for size in sizes}
     return ", ".join(str(k) if n == 1 else f"{k} x {n}" for k, n in counts.items())

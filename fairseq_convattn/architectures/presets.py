@@ -63,7 +63,7 @@ def _adaptive(cutoffs: str) -> dict:
     }
 
 
-# the paper's for Billion Word, which we give to WikiText-103 too
+# the paper's for Billion Word, also used for WikiText-103
 _LM_KERNELS = {"decoder_kernel_sizes": (15, 15, 31, 31, 31, 31, 63)}
 
 LANGUAGE_MODEL_SHAPES = {
@@ -116,7 +116,7 @@ ARCHITECTURE_NAMES = {
     "tisa": "tisa_{}",
     "short_conv": "short_conv_{}",
 }
-# where it is not a mixer of the same name: the mixer, and what else is set
+# families not named after their mixer: the mixer and further settings
 _MIXERS = {"short_conv": ("attention", {"short_convolution": "low_rank"})}
 
 

@@ -1,13 +1,13 @@
-"""A model's architectures in fairseq's registries."""
+"""Registers models and their architectures with fairseq."""
 
 import gc
 import importlib.util
 import logging
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
 from multiprocessing import active_children
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import (
@@ -37,39 +37,37 @@ TASK_MODELS = {
 
 
 class ConfiguredModel:
-    """What our models do with their configuration.
+    """Common base of our models: options, checks of checkpoints, garbage collection.
 
     Attributes:
-        schema: theirs.
+        schema: the model's configuration and its rules.
     """
 
     schema: Schema
     _children = 0
 
     @classmethod
-    def hub_models(cls):
+    def hub_models(cls) -> dict[str, Any]:
         return {}
 
     @classmethod
-    def add_args(cls, parser):
-        """Options without their defaults, so that a preset can tell what was given."""
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the options without their defaults, so that a preset knows which were given."""
         gen_parser_from_dataclass(parser, cls.schema.config(), delete_default=True)
 
-    def train(self, mode: bool = True):
-        """PyTorch's. After an evaluation, and whenever there are more processes than before,
-        Python's unreachable cycles are collected, such as data loaders of earlier epochs: with
-        ``--update-epoch-batch-itr`` fairseq makes one in every epoch, whose workers live as long
-        and keep a copy of what memory has changed since."""
+    def train(self, mode: bool = True) -> Self:
+        """PyTorch's. Collects garbage after each evaluation and when workers were added: each
+        epoch's data loader is in a reference cycle, and its workers keep memory alive."""
         if mode and not (self.training and len(active_children()) <= self._children):
             gc.collect()
             self._children = len(active_children())
         return super().train(mode)
 
-    def load_state_dict(self, state_dict, *arguments, **options):
-        """fairseq's.
+    def load_state_dict(self, state_dict: dict[str, Any], *arguments, **options) -> NamedTuple:
+        """fairseq's, after a check of vocabulary sizes.
 
         Raises:
-            ValueError: the weights are of another number of types.
+            ValueError: the weights have another vocabulary size.
         """
         check_types(self, state_dict)
         return super().load_state_dict(state_dict, *arguments, **options)
@@ -82,7 +80,7 @@ def register_family(name: str, model: type[ConfiguredModel], presets: dict[str, 
         presets: what each architecture sets.
 
     Raises:
-        ImportError: fairseq knows another model under that name, which it would keep.
+        ImportError: another plugin has registered a model under that name.
     """
     if name in MODEL_REGISTRY:
         raise ImportError(f"another plugin has registered a fairseq model named {name!r}")
@@ -90,12 +88,12 @@ def register_family(name: str, model: type[ConfiguredModel], presets: dict[str, 
     register_model(name, dataclass=schema.config)(model)
     for arch, preset in presets.items():
         register_model_architecture(name, arch)(_architecture(name, preset, schema))
-    # fairseq's own does nothing
+    # The entry that fairseq adds for the model's own name sets nothing.
     ARCH_CONFIG_REGISTRY[name] = _architecture(name, {}, schema)
 
 
 def warn_of_dropped_sentences(task: str | None, required_batch_size_multiple: int) -> None:
-    """Warn unless the task, by its name, sees to it that no sentence is dropped."""
+    """Warn that fairseq may drop sentences, unless the named task keeps them all."""
     keeps_all = getattr(TASK_REGISTRY.get(task), "keeps_every_sentence", False)
     if required_batch_size_multiple > 1 and not keeps_all:
         logger.warning(
@@ -105,9 +103,11 @@ def warn_of_dropped_sentences(task: str | None, required_batch_size_multiple: in
         )
 
 
-def _architecture(model: str, preset: dict, schema: Schema):
-    """What fairseq calls for ``--arch``: with the command line's options before anything
-    is loaded, and again with a stored or hydra configuration."""
+def _architecture(
+    model: str, preset: dict, schema: Schema
+) -> Callable[[Namespace | DictConfig], None]:
+    """The function that fairseq calls for ``--arch``: with the command line's options before
+    anything is loaded, and again with a stored or hydra configuration."""
 
     def apply(cfg: Namespace | DictConfig) -> None:
         if isinstance(cfg, DictConfig):
@@ -126,7 +126,7 @@ def _architecture(model: str, preset: dict, schema: Schema):
 
 
 def set_missing(cfg: Namespace | DictConfig, name: str, value: Callable[[], Any]) -> None:
-    """Complete a model's configuration by what its task says."""
+    """Set a field of a model's configuration, if unset, to the value that its task gives."""
     if getattr(cfg, name, None) is None:
         with open_dict(cfg) if isinstance(cfg, DictConfig) else nullcontext():
             setattr(cfg, name, value())
@@ -145,7 +145,7 @@ def options_to_build(cfg: Namespace | DictConfig, schema: Schema) -> Namespace:
 def _start(
     cfg: Namespace | DictConfig, schema: Schema, preset: dict | None = None, model: str = ""
 ) -> Configuration:
-    """Check what a user asked for; where it cannot work, end in one line."""
+    """Check a user's options; exit with a one-line message if they cannot work."""
     try:
         if model:
             _check_task(model, cfg)
@@ -158,7 +158,7 @@ def _start(
 
 
 def _run(cfg: Namespace | DictConfig) -> dict:
-    """What checks.run looks at, of the whole configuration that a model's is a part of."""
+    """Arguments of :func:`checks.run`, from the configuration that contains the model's."""
     places = {
         "criterion": ("criterion._name", None),
         "fp16": ("common.fp16", False),
@@ -174,14 +174,16 @@ def _run(cfg: Namespace | DictConfig) -> dict:
 
 
 def _train_bfloat16_without_tpu(args: Namespace) -> None:
-    """fairseq takes ``--bf16`` for a TPU, which it cannot use without this library."""
+    """Unset ``tpu``, which fairseq sets with ``--bf16``, where torch_xla is not installed."""
     if getattr(args, "bf16", False) and importlib.util.find_spec("torch_xla") is None:
         args.tpu = False
 
 
 def _is_hydras(cfg: DictConfig, schema: Schema) -> bool:
-    """Whether a user wrote it; fairseq sets this flag for a checkpoint's, which may be of a
-    version with fewer options, and a command line's has been completed before."""
+    """Whether a user wrote this hydra configuration.
+
+    fairseq sets ``allow_objects`` on a checkpoint's, which may lack newer options; a command
+    line's is complete by now."""
     return not (cfg._get_flag("allow_objects") or _is_complete(cfg, schema))
 
 
@@ -190,8 +192,8 @@ def _is_complete(cfg: Namespace | DictConfig, schema: Schema) -> bool:
 
 
 def _given(cfg: Namespace | DictConfig, schema: Schema) -> set[str]:
-    """The options that a user named; none where a preset has been filled in already, from
-    which they cannot be told."""
+    """The options that a user named; empty for a completed configuration, in which they cannot
+    be told from those of a preset."""
     if _is_complete(cfg, schema):
         return set()
     default = schema.config()
@@ -206,13 +208,13 @@ def _check_task(model: str, args: Namespace) -> None:
         own = " and ".join(name for name in TASK_MODELS if TASK_MODELS[name] == model)
         refuse(
             "arch",
-            f"{args.arch} is for --task {own}; for {task} there are {TASK_MODELS[task]} and what "
-            f"'convattn architectures --task {task}' lists",
+            f"{args.arch} is for --task {own}; for {task} use {TASK_MODELS[task]} or one listed by "
+            f"'convattn architectures --task {task}'",
         )
 
 
 def _fill(cfg: Namespace | DictConfig, stored: dict) -> None:
-    """A checkpoint keeps its model's whole description, whatever defaults become."""
+    """Set the unset fields, so that a checkpoint describes its model whatever defaults become."""
     for name, value in stored.items():
         if value is not None and getattr(cfg, name, None) is None:
             setattr(cfg, name, value)

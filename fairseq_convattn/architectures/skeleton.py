@@ -13,7 +13,7 @@ from .translation import ConvAttnModel
 
 
 class Vocabulary(list):
-    """As much of a fairseq dictionary as building a model needs."""
+    """The part of a fairseq dictionary that building a model needs."""
 
     def __init__(self, types: int):
         super().__init__(range(types))
@@ -44,8 +44,8 @@ def language_model_skeleton(
 
 
 def masked_language_model_skeleton(args: Namespace, types: int) -> ConvAttnMaskedLanguageModel:
-    """The masked language model that ``args`` describes, for at most 512 positions unless
-    they say otherwise; of fake tensors, because BERT's initialisation refuses meta tensors.
+    """The masked language model that ``args`` describes, of fake tensors, because BERT's
+    initialisation refuses meta tensors. ``max_positions`` defaults to 512.
 
     Raises:
         ValueError: an option cannot work; the message names it.

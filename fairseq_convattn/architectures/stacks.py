@@ -1,6 +1,10 @@
 """fairseq's transformer encoder and decoder with a chosen token mixer in every layer."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from fairseq.data import Dictionary
 from fairseq.distributed import fsdp_wrap
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -13,23 +17,32 @@ from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
 )
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ..mixers import CrossAttention, MixerConfig, build_mixer
-from ..mixers.base import initialized
+from ..mixers.base import TokenMixer, initialized
 
 
 class _MixerLayer:
-    """What both kinds of layer change: the mixer, and on demand the initial values."""
+    """Changes of both kinds of layer: the token mixer and the initial values."""
 
     def __init__(self, cfg: TransformerConfig, mixer: MixerConfig, *args):
         self.mixer_config = mixer
         super().__init__(cfg, *args)
 
-    def build_self_attention(self, embed_dim, cfg, add_bias_kv=False, add_zero_attn=False):
+    def build_self_attention(
+        self,
+        embed_dim: int,
+        cfg: TransformerConfig,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+    ) -> TokenMixer:
         return build_mixer(self.mixer_config)
 
-    def build_fc1(self, input_dim, output_dim, q_noise, qn_block_size):
+    def build_fc1(
+        self, input_dim: int, output_dim: int, q_noise: float, qn_block_size: int
+    ) -> nn.Module:
         linear = initialized(nn.Linear(input_dim, output_dim), self.mixer_config.initialization)
         return quant_noise(linear, q_noise, qn_block_size)
 
@@ -43,7 +56,7 @@ class ConvAttnEncoderLayer(_MixerLayer, TransformerEncoderLayerBase):
 class ConvAttnDecoderLayer(_MixerLayer, TransformerDecoderLayerBase):
     """fairseq's decoder layer around any causal mixer."""
 
-    def build_encoder_attention(self, embed_dim, cfg):
+    def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> CrossAttention:
         return CrossAttention(
             embed_dim,
             cfg.decoder.attention_heads,
@@ -80,17 +93,25 @@ class _SharedTables:
 class ConvAttnEncoder(TransformerEncoderBase):
     """fairseq's transformer encoder; ``mixers`` has one entry per layer."""
 
-    def __init__(self, cfg, dictionary, embed_tokens, mixers: list[MixerConfig]):
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        dictionary: Dictionary,
+        embed_tokens: nn.Module,
+        mixers: list[MixerConfig],
+    ):
         self._mixers, self._tables = iter(mixers), _SharedTables()
         super().__init__(cfg, dictionary, embed_tokens)
 
-    def build_encoder_layer(self, cfg):
+    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         layer = ConvAttnEncoderLayer(cfg, next(self._mixers))
         self._tables.share(layer)
         return _wrapped(layer, cfg)
 
-    def reorder_encoder_out(self, encoder_out, new_order):
-        """fairseq's, which copies nothing while hypotheses stay with their sentences."""
+    def reorder_encoder_out(
+        self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
+    ) -> dict[str, list[Tensor]]:
+        """fairseq's, but without a copy while every hypothesis stays with its sentence."""
         sentences = encoder_out.get("sentences")
         if sentences is None:
             batch = encoder_out["encoder_out"][0].size(1)
@@ -100,9 +121,9 @@ class ConvAttnEncoder(TransformerEncoderBase):
             return encoder_out
         return {**super().reorder_encoder_out(encoder_out, new_order), "sentences": [reordered]}
 
-    def register_backward_hook(self, hook):
-        """The full kind: torch's older one raises StopIteration at a dictionary of lists, where
-        fairseq looks for the layer in which a loss stopped being a number."""
+    def register_backward_hook(self, hook: Callable) -> RemovableHandle:
+        """A full backward hook, for fairseq's NaN detector: PyTorch's older kind raises
+        StopIteration for outputs that are dictionaries of lists."""
         return self.register_full_backward_hook(hook)
 
 
@@ -110,32 +131,42 @@ class ConvAttnDecoder(TransformerDecoderBase):
     """fairseq's transformer decoder; ``mixers`` has one entry per layer, all causal."""
 
     def __init__(
-        self, cfg, dictionary, embed_tokens, mixers: list[MixerConfig], no_encoder_attn=False
+        self,
+        cfg: TransformerConfig,
+        dictionary: Dictionary,
+        embed_tokens: nn.Module,
+        mixers: list[MixerConfig],
+        no_encoder_attn: bool = False,
     ):
         self._mixers, self._tables = iter(mixers), _SharedTables()
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         for name, buffer in self.named_buffers():
-            if name.endswith("_float_tensor"):  # of adaptive softmax and input: never set
+            # buffers of adaptive softmax and input that fairseq never sets
+            if name.endswith("_float_tensor"):
                 buffer.zero_()
 
-    def build_decoder_layer(self, cfg, no_encoder_attn=False):
+    def build_decoder_layer(
+        self, cfg: TransformerConfig, no_encoder_attn: bool = False
+    ) -> nn.Module:
         layer = ConvAttnDecoderLayer(cfg, next(self._mixers), no_encoder_attn)
         self._tables.share(layer)
         return _wrapped(layer, cfg)
 
-    def buffered_future_mask(self, tensor):
+    def buffered_future_mask(self, tensor: Tensor) -> None:
         """None: every mixer is causal by itself, so no time x time mask is built."""
         return None
 
-    def upgrade_state_dict_named(self, state_dict, name):
-        """fairseq's, without the output projection that it adds for shared embeddings to
-        models with an adaptive softmax too, which have none."""
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
+        """fairseq's, without the output projection that it adds for shared embeddings: a model with
+        an adaptive softmax has none."""
         state_dict = super().upgrade_state_dict_named(state_dict, name)
         if self.adaptive_softmax is not None:
             state_dict.pop(f"{name}.output_projection.weight", None)
         return state_dict
 
-    def extract_features(self, *args, full_context_alignment: bool = False, **kwargs):
+    def extract_features(
+        self, *args, full_context_alignment: bool = False, **kwargs
+    ) -> tuple[Tensor, dict[str, Any] | None]:
         """fairseq's, except that ``full_context_alignment`` raises ValueError."""
         if full_context_alignment:
             raise ValueError("causal mixers cannot decode with full_context_alignment")

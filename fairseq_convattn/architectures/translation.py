@@ -2,8 +2,11 @@
 
 from argparse import Namespace
 
+from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
-from omegaconf import OmegaConf
+from fairseq.tasks import FairseqTask
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from . import checks
 from .config import ENCODER_DECODER
@@ -20,14 +23,14 @@ from .stacks import ConvAttnDecoder, ConvAttnEncoder
 
 
 class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
-    """fairseq's transformer with lightweight convolution, dynamic convolution or
-    self-attention as the token mixer of every layer (Wu et al. 2019).
+    """fairseq's transformer with any token mixer of :data:`fairseq_convattn.mixers.MIXERS` in
+    every layer (Wu et al. 2019, Chang et al. 2021, Wennberg and Henter 2021).
     """
 
     schema = ENCODER_DECODER
 
     @classmethod
-    def build_model(cls, cfg, task):
+    def build_model(cls, cfg: Namespace | DictConfig, task: FairseqTask) -> "ConvAttnModel":
         """Build the model that ``cfg`` describes (flat; what it lacks is filled in).
 
         Raises:
@@ -39,11 +42,15 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
         return super().build_model(nested_config(options), task)
 
     @classmethod
-    def build_encoder(cls, cfg, src_dict, embed_tokens):
+    def build_encoder(
+        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Module
+    ) -> ConvAttnEncoder:
         return ConvAttnEncoder(cfg, src_dict, embed_tokens, cfg.encoder.mixers)
 
     @classmethod
-    def build_decoder(cls, cfg, tgt_dict, embed_tokens):
+    def build_decoder(
+        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Module
+    ) -> ConvAttnDecoder:
         return ConvAttnDecoder(
             cfg,
             tgt_dict,
@@ -56,9 +63,9 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
         """Called by fairseq's generator; hypotheses share their sentence's keys and values."""
         self.decoder.set_beam_size(beam_size)
 
-    def prepare_for_inference_(self, cfg):
-        """Called by fairseq's commands that decode. fairseq-interactive answers all lines but those
-        that are too long, which it names, instead of ending at the first of them."""
+    def prepare_for_inference_(self, cfg: DictConfig) -> None:
+        """Called by fairseq's commands that decode. fairseq-interactive then skips and reports
+        lines that are too long, instead of ending at the first one."""
         if OmegaConf.select(cfg, "interactive.buffer_size"):
             cfg.dataset.skip_invalid_size_inputs_valid_test = True
         else:  # fairseq-interactive drops no sentence

@@ -1,1 +1,1 @@
-"""Checkpoints: reading that runs nothing, averages, and other formats than fairseq's of today."""
+"""Checkpoints: safe reading, averaging, and conversion from other formats."""

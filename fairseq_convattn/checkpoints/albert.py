@@ -1,7 +1,7 @@
 """ALBERT (Lan et al. 2020) as Hugging Face's transformers stores it, as one of our models.
 
-The published weights are where Wennberg and Henter (2021) begin: their attention gets
-translation-invariant terms, and is fine-tuned.
+Wennberg and Henter (2021) start from the published weights: they add translation-invariant terms to
+the attention and fine-tune it.
 """
 
 import json
@@ -27,7 +27,7 @@ from .files import CheckpointError, read_weights, save_with_digest
 from .legacy import plain_configuration
 
 MIXERS = ("attention", "composite", "tisa")
-"""Those that have attention's projections."""
+"""Mixers that have the projections of attention."""
 
 _MODEL = "convattn_mlm"
 _ACTIVATIONS = {"gelu_new": "gelu_accurate", "gelu": "gelu", "relu": "relu"}
@@ -124,15 +124,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 def convert_albert(folder: Path, output: Path, mixer: str, keep_positions: bool) -> None:
     """Write ``checkpoint.pt``, ``dict.txt`` and ``sentencepiece.bpe.model`` into a new folder.
 
-    With ``attention`` the outputs are ALBERT's, but that fairseq's layer norms add 1e-5 to
-    variances and ALBERT's 1e-12; other mixers' terms for positions begin as in any new model.
-    In fine-tuning fairseq drops the classifier's inputs once more, before the pooler.
+    With ``attention`` the outputs are ALBERT's, except that fairseq's layer norms add 1e-5 to
+    variances and ALBERT's 1e-12. The position terms of other mixers are initialised as in any new
+    model. In fine-tuning, fairseq applies a second dropout to the classifier's inputs, before the
+    pooler.
 
     Args:
         folder: has ``config.json``, ``spiece.model`` and ``pytorch_model.bin`` or
             ``model.safetensors``.
         mixer: one of ``MIXERS``.
-        keep_positions: whether ALBERT's embeddings of positions stay; with ``attention`` they do.
+        keep_positions: whether to keep ALBERT's position embeddings; ``attention`` always does.
 
     Raises:
         CheckpointError: ``folder`` has no such model.
@@ -154,7 +155,7 @@ def convert_albert(folder: Path, output: Path, mixer: str, keep_positions: bool)
 
 
 def _checkpoint(state: dict[str, Tensor], args: Namespace, mixer: str) -> dict[str, Any]:
-    """What fairseq's trainer would have written before its first update."""
+    """The checkpoint that fairseq's trainer would write before its first update."""
     cfg = plain_configuration("masked_lm", _MODEL, "masked_lm")
     cfg["task"]["tokens_per_sample"] = args.max_positions
     cfg["model"] = {**vars(args), "_name": _MODEL, "arch": _architecture(mixer)}
@@ -182,7 +183,7 @@ def _configuration(folder: Path) -> dict[str, Any]:
 
 
 def _unfit(config: dict[str, Any]) -> Iterator[str]:
-    """What our model cannot be."""
+    """Settings of an ALBERT configuration that our model does not support, in words."""
     for name in _SIZES:
         if type(config.get(name)) is not int or config[name] < 1:
             yield f"{name} is {config.get(name)}, not a size"
@@ -270,8 +271,8 @@ def _architecture(mixer: str) -> str:
 def _state(
     weights: Mapping[str, Tensor], pieces: list[str], dictionary: Dictionary, args: Namespace
 ) -> dict[str, Tensor]:
-    """The state dict of our model, with ALBERT's pooler if it has one; new parameters are those
-    of seed 1."""
+    """The state dict of our model, with ALBERT's pooler if it has one. New parameters are
+    initialised with seed 1."""
     task = Namespace(source_dictionary=dictionary, max_positions=lambda: args.max_positions)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
@@ -306,7 +307,7 @@ def _converted(key: str, weights: Mapping[str, Tensor], rows: list[int]) -> Tens
 
 
 def _theirs(key: str) -> str:
-    """transformers' name of one of our parameters."""
+    """The name in transformers of one of our parameters."""
     if key in _BY_PIECE:
         return _BY_PIECE[key]
     module, _, parameter = key.rpartition(".")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..child_processes import exit_on_signals
 from ..durable import require_new
+from ..outputs import whole_number
 from .files import CheckpointError, read_checkpoint, write_checkpoint
 
 _EPOCH = re.compile(r"checkpoint(\d+)\.pt")
@@ -211,12 +212,6 @@ def _means(sums: dict[str, Tensor], count: int, last: dict) -> dict:
     return means
 
 
-def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise ValueError(text)
-    return int(text)
-
-
 def _command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -225,8 +220,8 @@ def _command_line() -> argparse.ArgumentParser:
         "--inputs", nargs="+", required=True, help="checkpoints, or the directory of them"
     )
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--last", type=_positive, metavar="N", help="the newest N")
-    choice.add_argument("--best", type=_positive, metavar="N", help="the best N")
+    choice.add_argument("--last", type=whole_number(1), metavar="N", help="the newest N")
+    choice.add_argument("--best", type=whole_number(1), metavar="N", help="the best N")
     parser.add_argument("--output", required=True, help="file to write; it must not exist")
     return parser
 

@@ -1,4 +1,4 @@
-"""What is checked of a checkpoint: its archive, its configuration and its weights."""
+"""Checks of checkpoints: the archive, the configuration and the weights."""
 
 import ast
 import functools
@@ -19,11 +19,11 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 DIGEST = "digest"
-"""Where a checkpoint keeps the digest of its weights."""
+"""The key under which a checkpoint stores the digest of its weights."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is not what it should be; the message says in one line why."""
+    """A checkpoint is invalid; the message says in one line why."""
 
 
 @contextmanager
@@ -55,7 +55,8 @@ _MOST_LEVELS = 100
 _MOST_EXPANDED = 2**26
 """Bytes that tensors may claim beyond the file's: some packages store expanded views."""
 _MOST_NAMES = 100
-"""How many times over the file may be claimed: names of shared layers are of one tensor."""
+"""How many times its file size a checkpoint's tensors may claim, since shared layers are counted
+under every name."""
 
 # fairseq stores these without ever having set or read them.
 UNINITIALISED = re.compile(r"(?:.+\.)?(?:_float_tensor|conv\.conv_bias)")
@@ -63,7 +64,7 @@ UNINITIALISED = re.compile(r"(?:.+\.)?(?:_float_tensor|conv\.conv_bias)")
 
 def check_archive(path: str | Path) -> None:
     """See that a zip archive, as torch writes them, is whole: nothing in it is compressed or
-    larger than the file, and every record has its CRC-32. Files of other formats pass.
+    larger than the file, and every record matches its CRC-32. Files of other formats pass.
 
     Raises:
         CheckpointError: it is not.
@@ -75,7 +76,7 @@ def check_archive(path: str | Path) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _check_zip(path: str, *version: int) -> None:
-    """:func:`check_archive` of a file; the one that has just passed is not read again."""
+    """:func:`check_archive` of a file, cached, so that an unchanged file is read once."""
     try:
         with zipfile.ZipFile(path) as archive:
             records = archive.infolist()
@@ -95,13 +96,13 @@ def _check_zip(path: str, *version: int) -> None:
 
 
 def is_zip(path: str | Path) -> bool:
-    """Whether a file begins as torch's archives do; the rest of it may be missing."""
+    """Whether a file begins like torch's archives; it may still be truncated."""
     with open(path, "rb") as file:
         return b"PK".startswith(file.read(2))
 
 
 def check_sizes(state: Any, size: int) -> None:
-    """See that the tensors of a checkpoint need about as much memory as its file has bytes.
+    """Check that the tensors of a checkpoint need about as much memory as its file has bytes.
 
     Raises:
         CheckpointError: they claim far more, or the checkpoint is too deep or has too many values.
@@ -116,13 +117,13 @@ def check_sizes(state: Any, size: int) -> None:
 
 
 def check_configuration(state: Any) -> None:
-    """See that a checkpoint's configuration (``cfg``, or ``args`` of old) is plain values, and
-    no text of it would run anything if it were evaluated.
+    """Check that a checkpoint's configuration (``cfg``, or ``args`` in old files) holds plain
+    values, and no text that would run code if evaluated.
 
     fairseq evaluates options of models, tasks and criteria as Python.
 
     Raises:
-        CheckpointError: a value is something else; the message names its option.
+        CheckpointError: a value is not allowed; the message names its option.
     """
     if not isinstance(state, Mapping):
         raise CheckpointError("not a fairseq checkpoint")
@@ -137,15 +138,15 @@ def check_configuration(state: Any) -> None:
 
 
 def check_finite(weights: Mapping[str, Any]) -> None:
-    """See that there is no NaN and no infinity among the weights.
+    """Check that the weights contain no NaN and no infinity.
 
     Raises:
-        CheckpointError: there is; the message names the weight.
+        CheckpointError: they do; the message names the weight.
     """
     for name, weight in weights.items():
         if not isinstance(weight, Tensor) or not weight.is_floating_point():
             continue
-        # A sum is thirty times as fast as isfinite, but of large values may overflow.
+        # A sum is thirty times as fast as isfinite, but may overflow for large values.
         total = weight.sum(dtype=torch.promote_types(weight.dtype, torch.float32))
         if not total.isfinite() and not weight.isfinite().all() and not UNINITIALISED.match(name):
             count = int((~weight.isfinite()).sum())
@@ -153,10 +154,10 @@ def check_finite(weights: Mapping[str, Any]) -> None:
 
 
 def check_digest(state: Mapping[str, Any]) -> None:
-    """See that a checkpoint has the weights that it was written with, if it says so.
+    """Check the weights against the digest that the checkpoint stores, if any.
 
     Raises:
-        CheckpointError: they have changed.
+        CheckpointError: the weights have changed.
     """
     expected = state.get(DIGEST)
     if expected is not None and expected != weights_digest(state["model"]):
@@ -200,21 +201,21 @@ def _values(root: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_active(text: str) -> bool:
-    """Whether Python's ``eval`` would do anything else with a text than name and list values."""
+    """Whether evaluating a text as Python would do more than build plain values."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            tree = ast.parse(text.lstrip(" \t"), mode="eval")  # as eval strips them
+            tree = ast.parse(text.lstrip(" \t"), mode="eval")  # eval strips leading blanks, too
     except (SyntaxError, ValueError):
         return False
     except (MemoryError, RecursionError):
         return True
     nodes = list(ast.walk(tree))
-    repeats = math.prod(map(_factor, nodes))  # as [(512, 3)] * 20 of fairseq's own models
+    repeats = math.prod(map(_factor, nodes))  # such as [(512, 3)] * 20 in fairseq's own models
     return len(text) * repeats > _MOST_CHARACTERS or any(isinstance(x, _ACTIVE) for x in nodes)
 
 
 def _factor(node: ast.AST) -> float:
-    """How many times its operand a product has; 1 of what is no product."""
+    """How many times a product repeats its operand; 1 if it is no product."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
         return 1
     values = [getattr(side, "value", None) for side in (node.left, node.right)]

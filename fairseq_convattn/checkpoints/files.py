@@ -1,4 +1,4 @@
-"""Checkpoint files: reading runs nothing that a file brings, writing replaces none."""
+"""Checkpoint files: reading runs no code from a file, writing replaces no file."""
 
 import functools
 import logging
@@ -34,9 +34,9 @@ CONVERT = "a checkpoint of 2019 has to be converted: convattn convert OLD NEW"
 
 
 def read_checkpoint(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> dict:
-    """Load a checkpoint without running anything that it brings.
+    """Load a checkpoint without running code from it.
 
-    What names an architecture of another package than this one is warned about.
+    Warns if the architecture is another package's.
 
     Args:
         path: a file that fairseq wrote.
@@ -57,7 +57,7 @@ def read_checkpoint(path: str | Path, also_allow: Sequence[type | tuple[type, st
 def read_any_checkpoint(
     path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()
 ) -> dict:
-    """:func:`read_checkpoint`, for any architecture without a word."""
+    """:func:`read_checkpoint`, without a warning about other packages' architectures."""
     with naming(path):
         state = _load(path, also_allow)
         if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
@@ -69,7 +69,7 @@ def read_any_checkpoint(
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """Load tensors by name, without running anything that the file brings.
+    """Load tensors by name, without running code from the file.
 
     Raises:
         CheckpointError: the file is not there, or holds anything else.
@@ -83,7 +83,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def read_outline(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> Any:
-    """What a file holds, its tensors mapped and not read; the archive is not checked.
+    """The content of a file, with tensors memory-mapped; the archive is not checked.
 
     Raises:
         CheckpointError: the file does not load; the message does not name it.
@@ -93,14 +93,15 @@ def read_outline(path: str | Path, also_allow: Sequence[type | tuple[type, str]]
 
 def architecture_of(state: Mapping[str, Any]) -> str | None:
     """The architecture that a checkpoint names; None if it names none."""
-    for options in (_mapping(state.get("cfg")).get("model"), state.get("args")):
-        named = _mapping(options)
+    for options in (as_mapping(state.get("cfg")).get("model"), state.get("args")):
+        named = as_mapping(options)
         if named.get("arch") or named.get("_name"):
             return str(named.get("arch") or named["_name"])
     return None
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Options of a checkpoint by name; empty for anything that holds none."""
     if isinstance(value, DictConfig):
         return OmegaConf.to_container(value, resolve=False)
     if isinstance(value, Namespace):
@@ -133,11 +134,11 @@ def _load(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) 
 
 
 def check_file(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> Any:
-    """See that a file is whole, loads without running code, and takes about as much memory as
-    it has bytes, before anything is read into memory.
+    """Check that a file is intact, loads without running code, and needs about as much memory as it
+    has bytes, before anything is read into memory.
 
     Returns:
-        what it holds, its tensors mapped and not read.
+        The content of the file, with tensors memory-mapped.
 
     Raises:
         CheckpointError: it is not; the message does not name it.
@@ -151,7 +152,7 @@ def check_file(path: str | Path, also_allow: Sequence[type | tuple[type, str]] =
 def _torch_load(
     path: str | Path, also_allow: Sequence[type | tuple[type, str]], **options: Any
 ) -> Any:
-    # The context would on leaving forbid again what was allowed before it.
+    # On exit, torch's context would also forbid what was allowed before it.
     allowed = torch.serialization.get_safe_globals()
     more = [entry for entry in also_allow if entry not in allowed]
     try:
@@ -179,7 +180,7 @@ def save_with_digest(state: dict, path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Why a file did not load, without PyTorch's advice to load it unsafely."""
+    """The reason why a file did not load, without PyTorch's advice to load it unsafely."""
     if not isinstance(error, UnpicklingError):
         first_sentence = re.split(r"\.\s|\n", str(error))[0]
         return f"not a readable PyTorch file ({first_sentence})"

@@ -1,8 +1,8 @@
-"""What stands between fairseq's commands and a checkpoint.
+"""Wraps the functions by which fairseq's commands load checkpoints.
 
 fairseq has no hook between reading a file and building the task that its configuration
-names, which may evaluate options as Python. So two of its functions are called by way of
-ours while the plugin is loaded; fairseq's files stay as they are.
+names, which may evaluate options as Python. So the plugin replaces two of its functions in memory
+when it is loaded; fairseq's files are not changed.
 """
 
 import functools
@@ -50,7 +50,8 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
         with _explained(path):
             check_configuration(state)  # with --model-overrides
             check_digest(state)
-            if is_ours(architecture_of(state)):  # lightconv's have weights that nobody has set
+            # lightconv checkpoints have weights that were never set
+            if is_ours(architecture_of(state)):
                 check_finite(state["model"])
         return state
 
@@ -58,10 +59,10 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
 
 
 def _refuse_2019(outline: dict) -> None:
-    """fairseq's own models of that time, whose weights have other names today.
+    """Refuse fairseq's own models of 2019, whose weights have other names today.
 
     Raises:
-        CheckpointError: the file is of one; the message says how to convert it.
+        CheckpointError: the file holds one; the message says how to convert it.
     """
     names = outline.get("model") or ()
     if any(name.startswith("encoder.layers.0.layer_norms.") for name in names):
@@ -84,7 +85,7 @@ def _explained(path: str) -> Iterator[None]:
 def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
     @functools.wraps(load)
     def load_checkpoint(cfg: DictConfig, trainer: Any, **kwargs: Any) -> tuple:
-        """fairseq's, from the newest whole checkpoint where the last is damaged."""
+        """fairseq's, but from the newest intact checkpoint if the last one is damaged."""
         is_first = trainer.data_parallel_rank == 0
         regroups = not trainer.cfg.dataset.update_epoch_batch_itr
         if is_first and regroups and cfg.save_interval_updates > 0:

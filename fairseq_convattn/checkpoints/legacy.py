@@ -27,11 +27,12 @@ from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, comp
 from ..architectures.skeleton import language_model_skeleton, skeleton
 from ..child_processes import exit_on_signals
 from ..durable import require_new
+from ..outputs import flag
 from .files import CheckpointError, read_any_checkpoint, write_checkpoint
 
 
 class _Inert:
-    """Stands in for the training meters that 2019 checkpoints pickle: holds, does nothing."""
+    """Replaces the training meters that checkpoints of 2019 pickle; it does nothing."""
 
 
 _METERS = ("AverageMeter", "MetersDict", "StopwatchMeter", "TimeMeter")
@@ -50,7 +51,7 @@ _RENAMED_OPTIONS = {
 
 
 class _Kind(NamedTuple):
-    """What a kind of model is called today, and the options that its task keeps."""
+    """The present names of a kind of model, and the options that its task keeps."""
 
     model: str
     schema: Schema
@@ -83,7 +84,7 @@ _RENAMED_KEYS = {
     "layer_norm2": "final_layer_norm",
     "conv_layer_norm": "self_attn_layer_norm",
 }
-# Dummies, and a bias that later versions of fairseq store without ever having set it.
+# Placeholders, and a bias that later versions of fairseq store but never set.
 _DROPPED_KEYS = re.compile(
     r"(encoder|decoder)\.version|.*(\.embed_positions\._float_tensor|\.conv\.conv_bias)"
 )
@@ -120,15 +121,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 def convert_checkpoint(old: str | Path, new: str | Path) -> dict[str, Any]:
     """Write the ``convattn`` or ``convattn_lm`` checkpoint of a ``lightconv`` checkpoint.
 
-    Nothing that the old file brings is executed, and ``new`` appears complete or not at
-    all.
+    No code of the old file runs, and ``new`` appears complete or not at all.
 
     Args:
         old: a checkpoint as fairseq's trainer wrote it, v0.6 or later, any precision.
         new: the file to write; it must not exist.
 
     Returns:
-        fairseq's configuration as the new checkpoint has it, ``model`` and ``task`` complete.
+        fairseq's configuration in the new checkpoint, with ``model`` and ``task`` complete.
 
     Raises:
         CheckpointError: ``old`` is not such a checkpoint, or asks for code to run.
@@ -177,7 +177,7 @@ def _options(state: dict) -> dict[str, Any]:
 
 
 def _model_options(options: dict[str, Any], kind: _Kind) -> Namespace:
-    """The complete configuration of our model; what ``options`` lack is lightconv's."""
+    """The complete configuration of our model; missing options get lightconv's defaults."""
     args = Namespace(**{name: _value(name, value) for name, value in options.items()})
     try:
         ARCH_CONFIG_REGISTRY[args.arch](args)
@@ -211,7 +211,7 @@ def _model_options(options: dict[str, Any], kind: _Kind) -> Namespace:
 
 
 def _refuse_code(options: dict[str, Any]) -> None:
-    """See that no option is text that fairseq, which evaluates some of them, could run."""
+    """Check that no option is code: fairseq evaluates some of them."""
     for name, value in options.items():
         for part in value if isinstance(value, list) else [value]:
             plain = part is None or isinstance(part, (bool, int, float))
@@ -288,7 +288,7 @@ def _renamed(key: str) -> str:
 
 
 def plain_configuration(task: str, model: str, criterion: str) -> dict[str, Any]:
-    """fairseq's configuration of plain values, with its defaults."""
+    """fairseq's configuration from plain values, completed with its defaults."""
     with warnings.catch_warnings():  # of hydra, about fairseq
         warnings.simplefilter("ignore")
         cfg = convert_namespace_to_omegaconf(Namespace(task=task, arch=model, criterion=criterion))
@@ -321,7 +321,7 @@ def _task(options: dict[str, Any], kind: _Kind) -> dict[str, Any]:
 
 
 def _optimizer_history(state: dict) -> list[dict]:
-    """What fairseq wants to find: under what conditions the weights came about."""
+    """The optimizer history that fairseq expects in a checkpoint."""
     history = state.get("optimizer_history")
     last = history[-1] if isinstance(history, list) and history else {}
     last = last if isinstance(last, dict) else {}
@@ -337,7 +337,7 @@ def _optimizer_history(state: dict) -> list[dict]:
 
 
 def _training_options(cfg: dict[str, Any]) -> str:
-    """The fairseq-train options of a configuration: whatever is not the default."""
+    """The fairseq-train options of a configuration that differ from the defaults."""
     model, task = cfg["model"], cfg["task"]
     schema = next(k.schema for k in (_TRANSLATION, _LANGUAGE_MODEL) if k.model == model["_name"])
     default = vars(complete(Namespace(), schema))
@@ -351,7 +351,7 @@ def _training_options(cfg: dict[str, Any]) -> str:
     for name, value in sorted(given.items()):
         if value is False:
             continue
-        options.append(f"--{name.replace('_', '-')}")
+        options.append(flag(name))
         if isinstance(value, list):
             options.append(",".join(map(str, value)))
         elif value is not True:

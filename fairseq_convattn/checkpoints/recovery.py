@@ -1,7 +1,7 @@
-"""Going on after a training was killed while it saved.
+"""Recovery of a training that was killed while it saved.
 
-fairseq writes a checkpoint whole under its own name and then copies it, in place, to
-``checkpoint_last.pt`` and ``checkpoint_best.pt``: a kill or a full disk leaves a copy cut off.
+fairseq writes a checkpoint under its own name, then copies it in place to ``checkpoint_last.pt``
+and ``checkpoint_best.pt``. A kill or a full disk truncates such a copy.
 """
 
 import copy
@@ -23,8 +23,8 @@ LAST = "checkpoint_last.pt"
 
 
 def recovered(cfg: DictConfig, remove_leftovers: bool) -> DictConfig:
-    """fairseq's checkpoint options. Where ``checkpoint_last.pt`` is damaged they restore the newest
-    whole checkpoint of the folder.
+    """fairseq's checkpoint options, changed to restore the folder's newest intact checkpoint if
+    ``checkpoint_last.pt`` is damaged.
 
     Args:
         remove_leftovers: whether to delete half-written files, as one worker should.
@@ -58,7 +58,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def restore_last(folder: Path) -> None:
-    """Copy the newest whole checkpoint to ``checkpoint_last.pt`` if that is missing or damaged."""
+    """Copy the newest intact checkpoint to ``checkpoint_last.pt`` if that is missing or damaged."""
     last = folder / LAST
     if last.exists() and is_whole(last):
         return
@@ -72,15 +72,15 @@ def restore_last(folder: Path) -> None:
 
 
 def _set_aside(damaged: Path) -> None:
-    """Keep a file under a name that fairseq does not load."""
+    """Rename a file to a name that fairseq does not load."""
     with suppress(FileNotFoundError):  # another worker was faster
         os.replace(damaged, damaged.with_suffix(".pt.damaged"))
 
 
 def newest_whole(folder: Path) -> Path | None:
-    """The whole checkpoint of a training after the most updates, of any name but the last's.
+    """The intact checkpoint with the most updates, except ``checkpoint_last.pt``.
 
-    One without the optimizer's state, as an average, is taken only where none has it.
+    One without optimizer state, such as an average, is used only if none has it.
     """
     found = []
     for path in folder.glob("checkpoint*.pt"):
@@ -90,7 +90,7 @@ def newest_whole(folder: Path) -> Path | None:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether nothing of a file is missing or damaged, as far as its format can tell."""
+    """Whether a file is intact, as far as its format allows to check."""
     try:
         check_archive(path)
         if not is_zip(path):  # of an older format, or zeros that a loss of power left
@@ -101,8 +101,8 @@ def is_whole(path: Path) -> bool:
 
 
 def _progress(path: Path) -> tuple[bool, int] | None:
-    """Whether it has an optimizer's state, and after how many updates it was saved; None where it
-    is no checkpoint."""
+    """Whether a checkpoint has optimizer state, and its number of updates; None if the file is no
+    checkpoint."""
     try:
         state = read_outline(path)
         updates = int(state["optimizer_history"][-1]["num_updates"])

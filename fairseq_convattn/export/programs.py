@@ -1,7 +1,8 @@
-"""Models as torch.export takes them: without branches on data, decoding state as tensors."""
+"""Models in a form that torch.export takes: no branches on data, decoding state as tensors."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,20 +19,23 @@ from ..ops import Past
 from ..programs import causes
 
 _LONGEST = 300
-"""Characters of a cause: torch.export's may have pages."""
+"""Maximum length of a cause in characters; torch.export's fill pages."""
 
 
 class _AsIfPadded(TorchFunctionMode):
-    """Answers with yes whether anything is padded, on which fairseq's stacks branch."""
+    """Takes every truth value of a tensor as True: fairseq's stacks branch on whether anything
+    is padded, and an exported program has to handle padding."""
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         if function is torch.Tensor.__bool__:
             return True
         return function(*args, **(kwargs or {}))
 
 
 class _Positions(nn.Module):
-    """Embeddings of positions from a table that does not grow, ``[positions, channels]``."""
+    """Position embeddings from a table of fixed size, ``[positions, channels]``."""
 
     def __init__(self, embedding: nn.Module, longest: int):
         super().__init__()
@@ -51,8 +55,8 @@ class _Positions(nn.Module):
 
 class Encoder(nn.Module):
     """Source tokens ``[batch, source]`` -> the encoder's output ``[source, batch, channels]``,
-    its padding ``[batch, source]`` (True there), and of every layer of the decoder the keys
-    and the values that :class:`Step` takes, ``[batch, heads, source, head_dim]``."""
+    its padding mask ``[batch, source]``, and for every decoder layer the keys and values ``[batch,
+    heads, source, head_dim]`` that :class:`Step` takes."""
 
     def __init__(self, model: BaseFairseqModel):
         super().__init__()
@@ -127,13 +131,13 @@ class Step(nn.Module):
 
 
 def _batch_first(x: Tensor, is_tail: bool) -> Tensor:
-    """To and from ``[n, batch, channels]`` of a convolution's tail."""
+    """Transpose a convolution's tail ``[n, batch, channels]`` to batch first, or back."""
     return x.transpose(0, 1) if is_tail else x
 
 
 def _after_padding(mixer: TokenMixer) -> tuple[dict[str, Tensor], set[str]]:
-    """What a mixer remembers when it has seen enough padding for the sizes of convolutions'
-    tails not to change any more; the names of these tails."""
+    """A mixer's state after enough padding that the tails of its convolutions no longer grow, and
+    the names of these tails."""
     config, decoding = mixer.config, {}
     enough = 1 + max(
         config.kernel_size,
@@ -156,7 +160,7 @@ def _after_padding(mixer: TokenMixer) -> tuple[dict[str, Tensor], set[str]]:
 
 @torch.no_grad()
 def export(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list[Tensor]]:
-    """Export a trained model, which changes.
+    """Export a trained model; the model is modified.
 
     Returns:
         by name ``encoder`` and ``step`` (:class:`Encoder`, :class:`Step`) of an encoder-decoder,
@@ -205,11 +209,11 @@ def _exported(module: nn.Module, given: tuple, dimensions: tuple) -> ExportedPro
 
 @contextmanager
 def in_a_line(step: str) -> Iterator[None]:
-    """Say in one line what fails in a step of the work, which may fail in any way.
+    """Report any failure of a step of the export in one line.
 
     Raises:
-        CheckpointError, OSError: as they come.
-        ValueError: of all else; the message names the step and the cause.
+        CheckpointError, OSError: raised unchanged.
+        ValueError: anything else failed; the message names the step and the cause.
     """
     try:
         yield

@@ -20,8 +20,10 @@ _SIZE_FILLER = "madeupword"  # fairseq-preprocess's
 
 
 class Pieces:
-    """Sentences as numbers of a pre-trained model; for ALBERT's pieces (Lan et al. 2020), which
-    have ``[CLS]`` and no capitals, they are prepared as ALBERT's.
+    """Encodes sentences with the pieces and the dictionary of a pre-trained model.
+
+    For ALBERT's pieces (Lan et al. 2020), recognised by ``[CLS]`` and no capitals, text is
+    lower-cased and prepared as in ALBERT.
 
     Raises:
         GlueError: a file cannot be read, or one does not belong to the other.
@@ -52,7 +54,7 @@ class Pieces:
         self.albert = "[CLS]" in pieces and not cased
 
     def encode(self, sentences: list[str]) -> Iterable:
-        """Their numbers, each ``[pieces + 1]`` with the end of sentence."""
+        """The numbers of the sentences' pieces, each ``[pieces + 1]`` with end-of-sentence."""
         if self.albert:
             sentences = [_uncased(sentence) for sentence in sentences]
         for pieces in self.processor.encode(sentences, out_type=str):
@@ -63,7 +65,7 @@ class Pieces:
             )
 
     def _without_comma(self, piece: str) -> list[str]:
-        """The pieces of one that is a number and a comma, as 9, is: the comma's by itself."""
+        """Split off the comma of a piece that ends in a digit and a comma, as ALBERT does."""
         if not re.fullmatch(r".*\d,", piece):
             return [piece]
         number = self.processor.encode(piece[:-1].replace(_SPACE, ""), out_type=str)
@@ -85,10 +87,10 @@ def binarise(
     """Write ``output/TASK`` from ``tsv/TASK`` for some of ``TASKS``, and print a line for each.
 
     Args:
-        sample: whether numbers of examples that no release has are shown, not refused.
+        sample: whether unknown numbers of examples are only reported, not refused.
 
     Raises:
-        GlueError: a file cannot be read; every file is, before anything is written.
+        GlueError: a file cannot be read. All files are read before anything is written.
     """
     read = {name: _read(TASKS[name], tsv / name, sample) for name in names}
     for name, examples in read.items():
@@ -113,7 +115,7 @@ def _read(task: GlueTask, folder: Path, sample: bool) -> dict[str, Examples]:
 
 
 def _write(task: GlueTask, read: dict[str, Examples], output: Path, pieces: Pieces) -> str:
-    """Write the subsets of a task; what was written, in words."""
+    """Write the subsets of a task; returns what was written, in words."""
     labels = Dictionary()
     for label in task.classes:  # in this order, whatever their frequencies
         labels.add_symbol(label)

@@ -34,7 +34,8 @@ def evaluate(task: GlueTask, checkpoint: Path, data: Path, batch_size: int) -> d
         found = score(task, *_predict(task, model, fairseq_task, subset, batch_size))
         scores |= {f"{metric}{suffix}": value for metric, value in found.items()}
     iterator = state["extra_state"]["train_iterator"]
-    finished = iterator.get("iterations_in_epoch", 0) == 0  # then the epoch is the next one's
+    # at the end of an epoch, fairseq stores the next one's number
+    finished = iterator.get("iterations_in_epoch", 0) == 0
     return {
         "checkpoint": str(checkpoint),
         "scores": scores,

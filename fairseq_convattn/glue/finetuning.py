@@ -28,11 +28,11 @@ _LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
 
 
 class Run(NamedTuple):
-    """What is fine-tuned, and how.
+    """One fine-tuning: model, task and options.
 
     Attributes:
         data: the folder of the task's folder.
-        max_positions: inputs are cut to so many tokens; None: as in the pre-training.
+        max_positions: inputs are cut to this many tokens; None: as in the pre-training.
         extra: further arguments for fairseq-train.
     """
 
@@ -48,8 +48,10 @@ class Run(NamedTuple):
 
 
 def finetune(run: Run, seeds: Sequence[int]) -> None:
-    """Fine-tune with every seed that is not done yet, print the table of all that ``output``
-    has, also of earlier calls, and write ``output/results.json``.
+    """Fine-tune with every seed that is not done yet.
+
+    Prints a table of all seeds in ``output``, earlier calls included, and writes
+    ``output/results.json``.
 
     Raises:
         BlockingIOError: another run is writing to ``output``.
@@ -109,7 +111,7 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
 
 
 def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -> dict[str, Any]:
-    """What the results depend on; two runs with the same can share a folder."""
+    """The settings that results depend on; runs may share a folder if these are equal."""
     cut = {subset: sum(n > run.max_positions for n in each) for subset, each in lengths.items()}
     return {
         "task": run.task,
@@ -130,7 +132,7 @@ def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -
 
 
 def _require_own(output: Path) -> None:
-    """Before a lock is left there."""
+    """Refuse a folder of other files, before a lock file is created in it."""
     of_a_run = (output / "settings.json").exists()
     if not of_a_run and any(file.name != "lock" for file in output.iterdir()):
         raise GlueError(f"{output} is not empty; choose another folder with --output")
@@ -147,7 +149,7 @@ def _require_same(settings: dict[str, Any], output: Path) -> None:
 
 
 def _finetune_seed(run: Run, pretrained: Pretrained, examples: int, seed: int) -> None:
-    """Train with a seed, unless it was, and write its ``result.json``."""
+    """Train with a seed, unless that is done, and write its ``result.json``."""
     folder = run.output / f"seed{seed}"
     result, log = folder / "result.json", folder / "train.log"
     if result.is_file():
@@ -166,7 +168,7 @@ def _finetune_seed(run: Run, pretrained: Pretrained, examples: int, seed: int) -
         text = ", ".join(f"{name} {value:.2f}" for name, value in found["scores"].items())
         print(f"  epoch {found['epoch']}, dev set: {text}", flush=True)
         epochs.append(found)
-    # of two dev sets the first counts
+    # with two dev sets, the first decides
     best = max(
         epochs,
         key=lambda one: statistics.mean(list(one["scores"].values())[: len(task.metrics)]),
@@ -186,7 +188,7 @@ def _finetune_seed(run: Run, pretrained: Pretrained, examples: int, seed: int) -
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Those of the epochs in their order; the last state if no epoch was finished."""
+    """The checkpoints of the epochs, in order; the last state if no epoch was finished."""
     found = {file: re.fullmatch(r"checkpoint(\d+)\.pt", file.name) for file in folder.iterdir()}
     epochs = sorted((int(match[1]), file) for file, match in found.items() if match)
     return [file for _, file in epochs] or [folder / "checkpoint_last.pt"]

@@ -16,7 +16,7 @@ STATISTICS = {
     "max": max,
     "std": lambda values: statistics.stdev(values) if len(values) > 1 else None,
 }
-"""By name; ``std`` is that of a sample, and None of one seed."""
+"""Statistics by name; ``std`` is the sample's, and None for one seed."""
 
 
 def score(task: GlueTask, labels: Sequence, predictions: Sequence) -> dict[str, float]:
@@ -40,7 +40,7 @@ def score(task: GlueTask, labels: Sequence, predictions: Sequence) -> dict[str, 
 
 
 def _correlation(function: Callable, labels: Sequence, predictions: Sequence) -> float:
-    """A correlation; with constant predictions, where it is not defined, 0 as Matthews' is."""
+    """A correlation; 0, like Matthews', for constant predictions, for which it is undefined."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "An input array is constant")
         value = function(labels, predictions)[0]
@@ -48,7 +48,7 @@ def _correlation(function: Callable, labels: Sequence, predictions: Sequence) ->
 
 
 def summary(seeds: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """By metric: the statistics over the seeds, whose ``scores`` are by metric."""
+    """Statistics over the seeds, by metric."""
     return {
         metric: {
             name: f([seed["scores"][metric] for seed in seeds]) for name, f in STATISTICS.items()

@@ -1,4 +1,4 @@
-"""What a checkpoint of a masked language model says of itself."""
+"""Reads architecture and options of a pre-trained masked language model."""
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
@@ -21,12 +21,12 @@ class Pretrained(NamedTuple):
 
     Attributes:
         architecture: fairseq-train's ``--arch``.
-        options: what is to be given beside it for the same model.
+        options: further options of fairseq-train for the same model.
         max_positions: the longest input of the pre-training.
-        learned_positions: whether there is an embedding for each of them and for no more.
+        learned_positions: whether each of them has a learned embedding, so that no input is longer.
         types: size of the dictionary, with ``<mask>``.
-        segments: whether it tells the sentences of a pair apart by embeddings, as BERT does; one
-            separator is between them then, two as in RoBERTa otherwise.
+        segments: whether segment embeddings tell the sentences of a pair apart, as in BERT; then
+            one separator is between them, otherwise two, as in RoBERTa.
     """
 
     architecture: str
@@ -101,7 +101,7 @@ def _differing(
     architecture: str,
     chosen: Sequence[str],
 ) -> list[argparse.Action]:
-    """Those whose stored value is not what fairseq-train makes of the ``chosen`` options."""
+    """The options whose stored value differs from what fairseq-train makes of ``chosen``."""
     words = ["data", "--task", "sentence_prediction", "--required-batch-size-multiple", "1"]
     words += ["--arch", architecture, *chosen]
     parsed = vars(options.parse_args_and_arch(options.get_training_parser(), words))

@@ -8,14 +8,14 @@ from .tasks import HIGHEST_SCORE, GlueError, GlueTask
 
 
 class Examples(NamedTuple):
-    """The rows of a file: their sentences, one or two each, and their labels."""
+    """The rows of a file: one or two sentences each, and the labels."""
 
     sentences: list[tuple[str, ...]]
     labels: list[str]
 
 
 def read_examples(task: GlueTask, path: Path) -> Examples:
-    """All examples of a file. Where the task drops malformed rows, a line says how many.
+    """All examples of a file. If the task drops malformed rows, their number is printed.
 
     Raises:
         GlueError: a column is missing, a row cannot be read (the message names its line) or
@@ -54,7 +54,7 @@ def read_examples(task: GlueTask, path: Path) -> Examples:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and cells; a line ends with a newline and with nothing else."""
+    """Line numbers and cells; only a newline ends a line."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             try:

@@ -6,7 +6,7 @@ HIGHEST_SCORE = 5.0  # of STS-B, from 0
 
 
 class GlueError(ValueError):
-    """Something cannot be used for GLUE; the message says in one line what and why."""
+    """An input cannot be used for GLUE; the message says in one line which and why."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class GlueTask:
 
     Attributes:
         sentences: columns of its files that hold one sentence, or two.
-        examples: numbers of examples by file, in every release there is.
+        examples: numbers of examples by file, one for each release.
         label: the column of the label.
         classes: the labels, in the order of the model's outputs; none: a score from 0 to 5.
         metrics: names of ``metrics.score``.
@@ -35,7 +35,7 @@ class GlueTask:
 
     @property
     def dev_sets(self) -> dict[str, str]:
-        """What is added to the name of a metric, by subset: ``_matched`` for ``dev_matched``."""
+        """The suffix of a metric's name, by subset: ``_matched`` for ``dev_matched``."""
         dev = {subset: file for subset, file in self.files.items() if subset != "train"}
         return {subset: file.removeprefix("dev") for subset, file in dev.items()}
 

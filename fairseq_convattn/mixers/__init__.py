@@ -24,7 +24,7 @@ def build_mixer(config: MixerConfig) -> nn.Module:
         ValueError: there is no mixer of that name.
     """
     if config.mixer not in MIXERS:
-        raise ValueError(f"mixer: there is no {config.mixer!r}; there are {', '.join(MIXERS)}")
+        raise ValueError(f"mixer: unknown {config.mixer!r}, choose from {', '.join(MIXERS)}")
     return MIXERS[config.mixer](config)
 
 

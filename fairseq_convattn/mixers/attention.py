@@ -73,7 +73,7 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
     In a decoder it is causal by itself, so that no time x time mask is built for it.
     """
 
-    looks_elsewhere = True
+    takes_key_value = True
 
     def __init__(self, config: MixerConfig):
         super().__init__(

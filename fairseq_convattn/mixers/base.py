@@ -1,4 +1,4 @@
-"""What all token mixers share: their call, their refusals and their decoding state."""
+"""The base of all token mixers: call signature, checks and decoding state."""
 
 from abc import ABC, abstractmethod
 
@@ -17,10 +17,10 @@ State = dict[str, Tensor | Past]
 class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
     """A module with the call of fairseq's self-attention. Subclasses define :meth:`mix`.
 
-    With ``looks_elsewhere``, :meth:`mix` also takes ``key``, ``value`` and ``attn_mask``.
+    With ``takes_key_value``, :meth:`mix` also takes ``key``, ``value`` and ``attn_mask``.
     """
 
-    looks_elsewhere = False
+    takes_key_value = False
 
     def __init__(self, config: MixerConfig, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -60,7 +60,7 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         if incremental_state is not None and not self.config.causal:
             raise ValueError("only a causal mixer decodes from an incremental state")
         elsewhere = {}
-        if self.looks_elsewhere:
+        if self.takes_key_value:
             elsewhere = {"key": key, "value": value, "attn_mask": attn_mask}
         elif attn_mask is not None:
             raise ValueError(f"{type(self).__name__} cannot follow an attention mask")
@@ -86,7 +86,9 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
             ``[time, batch, embed_dim]``.
         """
 
-    def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor):
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> IncrementalState:
         """Give every hypothesis the state of the one that it continues (beam search).
 
         Args:
@@ -104,10 +106,12 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
     def _with_quant_noise(self, linear: nn.Linear) -> nn.Module:
         return quant_noise(linear, self.config.quant_noise, self.config.quant_noise_block_size)
 
-    def _get_input_buffer(self, incremental_state):
+    def _get_input_buffer(self, incremental_state: IncrementalState) -> State:
         return self.get_incremental_state(incremental_state, "attn_state") or {}
 
-    def _set_input_buffer(self, incremental_state, buffer):
+    def _set_input_buffer(
+        self, incremental_state: IncrementalState, buffer: State
+    ) -> IncrementalState:
         return self.set_incremental_state(incremental_state, "attn_state", buffer)
 
 

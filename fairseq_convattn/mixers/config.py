@@ -1,4 +1,4 @@
-"""The configuration of a mixer, which is the table of the mixers' options."""
+"""The configuration of a mixer, which doubles as the table of the mixers' options."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ from .options import (
 CONVOLUTIONS = ("lightweight", "dynamic")
 COMPOSITE = ("composite", "tisa")
 ATTENTION = ("attention", *COMPOSITE)
-PROJECTION_TERMS = {"q": {"content", "query"}, "k": {"content", "key", "key_only"}}  # that read it
+# the terms that read each projection
+PROJECTION_TERMS = {"q": {"content", "query"}, "k": {"content", "key", "key_only"}}
 TISA_TERMS = ("content", "tisa")
 PROJECTIONS = {
     "linear": "W x",
@@ -86,16 +87,16 @@ def _convolves(config: "MixerConfig", values: dict[str, Any]) -> bool:
 def _bad_taps(config: "MixerConfig") -> str | None:
     taps = config.kernel_size
     if taps < 1:
-        return f"a kernel of {taps} taps cannot work, give at least 1"
+        return f"must be at least 1, not {taps}"
     if not config.causal and taps % 2 == 0:
-        return f"a kernel of {taps} taps cannot be centred, give an odd number"
+        return f"must be odd in an encoder, not {taps}"
     return None
 
 
 def _bad_projection_taps(config: "MixerConfig") -> str | None:
     taps = config.projection_kernel_size
     odd = config.causal or taps % 2
-    return None if odd else f"{taps} taps cannot work, give an odd number"
+    return None if odd else f"must be odd in an encoder, not {taps}"
 
 
 def _bad_conv_dim(config: "MixerConfig") -> str | None:
@@ -111,14 +112,14 @@ def _bad_renormalization(config: "MixerConfig") -> str | None:
 
 def _bad_attention_dropout(config: "MixerConfig") -> str | None:
     if config.mixer in COMPOSITE and config.attention_dropout == 1:
-        return "composite attention needs less than 1, not 1.0"
+        return "must be less than 1 for composite attention, not 1.0"
     return None
 
 
 def _bad_span(config: "MixerConfig") -> str | None:
     tables = config.mixer == "composite" and _has_tables(config)
     if tables and config.attention_span == 0 and config.beyond_span == "clip":
-        return "with a span of 0 --beyond-span clip gives all positions one tap"
+        return "must be at least 1 with --beyond-span clip, not 0"
     return None
 
 
@@ -126,18 +127,18 @@ def _bad_beyond(config: "MixerConfig") -> str | None:
     if config.mixer != "composite" or config.beyond_span != "zero" or _has_tables(config):
         return None
     terms = ",".join(config.attention_terms)
-    return f"zero concerns the terms {', '.join(TABLE_TERMS)}, not {terms}"
+    return f"zero needs one of the terms {', '.join(TABLE_TERMS)}, not {terms}"
 
 
 def _bad_query_key_projection(config: "MixerConfig") -> str | None:
     seen = set.union(*PROJECTION_TERMS.values()).intersection(config.attention_terms)
     if config.query_key_projection == "linear" or seen:
         return None
-    return f"the terms {','.join(config.attention_terms)} look at neither queries nor keys"
+    return f"the terms {','.join(config.attention_terms)} use neither queries nor keys"
 
 
 def _not_convolved(config: "MixerConfig") -> str | None:
-    needed = "nothing is convolved; give --query-key-projection or --value-projection"
+    needed = "needs a convolution in --query-key-projection or --value-projection"
     return None if _projections(config) else needed
 
 
@@ -148,8 +149,9 @@ def _bad_activation(config: "MixerConfig") -> str | None:
 def _bad_halves(config: "MixerConfig") -> str | None:
     if config.convolved_heads == "all":
         return None
-    odd = f"{config.num_heads} heads have no half" if config.num_heads % 2 else None
-    return _not_convolved(config) or odd
+    if config.num_heads % 2:
+        return f"half needs an even number of heads, not {config.num_heads}"
+    return _not_convolved(config)
 
 
 def _is_short_convolved(config: "MixerConfig", values: dict[str, Any]) -> bool:
@@ -157,10 +159,9 @@ def _is_short_convolved(config: "MixerConfig", values: dict[str, Any]) -> bool:
 
 
 def _bad_short_convolution(config: "MixerConfig") -> str | None:
-    convolves = config.short_convolution != "none"
-    return (
-        "goes with no --cross-self-attention" if convolves and not config.self_attention else None
-    )
+    if config.short_convolution == "none" or config.self_attention:
+        return None
+    return "mutually exclusive with --cross-self-attention"
 
 
 def _bad_short_convolution_on(config: "MixerConfig") -> str | None:
@@ -168,7 +169,7 @@ def _bad_short_convolution_on(config: "MixerConfig") -> str | None:
         return None
     for letter in set(config.short_convolution_on) & PROJECTION_TERMS.keys():
         if PROJECTION_TERMS[letter].isdisjoint(config.attention_terms):
-            return f"the terms {','.join(config.attention_terms)} do not look at {letter}"
+            return f"the terms {','.join(config.attention_terms)} do not use {letter}"
     return None
 
 
@@ -184,10 +185,10 @@ _CONVOLVED = "--query-key-projection, --value-projection or --value-conv"
 
 @dataclass(frozen=True)
 class MixerConfig:
-    """What one layer's token mixer is made of. Mixers read what concerns them.
+    """The configuration of one layer's token mixer. Each mixer reads the fields that concern it.
 
-    A field with an option is a row of the table: its default, its values, its help and the
-    mixers that read it.
+    A field with an option is a row of the table: default, allowed values, help and the mixers that
+    read it.
 
     Attributes:
         mixer: a name in the registry of :mod:`fairseq_convattn.mixers`.
@@ -207,7 +208,7 @@ class MixerConfig:
         31,
         whole_numbers("3,7,15,31"),
         "taps of the {side}'s convolutions, {taps}; " + PER_LAYER,
-        default=None,  # of a stack, which has sizes by layer
+        default=None,  # a stack's default has a size per layer
         default_text="3,7,15 and then 31",
         readers=CONVOLUTIONS,
         name="kernel_sizes",
@@ -414,7 +415,7 @@ class MixerConfig:
     quant_noise: float = 0.0
     quant_noise_block_size: int = 8
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.projection_kernel_size is None:
             taps = self.attention_span if self.causal else 2 * self.attention_span
             object.__setattr__(self, "projection_kernel_size", taps + 1)
@@ -429,5 +430,5 @@ _KNOWN = {mixer for option in OPTIONS.values() for mixer in option.readers}
 
 
 def may_read(mixer: str, option: Option) -> bool:
-    """Whether a mixer reads an option; one that no row names may read any."""
+    """Whether a mixer reads an option; a mixer that no row names may read any option."""
     return mixer in option.readers or mixer not in _KNOWN

@@ -91,7 +91,14 @@ class SeparableProjection(ProjectionConvolution):
         bound = config.projection_kernel_size**-0.5
         self.bias = nn.Parameter(nn.init.uniform_(torch.empty(config.embed_dim), -bound, bound))
 
-    def forward(self, x, linear, padding_mask, state, name):
+    def forward(
+        self,
+        x: Tensor,
+        linear: nn.Module,
+        padding_mask: Tensor | None,
+        state: State | None,
+        name: str,
+    ) -> Tensor:
         y = _depthwise_conv(x, self.taps, self.bias, self.config, padding_mask, state, name)
         y = linear(self.activation(y))
         if self.channels == self.config.embed_dim:
@@ -115,7 +122,14 @@ class LightweightProjection(ProjectionConvolution):
     def kernel_logits(self, y: Tensor) -> Tensor:
         return self.kernel
 
-    def forward(self, x, linear, padding_mask, state, name):
+    def forward(
+        self,
+        x: Tensor,
+        linear: nn.Module,
+        padding_mask: Tensor | None,
+        state: State | None,
+        name: str,
+    ) -> Tensor:
         y = linear(x)
         convolved, rest = y[..., : self.channels], y[..., self.channels :]
         taps = normalize_taps(self.kernel_logits(convolved), self.config.tap_norm)

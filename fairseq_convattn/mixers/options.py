@@ -1,4 +1,4 @@
-"""What an option is: its values, its help, and the mixers that read it."""
+"""Options: allowed values, help, and the mixers that read them."""
 
 import ast
 import math
@@ -11,17 +11,19 @@ from typing import Any, NamedTuple, NoReturn
 
 from fairseq.dataclass import ChoiceEnum
 
+from ..outputs import flag
+
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
 class Kind(NamedTuple):
-    """What an option may be set to.
+    """The allowed values of an option.
 
     Attributes:
-        annotation: its type for fairseq's parser and for hydra.
-        read: gives the value of text from a command line, or of what Python and YAML have;
-            raises ValueError with the reason, in one line.
-        bare: its value where a command line gives the option none.
+        annotation: the option's type for fairseq's parser and for hydra.
+        read: converts a value from a command line, Python or YAML; raises ValueError with a
+            one-line reason.
+        bare: the value of an option that a command line gives without one.
     """
 
     annotation: Any
@@ -30,15 +32,15 @@ class Kind(NamedTuple):
 
 
 def refuse(option: str, reason: object) -> NoReturn:
-    """Raise ValueError, in one line that names the option."""
-    raise ValueError(f"--{option.replace('_', '-')}: {reason}")
+    """Raise a one-line ValueError that names the option."""
+    raise ValueError(f"{flag(option)}: {reason}")
 
 
 def read(option: str, kind: Kind, given: Any) -> Any:
-    """The value of ``given``.
+    """Convert ``given`` to the option's value.
 
     Raises:
-        ValueError: it is none of the kind; the message is one line and names the option.
+        ValueError: the value is not allowed; the message is one line and names the option.
     """
     try:
         return kind.read(given)
@@ -47,7 +49,7 @@ def read(option: str, kind: Kind, given: Any) -> Any:
 
 
 def shown(given: Any) -> str:
-    """In one short line."""
+    """The value's repr, cut to 80 characters."""
     text = repr(given)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -57,7 +59,7 @@ def whole(least: int | None = None, most: int | None = None) -> Kind:
 
     def read_whole(given: Any) -> int:
         if isinstance(given, bool) or not isinstance(given, int):
-            raise ValueError(f"{shown(given)} is no whole number")
+            raise ValueError(f"must be a whole number, not {shown(given)}")
         return _within(given, least, most)
 
     return Kind(int, read_whole)
@@ -77,7 +79,7 @@ def probability(below_one: str | None = None) -> Kind:
 
     def read_probability(given: Any) -> float:
         if not 0 <= _finite(given) <= 1:
-            raise ValueError(f"{given} is no probability")
+            raise ValueError(f"must be between 0 and 1, not {given}")
         if below_one and given == 1:
             raise ValueError(below_one)
         return given
@@ -100,13 +102,13 @@ def choice(known: Iterable[str]) -> Kind:
 
 def _read_switch(given: Any) -> bool:
     if not isinstance(given, bool | int | str) or str(given).lower() not in _TRUE + _FALSE:
-        raise ValueError(f"{shown(given)} is neither true nor false")
+        raise ValueError(f"must be true or false, not {shown(given)}")
     return str(given).lower() in _TRUE
 
 
 def _read_flag(given: Any) -> bool:
     if not isinstance(given, bool):
-        raise ValueError(f"{shown(given)} is neither true nor false")
+        raise ValueError(f"must be true or false, not {shown(given)}")
     return given
 
 
@@ -118,7 +120,7 @@ def whole_numbers(example: str) -> Kind:
         numbers = list(numbers) if isinstance(numbers, list | tuple) else [numbers]
         if not all(re.fullmatch(r"\s*[+-]?\d{1,18}\s*", str(number)) for number in numbers):
             raise ValueError(
-                f"{shown(given)} must be whole numbers with commas between them, as {example}"
+                f"must be comma-separated whole numbers, such as {example}, not {shown(given)}"
             )
         return [int(number) for number in numbers]
 
@@ -126,11 +128,12 @@ def whole_numbers(example: str) -> Kind:
 
 
 def names(noun: str, known: Iterable[str], repeated: bool) -> Kind:
-    """Names with commas between them; ``known`` may grow, ``noun`` says what they name."""
+    """Comma-separated names. ``known`` is read at every use, as it may grow; ``noun`` is for
+    messages."""
 
     def read_names(given: Any) -> tuple[str, ...]:
         if not isinstance(given, str):
-            raise ValueError(f"{shown(given)} must be names with commas between them")
+            raise ValueError(f"must be comma-separated names, not {shown(given)}")
         found = tuple(name.strip() for name in given.split(","))
         if not any(found):
             raise ValueError(f"no {noun}s, choose from {', '.join(known)}")
@@ -140,20 +143,20 @@ def names(noun: str, known: Iterable[str], repeated: bool) -> Kind:
             if name not in known:
                 raise ValueError(f"unknown {noun} {shown(name)}, choose from {', '.join(known)}")
             if not repeated and found.count(name) > 1:
-                raise ValueError(f"{name!r} twice")
+                raise ValueError(f"{name!r} is given twice")
         return found
 
     return Kind(str, read_names)
 
 
 def letters(known: str) -> Kind:
-    """Some of the letters, each once, as ``qkv``."""
+    """Some of the letters, each once, such as ``qkv``."""
 
     def read_letters(given: Any) -> str:
         if not isinstance(given, str) or not given or not set(given) <= set(known):
-            raise ValueError(f"{shown(given)} must be some of the letters {known}")
+            raise ValueError(f"must be some of the letters {known}, not {shown(given)}")
         if len(set(given)) < len(given):
-            raise ValueError(f"{shown(given)} has a letter twice")
+            raise ValueError(f"{shown(given)} repeats a letter")
         return given
 
     return Kind(str, read_letters)
@@ -161,11 +164,11 @@ def letters(known: str) -> Kind:
 
 def _read_layers(given: Any) -> str:
     if not isinstance(given, str) or not re.fullmatch(r" *\d{1,9} *(, *\d{1,9} *)*", given):
-        raise ValueError(f"{shown(given)} must name layers, as 0,2")
+        raise ValueError(f"must be numbers of layers, such as 0,2, not {shown(given)}")
     layers = [int(layer) for layer in given.split(",")]
     if len(set(layers)) < len(layers):
-        raise ValueError(f"{shown(given)} names a layer twice")
-    return given  # for fairseq reads it again
+        raise ValueError(f"{shown(given)} repeats a layer")
+    return given  # fairseq parses the text itself
 
 
 def _read_cutoffs(given: Any) -> list[int] | None:
@@ -174,7 +177,8 @@ def _read_cutoffs(given: Any) -> list[int] | None:
     cutoffs = whole_numbers("20000,60000, or none").read(given)
     if sorted(set(cutoffs)) != cutoffs or cutoffs[0] < 1:
         raise ValueError(
-            f"{shown(given)} must rise from word to word of the dictionary, as 20000,60000"
+            f"must be increasing positions in the dictionary, such as 20000,60000, "
+            f"not {shown(given)}"
         )
     return cutoffs
 
@@ -187,18 +191,18 @@ def _read_filters(given: Any) -> list[tuple[int, int]]:
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         filters = []
     if not filters:
-        raise ValueError(f"{shown(given)} must be (width, channels) pairs, as [(1, 64)]")
+        raise ValueError(f"must be (width, channels) pairs, such as [(1, 64)], not {shown(given)}")
     return filters
 
 
 def _read_file(given: Any) -> str:
     if not isinstance(given, str) or not os.path.isfile(given):
-        raise ValueError(f"{shown(given)} is no file")
+        raise ValueError(f"there is no file {shown(given)}")
     return given
 
 
 def unread(reason: str) -> Kind:
-    """What nothing reads, whatever its value."""
+    """An option that nothing reads: every value is refused."""
 
     def read_nothing(given: Any) -> NoReturn:
         raise ValueError(reason)
@@ -216,17 +220,17 @@ FILE = Kind(str, _read_file)
 
 def _finite(given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float):
-        raise ValueError(f"{shown(given)} is no number")
+        raise ValueError(f"must be a number, not {shown(given)}")
     if not -math.inf < given < math.inf:
-        raise ValueError(f"{shown(given)} is no number")
+        raise ValueError(f"must be a finite number, not {given}")
     return given
 
 
 def _within(given: float, least: float | None, most: float | None) -> float:
     if least is not None and given < least:
-        raise ValueError(f"{given} is less than {least}")
+        raise ValueError(f"must be at least {least}, not {given}")
     if most is not None and given > most:
-        raise ValueError(f"{given} is more than {most}")
+        raise ValueError(f"must be at most {most}, not {given}")
     return given
 
 
@@ -236,15 +240,15 @@ class Option(NamedTuple):
     Attributes:
         kind: its values.
         help: what it does; None where the option is fairseq's own.
-        default: its value where nobody sets it.
-        default_text: the default in words, where the value does not say it.
+        default: the value of an unset option.
+        default_text: the default in words, if the value does not explain itself.
         readers: the mixers that read it.
-        name: on the command line, where it is not that of the field.
-        per_stack: the encoder and the decoder have one each.
-        reads: whether a reader does so, by its ``MixerConfig`` and the values of all options.
-        needs: what that takes, in words.
-        refused: why a reader's ``MixerConfig`` cannot work, or None.
-        fixed: by mixer, the value that it has whatever the option says.
+        name: the option's name, if it differs from the field's.
+        per_stack: whether encoder and decoder have an option each.
+        reads: whether a reader uses the option, given its ``MixerConfig`` and all options.
+        needs: in words, what makes a reader use it.
+        refused: why a reader's ``MixerConfig`` cannot work; None if it can.
+        fixed: by mixer, a value that overrides the option.
     """
 
     kind: Kind
@@ -260,7 +264,7 @@ class Option(NamedTuple):
     fixed: Mapping[str, Any] = MappingProxyType({})
 
     def stored(self) -> Any:
-        """The default as a configuration has it."""
+        """The default in the form that configurations store."""
         if isinstance(self.default, tuple):
             return ",".join(self.default)
         if self.kind is SWITCH and self.default is not None:

@@ -10,11 +10,11 @@ from .config import MixerConfig
 
 
 class ShortConvolution(nn.Module):
-    """A convolution of few taps, with a residual, of what one of attention's projections gives.
+    """A convolution of few taps, with a residual, of the output of one of attention's projections.
 
     Its kernels are predicted from the layer's input, ``low_rank`` or ``headwise``, beside a
-    static one per channel, which starts uniformly within 1 / sqrt(taps). The predicted ones
-    start at zero, in the authors' code those of low rank, so that all kinds start as ``static``.
+    static one per channel, which starts uniformly within 1 / sqrt(taps). The predicted ones start
+    at zero, so that all kinds start as ``static``; in the authors' code only those of low rank do.
     """
 
     def __init__(self, config: MixerConfig):
@@ -62,6 +62,6 @@ class ShortConvolution(nn.Module):
 
 
 def short_convolutions(config: MixerConfig) -> nn.ModuleDict:
-    """Those of a layer, by the letter of the projection that each follows."""
+    """A layer's short convolutions, by the letter of the projection that each follows."""
     on = "" if config.short_convolution == "none" else config.short_convolution_on
     return nn.ModuleDict({letter: ShortConvolution(config) for letter in on})

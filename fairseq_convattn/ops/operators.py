@@ -1,4 +1,4 @@
-"""How operations become operators of PyTorch, ``torch.ops.convattn``, for torch.compile too."""
+"""Registers operations as PyTorch operators in ``torch.ops.convattn``, for torch.compile, too."""
 
 import functools
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def define(
     Args:
         schema: its arguments and results, as PyTorch writes them.
         compute: what it does.
-        fake: gives results of the same shapes and dtypes without contents.
+        fake: returns results of the same shapes and dtypes without contents.
         devices: PyTorch's dispatch keys of those that it is for.
     """
     _library.define(name + schema)
@@ -26,13 +26,13 @@ def define(
 
 
 def differentiate(name: str, save: Callable, gradients: Callable, instead: str) -> Callable:
-    """Register the derivatives of ``convattn::name``, and that ``convattn::name_backward``, which
-    computes them, has none.
+    """Register the derivatives of ``convattn::name``, computed by ``convattn::name_backward``,
+    which itself cannot be differentiated.
 
     Args:
         save, gradients: as ``setup_context`` and ``backward`` of torch.library.register_autograd;
             ``gradients`` gets the operator ``name_backward`` first.
-        instead: how second derivatives can be had.
+        instead: for the error message, what to use for second derivatives.
 
     Returns:
         The operator ``name``.

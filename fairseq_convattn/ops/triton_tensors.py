@@ -1,4 +1,4 @@
-"""What the Triton kernels of all operations share: their tensors, and what they can take."""
+"""Tensor access and input checks shared by all Triton kernels."""
 
 import contextlib
 from typing import NamedTuple
@@ -30,7 +30,7 @@ def strided(x: Tensor | None) -> Strided | None:
 
 @triton.jit
 def at(x, b, t, h):
-    """Where heads h of positions t of sentence b are."""
+    """Addresses of heads h at positions t of sentence b."""
     return x.data + b * x.b + h.to(tl.int64) * x.h + t.to(tl.int64) * x.t
 
 

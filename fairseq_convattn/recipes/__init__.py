@@ -1,4 +1,4 @@
 """Recipes for published results: ``python -m fairseq_convattn.recipes``.
 
-A recipe is data, one file in ``catalogue``; the runner makes the stages of it.
+A recipe is data in a module of ``catalogue``; the runner turns it into stages.
 """

@@ -27,7 +27,7 @@ from .record import results, score_lines
 from .runner import Runner, exclusive
 from .settings import Settings
 
-# fairseq-train's options that a run decides
+# options of fairseq-train that the recipe's command sets itself
 _BATCH = ("--max-tokens", "--batch-size", "--max-sentences", "--update-freq")
 _SET_BY_THE_RECIPE = (
     *("--arch", "-a", "--task", "--user-dir", "--seed", "--save-dir", "--restore-file", "--cpu"),
@@ -35,7 +35,7 @@ _SET_BY_THE_RECIPE = (
     *("--distributed-init-method", "--distributed-no-spawn", "--distributed-num-procs"),
     *("--nprocs-per-node", *_BATCH),
 )
-_DIGITS = 8  # of a checkpoint's SHA-256, which tell apart the many that are called model.pt
+_DIGITS = 8  # digits of a checkpoint's SHA-256, as many files are called model.pt
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -100,7 +100,7 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     _require(recipe, settings, chosen)
     to_do = runner.check(chosen)
     if to_do and "prepare" not in to_do:
-        require_data(settings)  # what is refused leaves no folder
+        require_data(settings)  # a refused command leaves no folder
     with exclusive(settings.output):
         if "train" in to_do and settings.devices.nodes == 1:
             restore_last(settings.checkpoints)
@@ -108,11 +108,11 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
 
 
 def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -> Settings:
-    """The settings that a command line means.
+    """Turn a command line into settings.
 
     Raises:
-        CheckpointError: ``--checkpoint`` is none.
-        RecipeError: they contradict each other.
+        CheckpointError: ``--checkpoint`` is no checkpoint.
+        RecipeError: the options contradict each other.
     """
     for name in extra:
         option = name.split("=")[0] if name.startswith("--") else name[:2]
@@ -155,7 +155,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
 
 
 def _devices(options: argparse.Namespace, batch: Batch) -> Devices:
-    """Those that were asked for; a single one for a smoke test and where nothing is trained."""
+    """The chosen devices; a single one for a smoke test and if nothing is trained."""
     if options.smoke and (options.gpus or options.nodes > 1 or options.fsdp):
         raise RecipeError("--smoke runs on one device: it goes with no --gpus, --nodes and --fsdp")
     trains = "all" in options.stages or "train" in options.stages
@@ -166,7 +166,7 @@ def _devices(options: argparse.Namespace, batch: Batch) -> Devices:
 
 
 def _with_precision(devices: Devices, extra: Sequence[str]) -> Devices:
-    """The same devices, without their precision where a user's own option replaces it."""
+    """The same devices, without a precision if the user's own option sets one."""
     given = next((name for name in extra if name in PRECISIONS), None)
     if given is None:
         return devices
@@ -190,7 +190,7 @@ def _chosen(given: Sequence[str], stages: Sequence[Stage]) -> list[str]:
 def _dry_run(
     recipe: Recipe, settings: Settings, stages: Sequence[Stage], chosen: Sequence[str]
 ) -> list[str]:
-    """The commands, as a script."""
+    """The commands as a shell script."""
     seed = "" if settings.checkpoint else f", seed {settings.seed}"
     lines = [f"{recipe.title}: {recipe.paper}; {settings.mixer}{seed}"]
     lines += [f"hyper-parameters: {recipe.origin}"]
@@ -210,10 +210,10 @@ def _dry_run(
 
 
 def _require(recipe: Recipe, settings: Settings, chosen: Sequence[str]) -> None:
-    """See that this machine has what the chosen stages need.
+    """Check that this machine has what the chosen stages need.
 
     Raises:
-        RecipeError: it has not.
+        RecipeError: something is missing.
     """
     needed = [name for stage in chosen for name in recipe.needs.get(stage, ())]
     devices, visible = settings.devices, torch.cuda.device_count()
@@ -237,7 +237,7 @@ def _run(
         arithmetic = devices.explain(recipe.used_batch(settings), settings.smoke)
         print(arithmetic, *notes, sep="\n", flush=True)
     path = settings.output / "results.json"
-    if not path.exists():  # it says what the folder is of, should this be interrupted
+    if not path.exists():  # identifies the folder if this run is interrupted
         write_json(results(command, recipe, settings, runner.records(), []), path)
     runner.run(chosen)
     scores = recipe.scores(settings) if all(map(runner.is_done, runner.stages)) else []

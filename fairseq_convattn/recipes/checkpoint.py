@@ -1,37 +1,37 @@
-"""What the runner has to know of checkpoints."""
+"""Checks of the checkpoint and the data that a recipe evaluates."""
 
-from argparse import Namespace
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from ..checkpoints.files import read_checkpoint
+from ..checkpoints.files import as_mapping, read_checkpoint
 from ..checkpoints.legacy import HARMLESS_GLOBALS
 from .command import RecipeError
 from .settings import Settings
 
 
 def evaluated(path: Path, task: str) -> tuple[bool, str]:
-    """What a checkpoint is that a model of fairseq's ``task`` is needed of.
+    """Format and mixer of a checkpoint, checked against the recipe's task.
+
+    Args:
+        task: fairseq's name of the recipe's task.
 
     Returns:
-        Whether it is one of 2019 and has to be converted, and the mixer of its layers, or all of
-        them if they differ.
+        Whether it has the format of 2019 and must be converted, and the mixer of its layers;
+        mixers that differ are separated by commas.
 
     Raises:
-        CheckpointError: it is none.
-        RecipeError: it is of another kind of model.
+        CheckpointError: the file is no checkpoint.
+        RecipeError: its model is for another task.
     """
     state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
-    configuration = state.get("cfg") or {}
-    args = _mapping(state.get("args"))
-    stored = _mapping(configuration.get("task")) or args
+    configuration = as_mapping(state.get("cfg"))
+    args = as_mapping(state.get("args"))
+    stored = as_mapping(configuration.get("task")) or args
     found = stored.get("_name") or args.get("task")
     if found not in (None, task):
         raise RecipeError(f"{path} is a model for {found}, and the recipe's are for {task}")
     if str(args.get("arch")).startswith("lightconv"):
         return True, args.get("decoder_conv_type", "dynamic")
-    model = _mapping(configuration.get("model"))
+    model = as_mapping(configuration.get("model"))
     names = []
     for side in ("encoder", "decoder"):
         mixers = model.get(f"{side}_mixers") or ()
@@ -39,16 +39,11 @@ def evaluated(path: Path, task: str) -> tuple[bool, str]:
     return False, ",".join(dict.fromkeys(names)) or "fairseq's own"
 
 
-def _mapping(options: Any) -> Mapping[str, Any]:
-    return vars(options) if isinstance(options, Namespace) else options or {}
-
-
 def require_data(settings: Settings) -> None:
-    """See that there are binarised data, and that their dictionaries are those beside a checkpoint
-    that is evaluated, if it has any.
+    """Check that binarised data exist and share the dictionaries beside an evaluated checkpoint.
 
     Raises:
-        RecipeError: they are not.
+        RecipeError: the data have no dictionary, or another one than the checkpoint.
     """
     dictionaries, checkpoint = sorted(settings.binarised.glob("dict*.txt")), settings.checkpoint
     if not dictionaries:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..run_records import Settings as Options
-from ..run_records import settings
+from ..run_records import CommandOptions, parse_options
 
 
 class RecipeError(Exception):
@@ -18,18 +17,17 @@ class Command:
     """One program with its arguments.
 
     Attributes:
-        arguments: the program and what has no name, or several values.
-        options: its options.
+        arguments: the program, its positional arguments, and options with several values.
+        options: its other options.
         stdout: the file that gets its output; None: the log of the stage.
-        logs_too: whether that file gets what it writes to standard error as well.
-        writes: what an interrupted run may leave and another run refuses to replace.
-        scaling: further arguments that say how many devices share the work and in which
-            precision, so that they may differ when the work is taken up again.
-        further: those that a user gave, which come last and win.
+        logs_too: whether that file gets standard error as well.
+        writes: files that an interrupted run may leave and that the program would not replace.
+        scaling: arguments for devices and precision, which may differ when a run is continued.
+        further: arguments that a user gave; they come last and win.
     """
 
     arguments: Sequence[str]
-    options: Options = field(default_factory=dict)
+    options: CommandOptions = field(default_factory=dict)
     stdout: Path | None = None
     logs_too: bool = False
     writes: Sequence[Path] = ()
@@ -46,9 +44,9 @@ class Command:
         redirection += " 2>&1" if self.logs_too else ""
         return shlex.join(self.words()) + redirection
 
-    def settings(self) -> Options:
-        """What another run that takes the work up has to have in common."""
-        return settings([*self.arguments, *arguments(self.options), *self.further])
+    def comparable_options(self) -> CommandOptions:
+        """The options that must be equal for another run to continue the work."""
+        return parse_options([*self.arguments, *arguments(self.options), *self.further])
 
 
 @dataclass(frozen=True)
@@ -56,9 +54,9 @@ class Stage:
     """The commands of one stage.
 
     Attributes:
-        note: why there are none, what is used instead, or what they need.
+        note: why there are no commands, what is used instead, or what they need.
         launch: lines for a shell that run the stage on several machines, in place of the commands.
-        left: what an earlier run has made of it. It goes on from there with the same options.
+        left: files of an earlier, interrupted run, which this stage continues.
     """
 
     name: str
@@ -68,15 +66,15 @@ class Stage:
     left: Sequence[Path] = ()
 
     def lines(self) -> list[str]:
-        """What runs it, as lines for a shell."""
+        """The stage as lines for a shell."""
         return list(self.launch) or [command.line() for command in self.commands]
 
 
-def options(line: str) -> Options:
-    """Options as they are typed."""
-    return settings(shlex.split(line))
+def options(line: str) -> CommandOptions:
+    """Parse options from a line, as a user would type them."""
+    return parse_options(shlex.split(line))
 
 
-def arguments(options: Options) -> list[str]:
+def arguments(options: CommandOptions) -> list[str]:
     """``--name value`` for each option."""
     return [part for name, value in options.items() for part in (name, value) if part is not None]

@@ -1,5 +1,6 @@
-"""How many devices train, in which precision, and what that makes of an update."""
+"""Devices and precision of a training, and the resulting size of an update."""
 
+import platform
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,23 +13,24 @@ from .command import RecipeError
 ENDED = "training-ended"
 PORT = 29_500
 RESTARTS = 3
-FLOAT32 = "--fp32"  # ours: fairseq-train has no option for it
+FLOAT32 = "--fp32"  # our own name; fairseq-train has no option for it
 PRECISIONS = {
     FLOAT32: "float32",
     **dict.fromkeys(("--fp16", "--memory-efficient-fp16", "--amp"), "float16"),
     **dict.fromkeys(("--bf16", "--memory-efficient-bf16"), "bfloat16"),
 }
-_BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # processors that train in it twice as fast
+# CPU flags; such processors train twice as fast in bfloat16
+_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one update of the paper's training sees.
+    """The batch of one update in the paper's training.
 
     Attributes:
         size: tokens or sentences that one device takes at a time.
-        workers: the paper's devices.
-        update_freq: how many times they do so before an update.
+        workers: number of the paper's devices.
+        update_freq: batches per device and update.
     """
 
     size: int
@@ -49,10 +51,10 @@ class Batch:
         return self.workers * self.update_freq % workers == 0
 
     def update_freq_for(self, workers: int) -> int:
-        """The ``--update-freq`` with which ``workers`` devices see as much in an update.
+        """The ``--update-freq`` that gives ``workers`` devices the paper's batch.
 
         Raises:
-            RecipeError: there is none.
+            RecipeError: no whole number does.
         """
         steps = self.workers * self.update_freq
         if not self.divides(workers):
@@ -66,10 +68,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Devices:
-    """What a run is executed on.
+    """The devices of a run.
 
     Attributes:
-        gpus: on each of the ``nodes`` machines; 0: the CPU.
+        gpus: number on each of the ``nodes`` machines; 0: the CPU.
         precision: an option of fairseq-train, or None for float32 and for a user's own option.
     """
 
@@ -97,7 +99,7 @@ class Devices:
         return [] if self.gpus else ["--cpu"]
 
     def notes(self) -> list[str]:
-        """What is to be known of these devices where they are not those of this machine."""
+        """Notes on how these devices differ from this machine's."""
         if not self.gpus:
             float32 = "--bf16, as this CPU computes in it: -- --fp32 trains in float32"
             return ["--gpus N has the commands for GPUs", *([float32] if self.precision else ())]
@@ -106,7 +108,7 @@ class Devices:
         return ["--fp16, for this machine has no GPU to ask: -- --bf16 where they compute in it"]
 
     def explain(self, batch: Batch, smoke: bool) -> str:
-        """The arithmetic of an update, for people."""
+        """The size of an update as a readable product."""
         whose = "a smoke test's" if smoke else "the recipe's"
         kind = "GPU" if self.gpus else "CPU"
         here = f"{self.workers} {kind}s" if self.workers > 1 else f"1 {kind}"
@@ -118,9 +120,9 @@ class Devices:
         )
 
     def launch_lines(self, command: str, output: Path) -> list[str]:
-        """How to start a training command on several machines; none for one machine.
+        """Shell lines that start a training on several machines; empty for one machine.
 
-        The run's folder ``output`` gets its log and, when it has ended by itself, ``ENDED``.
+        The log goes to the folder ``output``, as does the file ``ENDED`` after success.
         """
         if self.nodes == 1:
             return []
@@ -148,16 +150,17 @@ class Devices:
 
 
 def choose_devices(gpus: int | None, nodes: int, fsdp: bool, batch: Batch) -> Devices:
-    """The devices that were asked for, and the precision that they compute in.
+    """The chosen devices and their precision.
 
-    That is bfloat16 where the devices here do, else float16, which the papers used, or float32 on
-    a CPU.
+    That is bfloat16 if this machine's devices support it, else float16, which the papers used, or
+    float32 on a CPU.
 
     Args:
-        gpus: on each machine; None: as many of this one's as share an update evenly, or its CPU.
+        gpus: number on each machine; None: as many of this machine's as can share an update evenly,
+            or its CPU.
 
     Raises:
-        RecipeError: they cannot be used so.
+        RecipeError: the devices cannot be used so.
     """
     visible = torch.cuda.device_count()
     if gpus is None:
@@ -167,15 +170,20 @@ def choose_devices(gpus: int | None, nodes: int, fsdp: bool, batch: Batch) -> De
     precision = "--bf16"
     if not gpus and _BFLOAT16.isdisjoint(processor().get("flags", "").split()):
         precision = None
-    elif gpus and (fsdp or not visible):  # fairseq's sharding knows float16 alone
+    elif gpus and (fsdp or not visible):  # fairseq's sharding supports only float16
         precision = "--fp16"
     elif gpus and not torch.cuda.is_bf16_supported(including_emulation=False):
         precision = "--fp16"
     return Devices(gpus, nodes, precision, fsdp)
 
 
+def processor_name() -> str:
+    """The CPU's model, or its architecture where the system does not name a model."""
+    return processor().get("model name") or platform.processor() or platform.machine()
+
+
 def processor(information: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """What Linux says of a processor of this machine, by name; empty on other systems."""
+    """The fields of /proc/cpuinfo for one processor of this machine; empty without that file."""
     try:
         lines = information.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from .command import Command, Options, RecipeError, Stage, options
+from .command import Command, CommandOptions, RecipeError, Stage, options
 from .devices import Batch
 from .recipe import Recipe, Score
 from .settings import Settings, user_dir
@@ -24,17 +24,17 @@ class LanguageModel(Recipe):
     """A language model.
 
     Attributes:
-        evaluations: fairseq-eval-lm's options by the name of the figure, which is empty for the
-            paper's.
+        evaluations: options of fairseq-eval-lm by the score's name, which is empty for the paper's
+            own score.
     """
 
-    evaluations: Mapping[str, Options]
+    evaluations: Mapping[str, CommandOptions]
 
     task: ClassVar[str] = "language_modeling"
     smoke_batch: ClassVar[Batch] = Batch(1024, 1, 1)
 
     @property
-    def shrunk(self) -> Options:
+    def shrunk(self) -> CommandOptions:
         adaptive = self.training["--criterion"] == "adaptive_loss"
         return _SHRUNK | ({"--adaptive-softmax-cutoff": "10,20"} if adaptive else {})
 
@@ -77,7 +77,7 @@ class LanguageModel(Recipe):
         title = f"test perplexity, {name}" if name else "test perplexity"
         return Score(title, 2 ** float(found[1]), None, signature)
 
-    def _evaluation(self, settings: Settings, name: str) -> Options:
+    def _evaluation(self, settings: Settings, name: str) -> CommandOptions:
         found = dict(self.evaluations[name])
         if not settings.smoke:
             return found

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from ..glue.tasks import TASKS
 from ..run_records import read_json
-from .command import Command, Options, Stage, arguments, options
+from .command import Command, CommandOptions, Stage, arguments, options
 from .devices import Batch
 from .recipe import Recipe, Score, prepare_command
 from .settings import Settings, script
-
-TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
 
 _SHRUNK = options(
     "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 "
@@ -22,22 +21,22 @@ _SMOKE_TASKS, _SMOKE_FINE_TUNING = ("RTE",), {"--seeds": "1", "--epochs": "1"}
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLanguageModel(Recipe):
-    """A masked language model; its stage generate fine-tunes, and the metrics are GLUE's on the
-    dev sets.
+    """A masked language model. Its stage ``generate`` fine-tunes; the scores are GLUE's on the dev
+    sets.
 
     Attributes:
         fine_tuning: options of scripts/finetune_glue.sh for all tasks.
-        of_task: what differs for one of them.
+        of_task: further options for single tasks.
         fine_tuning_further: fairseq-train's options of fine-tuning that differ from the script's.
     """
 
-    fine_tuning: Options
-    of_task: Mapping[str, Options]
-    fine_tuning_further: Options = field(default_factory=dict)
+    fine_tuning: CommandOptions
+    of_task: Mapping[str, CommandOptions]
+    fine_tuning_further: CommandOptions = field(default_factory=dict)
 
     task: ClassVar[str] = "masked_lm"
     single: ClassVar[str] = "checkpoint_last.pt"
-    shrunk: ClassVar[Options] = _SHRUNK
+    shrunk: ClassVar[CommandOptions] = _SHRUNK
     smoke_batch: ClassVar[Batch] = Batch(16, 1, 1, "sentences")
 
     def prepare(self, settings: Settings) -> list[Command]:
@@ -86,7 +85,7 @@ class MaskedLanguageModel(Recipe):
 
 
 def _tasks(settings: Settings) -> Sequence[str]:
-    return _SMOKE_TASKS if settings.smoke else TASKS
+    return _SMOKE_TASKS if settings.smoke else tuple(TASKS)
 
 
 def _glue_data(settings: Settings) -> Path:

@@ -1,4 +1,4 @@
-"""What every recipe has: data, training, and how its results compare with the paper's."""
+"""The base of all recipes: data, training, and the paper's figures."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..architectures.presets import ARCHITECTURE_NAMES
-from .command import Command, Options, Stage, options
+from .command import Command, CommandOptions, Stage, options
 from .devices import Batch
 from .settings import Settings, script, user_dir
 
 STAGES = ("prepare", "train", "average", "generate", "score")
 
-# how long a smoke test trains, and what of a recipe's schedule goes with that
+# the length of a smoke test, and options of the schedule to fit
 _SMOKE_LENGTH = options("--max-update 12 --max-epoch 3 --num-workers 0")
 _SMOKE_SCHEDULE = options(
     "--warmup-updates 4 --lr-period-updates 8 --total-num-update 12 --save-interval-updates 4"
@@ -36,23 +36,23 @@ class Recipe(ABC):
     """One published result.
 
     Attributes:
-        paper: whose figures they are, and where they were looked up.
+        paper: the source of the figures, and where they were read.
         published: the paper's figures by mixer, by the name of the score.
         origin: where the hyper-parameters come from.
-        reading: what of them is ours because nobody has published it; empty if nothing is.
-        unconfirmed: what was quoted without a look at its source, printed with every result.
+        reading: hyper-parameters that are our choice, because none are published; may be empty.
+        unconfirmed: values quoted without access to their source; printed with every result.
         corpus: the name of the prepared data.
         prepare_script: the script that makes them, with its arguments (default:
             prepare_CORPUS.sh).
-        release: the files of the release, and in the words of scripts/miniature_release.py what
-            is in them, for smoke tests.
-        smoke_preparation: further arguments for the script then.
-        average: how many checkpoints, the last ones, are averaged; None: ``single`` serves.
-        needs: modules that are no requirements of this package, by the stage that imports them.
-        source: what ``--source`` has to have; empty if the corpus can be downloaded.
+        release: the files of the release and their contents, for smoke tests, in the syntax of
+            scripts/miniature_release.py.
+        smoke_preparation: further arguments of the script in smoke tests.
+        average: number of last checkpoints to average; None: use ``single``.
+        needs: optional modules, by the stage that imports them.
+        source: what the folder ``--source`` must contain; empty if the corpus can be downloaded.
         shape: the part of ``--arch`` that follows the mixer.
         mixer: the paper's own.
-        training: fairseq-train's options but for devices and batch.
+        training: options of fairseq-train, except devices and batch.
     """
 
     title: str
@@ -61,7 +61,7 @@ class Recipe(ABC):
     corpus: str
     release: Mapping[str, str]
     shape: str
-    training: Options
+    training: CommandOptions
     batch: Batch
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     prepare_script: Sequence[str] = ()
@@ -75,11 +75,11 @@ class Recipe(ABC):
 
     task: ClassVar[str]
     single: ClassVar[str] = "checkpoint_best.pt"
-    shrunk: ClassVar[Options]
+    shrunk: ClassVar[CommandOptions]
     smoke_batch: ClassVar[Batch]
 
     def stages(self, settings: Settings) -> list[Stage]:
-        """All that this run consists of, in order."""
+        """The stages of this run, in order."""
         evaluation = [self._average(settings), self.generate(settings), self.score(settings)]
         if settings.checkpoint:
             return evaluation
@@ -108,7 +108,7 @@ class Recipe(ABC):
         return self.smoke_batch if settings.smoke else self.batch
 
     def prepare(self, settings: Settings) -> list[Command]:
-        """The commands that make the data; a smoke test begins with a release in miniature."""
+        """The commands that prepare the data; a smoke test starts from a miniature release."""
         name, *words = self.prepare_script or (f"prepare_{self.corpus}.sh",)
         if not settings.smoke:
             return [prepare_command(settings, name, words, settings.data)]
@@ -138,7 +138,7 @@ class Recipe(ABC):
                 **training,
                 batch.option: str(batch.size),
                 "--required-batch-size-multiple": "1",
-                # or a training that is resumed would group its sentences otherwise
+                # otherwise a resumed training would group its sentences differently
                 "--update-epoch-batch-itr": "True",
                 "--seed": str(settings.seed),
                 "--save-dir": str(settings.checkpoints),
@@ -151,7 +151,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def generate(self, settings: Settings) -> Stage:
-        """What the model is scored by."""
+        """The stage that generates what is scored."""
 
     @abstractmethod
     def score(self, settings: Settings) -> Stage:
@@ -184,7 +184,8 @@ class Recipe(ABC):
 def prepare_command(
     settings: Settings, name: str, arguments: Sequence[str], output: Path
 ) -> Command:
-    """A prepare script, from ``--source`` or a smoke test's release if there is one."""
+    """The command of a prepare script, with ``--source`` or a smoke test's release if there is
+    one."""
     source = settings.release if settings.smoke else settings.source
     asked = {} if source is None else {"--source": str(source)}
     asked["--output"] = str(output)

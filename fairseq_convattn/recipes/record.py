@@ -1,4 +1,4 @@
-"""What a run leaves for people and programs: ``results.json`` and the last lines on the screen."""
+"""The results of a run: ``results.json`` and the last lines on the screen."""
 
 import functools
 import os
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..run_records import sha256, versions
-from .devices import processor
+from .devices import processor_name
 from .recipe import Recipe, Score
 from .settings import ROOT, Settings
 
@@ -29,12 +29,12 @@ def now() -> str:
 
 @functools.cache
 def environment() -> dict[str, Any]:
-    """Versions, commit and machine, as far as results can depend on them."""
+    """The versions, commit and machine that results can depend on."""
     return {
         "versions": versions(_PACKAGES),
         "git": _git(),
         "platform": platform.platform(),
-        "processor": processor().get("model name") or platform.processor(),
+        "processor": processor_name(),
         "processors": os.cpu_count(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_VARIABLES)},
@@ -42,7 +42,7 @@ def environment() -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit, and whether the files differ from it; None without git."""
+    """The commit, and whether tracked files differ from it; None without git."""
     describe = "describe --always --dirty --exclude * --abbrev=40"
     try:
         found = subprocess.check_output(
@@ -54,8 +54,7 @@ def _git() -> dict[str, Any] | None:
 
 
 def data_checksums(settings: Settings) -> dict[str, str]:
-    """SHA-256 of what pins the data down: dictionaries, test sets, and the downloads for which
-    nobody publishes one."""
+    """SHA-256 of the dictionaries, the test sets, and downloads without a published checksum."""
     data, binarised = settings.data, settings.binarised
     files = [*binarised.glob("dict*.txt"), *binarised.glob("test*.bin"), *data.glob("text/*test*")]
     found = {str(file.relative_to(data)): sha256(file) for file in sorted(set(files))}
@@ -69,7 +68,7 @@ def data_checksums(settings: Settings) -> dict[str, str]:
 def results(
     command: str, recipe: Recipe, settings: Settings, stages: dict[str, Any], scores: list[Score]
 ) -> dict[str, Any]:
-    """The content of ``results.json``; ``stages`` are their records by name."""
+    """The content of ``results.json``; ``stages`` holds the records by name."""
     batch = recipe.used_batch(settings)
     trained = settings.checkpoint is None
     return {
@@ -106,7 +105,9 @@ def _compared(score: Score, recipe: Recipe, settings: Settings) -> dict[str, Any
 
 
 def score_lines(results: Mapping[str, Any]) -> list[str]:
-    """The scores, each beside what the paper has; those that it has come last, to be seen first."""
+    """The scores beside the paper's figures.
+
+    Scores with a published figure come last, where they are seen first."""
     lines, mixer = [], results["mixer"]
     for score in sorted(results["scores"], key=lambda score: bool(score["published"])):
         interval = " [{:.2f}, {:.2f}]".format(*score["confidence"]) if score["confidence"] else ""

@@ -1,4 +1,4 @@
-"""Runs stages: what is done is not done again, what was interrupted continues."""
+"""Runs stages: finished ones are skipped, interrupted ones continue."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ class Runner:
         self.stages = stages
 
     def records(self) -> dict[str, Any]:
-        """What was written when stages were finished, by name; only of those that are."""
+        """The records of the stages that are finished, by name."""
         found = {stage.name: self._read(stage, "json") for stage in self.stages}
         return {name: record for name, record in found.items() if record}
 
@@ -34,11 +34,11 @@ class Runner:
         return not stage.commands or self._path(stage, "json").is_file()
 
     def check(self, chosen: Sequence[str]) -> list[str]:
-        """See that the chosen stages can be run, one after the other; those that are not done.
+        """Names of the chosen stages that are not done, after checking that they can be run.
 
         Raises:
-            RecipeError: a stage was begun with other options, or one before is not done, or one
-                after is and would no longer fit.
+            RecipeError: a stage was begun with other options, an earlier stage is not done, or
+                a later one is done and would no longer fit.
         """
         to_do, missing = [], []
         for stage in self.stages:
@@ -58,7 +58,7 @@ class Runner:
         return to_do
 
     def run(self, chosen: Sequence[str]) -> None:
-        """Run the chosen stages that are not done, as far as that is here.
+        """Run the chosen stages that are not done; stop at one that other machines must run.
 
         Raises:
             CommandFailed: a command fails.
@@ -88,10 +88,12 @@ class Runner:
         seconds: float | None = None,
         memory: int | None = None,
     ) -> None:
-        """Write that a stage is done; of one that other machines did no more is known.
+        """Record that a stage is done; the optional values are unknown for a stage run elsewhere.
 
         Args:
-            memory: the most that a process had, in bytes.
+            begun: when it began, in ISO 8601.
+            seconds: how long it ran.
+            memory: the most that one process used, in bytes.
         """
         content = {
             "commands": stage.lines(),
@@ -122,9 +124,9 @@ class Runner:
         self.finish(stage, begun, round(time.monotonic() - start, 1), memory)
 
     def _begin(self, stage: Stage) -> None:
-        """Write that a stage has begun, so that it is continued as it is.
+        """Record that a stage has begun and with which options, so that it can be continued.
 
-        The log of one that was begun with other options, and has left nothing, is set aside.
+        The log of an attempt with other options that left no files is renamed.
         """
         log, record = self._log(stage), self._path(stage, "begun")
         log.parent.mkdir(exist_ok=True)
@@ -134,7 +136,7 @@ class Runner:
         write_json({**self._identity(stage), "elsewhere": bool(stage.launch)}, record)
 
     def _ended_elsewhere(self, stage: Stage) -> bool:
-        """Whether several machines have run it to its end, which is noted down."""
+        """Whether other machines have finished a stage; if so, records that it is done."""
         end = self.output / ENDED
         if not (stage.launch and stage.left and end.exists()):
             return False
@@ -155,15 +157,15 @@ class Runner:
                 )
 
     def _identity(self, stage: Stage) -> dict[str, Any]:
-        """What a stage that is taken up again has to have in common: its settings and, for their
-        paths, where it is run, as seen from its output, so that both may move."""
+        """What must be equal for a stage to be continued: its options, and the working directory
+        that their paths start from, relative to the output, so that both may move together."""
         return {
-            "settings": [command.settings() for command in stage.commands],
+            "settings": [command.comparable_options() for command in stage.commands],
             "directory": os.path.relpath(os.curdir, self.output),
         }
 
     def _difference(self, record: Mapping[str, Any], stage: Stage) -> str | None:
-        """What a record, if there is one, says of a stage that is otherwise now."""
+        """First difference between a stage and its record; None if they agree."""
         if not record:
             return None
         if not record.keys() >= {"directory", "settings"}:
@@ -188,11 +190,11 @@ class Runner:
 
 @contextmanager
 def exclusive(output: Path) -> Iterator[None]:
-    """The folder of a run, which no other process may write to meanwhile.
+    """Lock the folder of a run against other processes, creating it if need be.
 
     Raises:
-        BlockingIOError: one does.
-        RecipeError: it has other files.
+        BlockingIOError: another process has locked it.
+        RecipeError: it has files of something else.
     """
     output.mkdir(parents=True, exist_ok=True)
     files = {file.name for file in output.iterdir()} - {"lock"}
@@ -203,7 +205,7 @@ def exclusive(output: Path) -> Iterator[None]:
 
 
 def _remove(path: Path) -> None:
-    """What an interrupted run left at a place where a command writes anew."""
+    """Remove what an interrupted run left where a command is about to write."""
     if path.is_dir():
         shutil.rmtree(path)
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..run_records import read_json
-from .command import Command, Options, Stage, options
+from .command import Command, CommandOptions, Stage, options
 from .devices import Batch
 from .recipe import Recipe, Score
 from .settings import Settings, script, user_dir
@@ -22,18 +22,18 @@ TOKENISED = "bleu --tokenize none"
 """BLEU of tokenised text, that of Moses' multi-bleu.perl."""
 DETOKENISED = {"score": ("sacremoses",)}
 PREPARED_HERE = {"prepare": ("subword_nmt", "sacremoses"), **DETOKENISED}
-"""What recipes need that tokenise and split the text themselves."""
+"""Modules for recipes that tokenise the text and split it into subwords themselves."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """One way to score what was generated.
+    """One way to score generated text.
 
     Attributes:
         reference: the file of the prepared data's ``text`` that it is compared with.
         metric: of scripts/score.py, with options.
-        name: what distinguishes it from the paper's, which has none.
-        reference_options: those that are about this file, left out where there is none.
+        name: distinguishes it from the paper's way, whose name is empty.
+        reference_options: options for this file, left out if there is none.
         baseline: the file of ``text`` that is scored instead of what was generated.
     """
 
@@ -46,17 +46,17 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceToSequence(Recipe):
-    """A recipe that is scored by what a model writes.
+    """A recipe whose scores are of generated text.
 
     Attributes:
         decoding: fairseq-generate's options.
-        tests: how each test set is scored, the paper's way first, by the papers' name of it.
+        tests: ways to score each test set, the paper's first, by the set's name in the paper.
     """
 
-    decoding: Options
+    decoding: CommandOptions
     tests: Mapping[str, Sequence[Scoring]]
 
-    shrunk: ClassVar[Options] = _SHRUNK
+    shrunk: ClassVar[CommandOptions] = _SHRUNK
     smoke_batch: ClassVar[Batch] = Batch(2048, 1, 1)
 
     def generate(self, settings: Settings) -> Stage:
@@ -125,7 +125,8 @@ def _score(settings: Settings, subset: str, scoring: Scoring) -> Command:
 
 
 def _has_text(settings: Settings) -> bool:
-    """A binarised test set alone has only its targets, which fairseq-generate prints."""
+    """Whether the data include raw text; otherwise the reference is the targets that
+    fairseq-generate prints."""
     return settings.binarised != settings.data
 
 
@@ -139,8 +140,8 @@ def _scores(settings: Settings, subset: str, scoring: Scoring) -> Path:
 
 
 def parallel(files: Mapping[str, str], source: str, target: str) -> dict[str, str]:
-    """Both sides of the parallel files of a release, whose names have {} for the language, and
-    what is in them, with {} for the side."""
+    """Files of a release for both languages, with their contents. {} stands for the language in
+    names and for the side in contents."""
     return {
         file.format(language): content.format(side)
         for file, content in files.items()

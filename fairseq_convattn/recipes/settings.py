@@ -1,4 +1,4 @@
-"""What a user chose for one run of a recipe, resolved."""
+"""The resolved settings of one run of a recipe."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from .devices import FLOAT32, PRECISIONS, Devices
 
 ROOT = Path(__file__).resolve().parents[2]
-_INSTALLED = ROOT / "convattn"  # the package that scripts/ is where no checkout is
+_INSTALLED = ROOT / "convattn"  # scripts/ as installed, without a checkout
 _SCRIPTS = _INSTALLED if _INSTALLED.is_dir() else ROOT / "scripts"
 
 
@@ -16,7 +16,7 @@ class Settings:
     """One run.
 
     Attributes:
-        mixer: of a ``checkpoint``, what its layers have.
+        mixer: the token mixer; with ``checkpoint``, that of its layers.
         output: the folder of the run; everything but the prepared data is written there.
         data: the prepared data, a folder that has ``bin``, or itself a binarised folder.
         source: a local copy of the corpus, or None for the download.
@@ -46,7 +46,7 @@ class Settings:
 
     @property
     def precision(self) -> str:
-        """Of training."""
+        """The precision of training."""
         given = [word for word in (self.devices.precision, *self.extra) if word in PRECISIONS]
         return PRECISIONS[given[0] if given else FLOAT32]
 
@@ -61,7 +61,7 @@ class Settings:
 
 
 def script(name: str) -> str:
-    """The path of a script, as short as it can be said from here."""
+    """The path of a script, relative to the working directory if it lies below it."""
     return _from_here(_SCRIPTS / name)
 
 

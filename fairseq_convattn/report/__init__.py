@@ -1,5 +1,4 @@
-"""Runs of recipes as a page: read from their folders, compared, drawn. Knows the files of
-``recipes`` and none of its code."""
+"""Reports on runs of recipes. Reads the files that ``recipes`` writes; imports none of its code."""
 
 
 class ReportError(Exception):

@@ -22,7 +22,7 @@ COLOURS = {
     "attention": ("#84589b", "#c9a0df"),
     "other": ("#6b6b70", "#a0a0a6"),
 }
-# What is drawn in these has the page's own colours.
+# Placeholders for the colours of the page.
 _INK, _GRID = "#000000", "#ececef"
 _VARIABLES = {**{light: name for name, (light, _) in COLOURS.items()}, _INK: "soft", _GRID: "faint"}
 _DASHES = ("-", "--", ":", "-.")  # of the systems of one colour
@@ -64,8 +64,8 @@ def mean_curve(curves: Sequence[Sequence[Point]]) -> list[Point]:
 def _draw(
     axis: Axes, systems: Sequence[System], points: Callable[[TrainLog], Sequence[Point]]
 ) -> None:
-    """The mean over seeds boldly, and each of several faintly; systems of one mixer differ in
-    their dashes."""
+    """Draw the mean over seeds boldly and single seeds faintly; systems of one mixer differ in
+    dashes."""
     before: Counter[str] = Counter()
     for system in systems:
         name = system.mixer if system.mixer in COLOURS else "other"

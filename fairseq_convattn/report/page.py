@@ -1,4 +1,4 @@
-"""The page: one file, nothing of which comes from elsewhere."""
+"""The page: one self-contained HTML file."""
 
 import json
 from collections.abc import Sequence
@@ -40,8 +40,8 @@ def page(sections: Sequence[Section], count: int) -> str:
 
 
 def samples(section: Section, count: int) -> dict[int, list[tuple[str, str | None]]]:
-    """Sentences from all over the first test set, and what the first run of each system that
-    wrote any made of them. A system with other sources has written nothing for them.
+    """Sentences spread over the first test set, with the output of each system's first run that has
+    any. Outputs for other sources are left out.
 
     Returns:
         By place in the test set, from 1 on: source, reference and outputs, each with its name;
@@ -69,7 +69,7 @@ def samples(section: Section, count: int) -> dict[int, list[tuple[str, str | Non
 
 
 def facts(run: Run) -> str:
-    """What else is known of how a run was made, as JSON."""
+    """Further details of a run, as JSON."""
     known = {name: x for name, x in run.content.items() if name not in _SHOWN_ELSEWHERE}
     known |= {"folder": str(run.folder), "environment": run.environment}
     return json.dumps(known, indent=1, ensure_ascii=False)

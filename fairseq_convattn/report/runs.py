@@ -1,4 +1,4 @@
-"""One run of a recipe, as its folder has it."""
+"""One run of a recipe, read from its folder."""
 
 import re
 import shlex
@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..run_records import Settings, read_json
+from ..run_records import CommandOptions, read_json
 from ..scoring.generated import ScoringError, Texts, read_texts
 from . import ReportError
 from .train_log import TrainLog, read_train_log
 
 NEEDED = ("title", "paper", "mixer", "command", "environment", "scores")
-"""What of ``results.json`` every report tells."""
+"""The entries of ``results.json`` that every report needs."""
 
 _NEEDED_OF_A_SCORE = ("name", "score", "signature", "published", "published_in")
 _DECODING = re.compile(r"Translated ([\d,]+) sentences .*\(([\d.]+) sentences/s")
@@ -27,7 +27,7 @@ _WORKERS = re.compile(r"--num-workers[ =]\S+ ?")
 
 
 class Run:
-    """What there is of one run.
+    """The recorded results of one run.
 
     Attributes:
         content: that of ``results.json``, which recipes write before the first stage.
@@ -56,20 +56,20 @@ class Run:
 
     @property
     def checkpoint(self) -> str | None:
-        """The name of the file that was evaluated; None of a run that trains."""
+        """The name of the evaluated file; None for a run that trains."""
         path = self.content.get("checkpoint")
         return Path(path).name if path else None
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """That of training, or of evaluation; empty if it was on other machines."""
+        """The environment of training, or of evaluation; empty if that ran on other machines."""
         done = [name for name in ("train", "generate", "score") if name in self.stages]
         return (self.stages[done[0]] if done else self.content).get("environment") or {}
 
     @cached_property
-    def training(self) -> Settings:
-        """fairseq-train's options as they count, without seed and places, also before it is
-        done."""
+    def training(self) -> CommandOptions:
+        """The options of fairseq-train that affect results, without seed and paths; available from
+        the start of training."""
         begun = self.folder / "stages" / "train.begun"
         record = self.stages.get("train") or (read_object(begun) if begun.is_file() else {})
         found = next(iter(record.get("settings", ())), {})
@@ -77,12 +77,12 @@ class Run:
 
     @cached_property
     def log(self) -> TrainLog:
-        """Of fairseq-train; empty if there is no such file."""
+        """The log of fairseq-train; empty if there is none."""
         return read_train_log(self._log("train").split("\n"))
 
     @property
     def sentences_per_second(self) -> float | None:
-        """Of decoding, over all test sets; None if nothing was decoded."""
+        """Decoding speed over all test sets; None if nothing was decoded."""
         found = _DECODING.findall(self._log("generate"))
         counts = [(int(number.replace(",", "")), float(rate)) for number, rate in found]
         seconds = sum(count / rate for count, rate in counts if rate)
@@ -94,20 +94,20 @@ class Run:
 
     @cached_property
     def generated(self) -> Mapping[str, Texts]:
-        """What was generated, by the name that fairseq has for the test set."""
+        """The generated texts, by fairseq's name of the test set."""
         found = {}
         for path in sorted(self.folder.glob(_GENERATED)):
             try:
                 found[_subset(path)] = read_texts(path)
-            except ScoringError:  # as good as not there
+            except ScoringError:  # treated as missing
                 continue
         return found
 
     @cached_property
-    def tokenised(self) -> Mapping[str, Settings]:
-        """How BLEU of tokens was computed against a reference: options of scripts/score.py, by
-        the names that ``generated`` has."""
-        found: dict[str, Settings] = {}
+    def tokenised(self) -> Mapping[str, CommandOptions]:
+        """Options of scripts/score.py that computed tokenised BLEU against a reference, by the
+        names of ``generated``."""
+        found: dict[str, CommandOptions] = {}
         record = self.stages.get("score", {})
         for scoring in record.get("settings", ()):
             hypothesis = Path(scoring.get("--hypothesis") or "")
@@ -119,8 +119,8 @@ class Run:
 
 
 def given_options(content: Mapping[str, Any]) -> list[str]:
-    """What the user gave to fairseq-train, after ``--``, as words, but for the number of workers,
-    which changes nothing that is learned.
+    """The user's own arguments of fairseq-train, after ``--``, as words; without the number of
+    workers, which does not affect learning.
 
     Args:
         content: that of ``results.json``.
@@ -130,7 +130,7 @@ def given_options(content: Mapping[str, Any]) -> list[str]:
 
 
 def machine(environment: Mapping[str, Any]) -> str | None:
-    """Its GPUs or, without any, its processor."""
+    """The GPUs of a machine or, without any, its processor."""
     gpus = environment.get("gpus") or []
     return f"{len(gpus)} x {gpus[0]}" if gpus else environment.get("processor")
 
@@ -139,7 +139,7 @@ def read_object(path: Path, needed: Collection[str] = ()) -> dict[str, Any]:
     """The JSON object that a file holds.
 
     Raises:
-        ReportError: it holds none, or one without what is needed.
+        ReportError: it holds no object, or one that lacks a needed entry.
         OSError: it cannot be read.
     """
     try:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from sacrebleu import BLEU
 from sacrebleu.significance import PairedTest
 
+from ..scoring.bootstrap import p_value
 from ..scoring.conventions import split_compounds
 from ..scoring.generated import ScoringError, read_texts
 from .runs import Run
@@ -87,7 +88,5 @@ def _paired_bootstrap(seed: int, baseline: Sequence[str], system: _Tokens) -> Co
     test = PairedTest(named, {"BLEU": metric}, [texts[2]], "bs", n_samples=RESAMPLES)
     signatures, results = test()
     before, after = results["BLEU"]
-    # of systems that score the same sacreBLEU says that they differ
-    p_value = 1.0 if before.score == after.score else after.p_value
     signature = f"BLEU|{signatures['BLEU']}" + ("|compounds:split" if system.split else "")
-    return Comparison(seed, after.score, before.score, p_value, signature)
+    return Comparison(seed, after.score, before.score, p_value(after, before), signature)

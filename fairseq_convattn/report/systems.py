@@ -1,10 +1,11 @@
-"""Runs of the same experiment with several seeds are one system; systems of a recipe compare."""
+"""Groups runs into systems: the same experiment with several seeds. Compares systems of a
+recipe."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..run_records import settings
+from ..run_records import parse_options
 from . import ReportError
 from .runs import Run, given_options
 from .significance import Comparison, compare
@@ -14,7 +15,7 @@ _BASELINE = "attention"
 
 @dataclass(frozen=True)
 class System:
-    """Runs that differ in their seeds alone."""
+    """Runs that differ only in their seeds."""
 
     label: str
     runs: Sequence[Run]
@@ -29,9 +30,9 @@ class Section:
     """The systems of one recipe.
 
     Attributes:
-        baseline: what the others are compared with; None if no system is one.
-        comparisons: how they do, by test set and system; empty if nothing is there to compare, and
-            for smoke tests, whose scores mean nothing.
+        baseline: the system that others are compared with, or None.
+        comparisons: by test set and system; empty if nothing can be compared, and for smoke tests,
+            whose scores mean nothing.
     """
 
     title: str
@@ -46,10 +47,10 @@ class Section:
 
 
 def read_sections(folders: Sequence[Path]) -> list[Section]:
-    """The runs of folders, in the order in which they are given.
+    """The runs of folders by recipe, in the given order.
 
     Raises:
-        ReportError: a folder is there twice, or is no run.
+        ReportError: a folder is given twice, or is no run.
         OSError: a file cannot be read.
     """
     resolved = [folder.resolve() for folder in folders]
@@ -63,7 +64,7 @@ def read_sections(folders: Sequence[Path]) -> list[Section]:
 
 
 def _section(title: str, smoke: bool, systems: Sequence[System]) -> Section:
-    """With the attention as baseline that is most like the recipe's own."""
+    """A section whose baseline is the attention system most similar to the recipe's own."""
     attention = [system for system in systems if system.mixer == _BASELINE]
     baseline = min(attention, key=lambda system: len(_given(system.runs[0])), default=None)
     comparisons = _comparisons(baseline, systems) if baseline and not smoke else {}
@@ -71,14 +72,14 @@ def _section(title: str, smoke: bool, systems: Sequence[System]) -> Section:
 
 
 def _systems(runs: Sequence[Run]) -> list[System]:
-    """Runs of one recipe, those of the same experiment together."""
+    """Group the runs of one recipe by experiment."""
     grouped: dict[tuple, list[Run]] = {}
     for run in runs:
         training = tuple(sorted(run.training.items(), key=str))
-        given = tuple(given_options(run.content))  # all that is known before training begins
+        given = tuple(given_options(run.content))  # everything known before training begins
         key = (run.mixer, run.content.get("checkpoint"), training or given)
         while any(other.seed == run.seed for other in grouped.get(key, ())):
-            key += ("once more",)  # which is no further seed
+            key += ("once more",)  # a duplicate, not a further seed
         grouped.setdefault(key, []).append(run)
     groups = list(grouped.values())
     labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
@@ -89,7 +90,8 @@ def _systems(runs: Sequence[Run]) -> list[System]:
 
 
 def _label(run: Run, others: Sequence[Run]) -> str:
-    """The mixer, the options that a user gave, and those in which ``others`` with it differ."""
+    """A label: the mixer, the user's options, and options that differ among ``others`` with this
+    mixer."""
     if run.checkpoint:
         return f"{run.mixer}, {run.checkpoint}"
     alike = [other.training for other in others if other.mixer == run.mixer and other.training]
@@ -103,7 +105,7 @@ def _label(run: Run, others: Sequence[Run]) -> str:
 
 
 def _given(run: Run) -> Mapping[str, str | None]:
-    return settings(given_options(run.content))
+    return parse_options(given_options(run.content))
 
 
 def _comparisons(

@@ -1,4 +1,4 @@
-"""What fairseq-train wrote to ``logs/train.log`` with ``--log-format json``."""
+"""Reads ``logs/train.log``, written by fairseq-train with ``--log-format json``."""
 
 import json
 import math
@@ -19,13 +19,13 @@ _GPU_MEMORY = re.compile(r"total memory = ([\d.]+) GB")
 
 @dataclass
 class TrainLog:
-    """One training, all its sessions; what is not in the log is empty or None.
+    """One training with all its sessions; values that the log lacks are empty or None.
 
     Attributes:
         loss: training loss (base 2) by updates, means of the intervals of the log.
         perplexity: that of the validation set.
         speeds: target tokens a second of each interval.
-        seconds: how long it took, all sessions together.
+        seconds: duration of all sessions together.
         gpu_memory: the most that was in use on a GPU, in GiB.
     """
 
@@ -45,8 +45,8 @@ class TrainLog:
 
 
 def read_train_log(lines: Iterable[str]) -> TrainLog:
-    """The figures of a log. Where a training continued from an earlier update, what comes later
-    counts."""
+    """The figures of a log. If a training resumed from an earlier update, the later values
+    count."""
     log = TrainLog()
     total, least_free = 0.0, math.inf
     sessions: list[list[datetime]] = []  # fairseq's own clock starts anew with some sessions
@@ -74,7 +74,8 @@ def read_train_log(lines: Iterable[str]) -> TrainLog:
 
 
 def _figures(text: str) -> Mapping[str, str]:
-    """Empty of a line that was cut short, with the next attempt's behind it."""
+    """The figures of a line; empty for a truncated line with the next session's output behind
+    it."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -82,7 +83,8 @@ def _figures(text: str) -> Mapping[str, str]:
 
 
 def _append(points: list[Point], figures: Mapping[str, str], updates: str, value: str) -> None:
-    """Unless one of the two, which fairseq writes as strings, is missing or not finite."""
+    """Append a point, unless a value is missing or not finite; fairseq writes numbers as
+    strings."""
     x, y = (float(figures.get(name, "nan")) for name in (updates, value))
     if not math.isfinite(x) or not math.isfinite(y):
         return

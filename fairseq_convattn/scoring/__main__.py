@@ -35,7 +35,9 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 from tqdm import tqdm
 
+from ..outputs import flag
 from . import rouge
+from .bootstrap import p_value
 from .checks import hypothesis_warnings, mask_unknowns, reference_warnings
 from .conventions import detokenise, detokenizer_version, split_compounds
 from .generated import ScoringError, Texts, read_texts
@@ -112,13 +114,11 @@ def parsed_arguments(given: Sequence[str] | None) -> argparse.Namespace:
     for option, metrics in METRICS_OF_OPTIONS.items():
         given = getattr(arguments, option) not in (None, False)
         if given and arguments.metric not in metrics:
-            parser.error(
-                f"--{option.replace('_', '-')} does not go with --metric {arguments.metric}"
-            )
+            parser.error(f"{flag(option)} cannot be used with --metric {arguments.metric}")
     if arguments.compound_split and arguments.tokenize not in (None, "none"):
-        parser.error("--compound-split is for tokenised text: it goes with --tokenize none alone")
+        parser.error("--compound-split is for tokenised text: it needs --tokenize none")
     if arguments.detokenize and (arguments.tokenize == "none" or arguments.compound_split):
-        parser.error("--detokenize does not go with --tokenize none and --compound-split")
+        parser.error("--detokenize cannot be used with --tokenize none or --compound-split")
     if arguments.detokenize_reference and not (arguments.detokenize and arguments.reference):
         parser.error("--detokenize-reference is for --detokenize LANGUAGE and --reference FILE")
     arguments.tokenize = arguments.tokenize or ("none" if arguments.compound_split else "13a")
@@ -152,7 +152,7 @@ def references(arguments: argparse.Namespace, systems: Sequence[Texts]) -> list[
 
 
 def require_same_length(names: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
-    """Raise ScoringError, with the names, unless there are as many texts everywhere."""
+    """Raise ScoringError, with the names, unless all have the same number of texts."""
     for name, lines in zip(names, texts, strict=True):
         if len(lines) != len(texts[0]):
             raise ScoringError(
@@ -189,8 +189,8 @@ def sacrebleu_report(
         line = f"{score.format()} [{low:.2f}, {high:.2f}]"
         scores.append({name: {"score": score.score, "confidence": [low, high], "verbose": line}})
     p_values = {}
-    if baseline:  # of systems that score the same sacreBLEU says that they differ
-        p_values[name] = 1.0 if hypothesis.score == baseline[0].score else hypothesis.p_value
+    if baseline:
+        p_values[name] = p_value(hypothesis, baseline[0])
     return Report(f"{name}|{signature}", scores, p_values)
 
 
@@ -238,7 +238,7 @@ def rouge_report(
 
 
 def report(arguments: argparse.Namespace) -> Report:
-    """What was asked for.
+    """Compute the report that the arguments ask for.
 
     Raises:
         ImportError, RuntimeError: a package is missing.
@@ -271,7 +271,7 @@ def report(arguments: argparse.Namespace) -> Report:
 
 
 def conventions(arguments: argparse.Namespace) -> str:
-    """What sacreBLEU's signature does not know."""
+    """Conventions that sacreBLEU's signature does not record."""
     fields = ["compounds:split"] if arguments.compound_split else []
     if arguments.detokenize:
         both = arguments.detokenize_reference or not arguments.reference
@@ -286,8 +286,8 @@ def as_text(arguments: argparse.Namespace, result: Report) -> str:
         if arguments.baseline:
             lines.append(f"{title} {getattr(arguments, title)}")
         lines += [score["verbose"] for score in scores.values()]
-    for name, p_value in result.p_values.items():
-        lines.append(f"p-value of {rouge.NAMES.get(name, name)}: {p_value:.4f}")
+    for name, found in result.p_values.items():
+        lines.append(f"p-value of {rouge.NAMES.get(name, name)}: {found:.4f}")
     return "\n".join((*lines, result.signature))
 
 

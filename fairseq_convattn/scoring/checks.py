@@ -1,4 +1,4 @@
-"""What tends to go wrong between a model's output and its score."""
+"""Checks for common mistakes between a model's output and its score."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def mask_unknowns(reference: str) -> str:
 
 
 def hypothesis_warnings(hypotheses: Sequence[str]) -> list[str]:
-    """One line for each thing that makes the score of what a model wrote doubtful."""
+    """Warnings about hypotheses that make their score doubtful, a line each."""
     lines = _warnings(hypotheses, "hypotheses")
     unknown = _count(UNKNOWN, hypotheses)
     if unknown:
@@ -26,8 +26,7 @@ def hypothesis_warnings(hypotheses: Sequence[str]) -> list[str]:
 
 
 def reference_warnings(references: Sequence[str]) -> list[str]:
-    """One line for each thing that makes scores against these texts, as fairseq wrote them,
-    doubtful."""
+    """Warnings about references, as written by fairseq, that make scores doubtful, a line each."""
     lines = _warnings(references, "references")
     unknown = _count(UNKNOWN_IN_REFERENCE, references)
     if unknown:

@@ -1,4 +1,4 @@
-"""What papers do to texts before they compare them."""
+"""Conventions of papers for texts before scoring."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ def split_compounds(text: str) -> str:
 
 
 def detokenise(texts: Iterable[str], language: str) -> list[str]:
-    """Moses' tokens as text again, by sacremoses, the port of its ``detokenizer.perl``.
+    """Detokenise Moses' tokens with sacremoses, the port of ``detokenizer.perl``.
 
     Raises:
         ImportError: sacremoses is not installed.
@@ -31,10 +31,10 @@ def detokenise(texts: Iterable[str], language: str) -> list[str]:
 
 
 def detokenizer_version() -> str:
-    """That of sacremoses.
+    """The version of sacremoses.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: sacremoses is not installed.
     """
     try:
         return version("sacremoses")

@@ -1,8 +1,8 @@
 """ROUGE (Lin 2004) as rouge-score computes it, summary by summary and over a corpus.
 
-Every text goes to rouge-score as it is, but for the sentences that ``RougeSettings.split``
-marks. rouge-score ignores case and keeps the letters a to z and digits only, so that it knows
-English and little else.
+Every text goes to rouge-score as it is, except for the sentence boundaries that
+``RougeSettings.split`` marks. rouge-score ignores case and keeps the letters a to z and digits
+only, so it suits little but English.
 """
 
 import functools
@@ -145,7 +145,7 @@ def paired_p_values(
 
 
 def signature(references: int, settings: RougeSettings = DEFAULT) -> str:
-    """What others need to know to repeat a score, in the manner of sacreBLEU.
+    """A signature in sacreBLEU's style, with which others can repeat a score.
 
     Raises:
         ImportError: rouge-score is not installed.
@@ -157,7 +157,7 @@ def signature(references: int, settings: RougeSettings = DEFAULT) -> str:
 
 
 def rouge_warnings(references: Sequence[str], settings: RougeSettings = DEFAULT) -> list[str]:
-    """One line for each thing that makes ROUGE against these texts doubtful."""
+    """Warnings about references that make ROUGE doubtful, a line each."""
     lines = []
     marker = _common_marker(references)
     if marker and marker not in settings.split:

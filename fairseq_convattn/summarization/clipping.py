@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from fairseq.data import BaseWrapperDataset, Dictionary
+from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset
 from torch import Tensor
 
 
@@ -21,21 +21,21 @@ def clip(tokens: Tensor, max_tokens: int, prefix: Tensor | None = None) -> Tenso
 class ClippedDataset(BaseWrapperDataset):
     """Texts cut by :func:`clip`, with exact sizes."""
 
-    def __init__(self, dataset, max_tokens: int, prefix: Tensor | None = None):
+    def __init__(self, dataset: FairseqDataset, max_tokens: int, prefix: Tensor | None = None):
         super().__init__(dataset)
         self.max_tokens = max_tokens
         self.prefix = prefix
         added = 0 if prefix is None else len(prefix)
         self._sizes = np.minimum(dataset.sizes, max_tokens + 1) + added
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Tensor:
         return clip(self.dataset[index], self.max_tokens, self.prefix)
 
     @property
-    def sizes(self):
+    def sizes(self) -> np.ndarray:
         return self._sizes
 
-    def size(self, index):
+    def size(self, index: int) -> int:
         return self._sizes[index]
 
     num_tokens = size

@@ -1,4 +1,4 @@
-"""No n-gram twice in a hypothesis."""
+"""Blocks repeated n-grams in a hypothesis."""
 
 import math
 

@@ -10,6 +10,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
+from ..outputs import flag
 from ..scoring.rouge import ROUGE_TYPES, RougeSettings
 
 DECODING_DEFAULTS = {
@@ -99,16 +100,14 @@ def own_options() -> list[Field]:
 
 
 def check_options(cfg: SummarizationConfig) -> None:
-    """Raise ValueError, in one line that names the option, for what cannot work."""
+    """Raise a one-line ValueError that names the option, if an option cannot work."""
     for name in ("max_source_tokens", "max_target_tokens"):
         value = getattr(cfg, name)
         if value is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')}: {value} is less than 1")
+            raise ValueError(f"{flag(name)}: must be at least 1, not {value}")
     for name in ("load_alignments", "num_batch_buckets"):
         if getattr(cfg, name):
-            raise ValueError(
-                f"--{name.replace('_', '-')}: summarization cuts texts and does not support it"
-            )
+            raise ValueError(f"{flag(name)}: summarization cuts texts and does not support it")
     if cfg.eval_bleu:
         raise ValueError("--eval-bleu: it would score against cut references; use --eval-rouge")
     metric = cfg.best_checkpoint_metric
@@ -138,7 +137,7 @@ def eval_rouge_args(cfg: SummarizationConfig) -> Namespace:
     if unknown:
         raise ValueError(
             f"--eval-rouge-args: {', '.join(sorted(unknown))} is no option of fairseq-generate; "
-            "names have underscores, as no_repeat_ngram_size"
+            "names have underscores, such as no_repeat_ngram_size"
         )
     for name, value in given.items():
         expected = types[name]
@@ -162,7 +161,7 @@ def json_options(option: str, text: Optional[str]) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{option}: {text} is not JSON ({error})") from None
     if not isinstance(options, dict):
-        raise ValueError(f'{option}: {text} is no JSON object, as {{"beam": 4}} is')
+        raise ValueError(f'{option}: must be a JSON object, such as {{"beam": 4}}, not {text}')
     return options
 
 

@@ -1,18 +1,23 @@
 """fairseq's translation task for long sources and short targets."""
 
 import logging
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from fairseq import utils
-from fairseq.data import Dictionary, LanguagePairDataset, data_utils, encoders
+from fairseq.criterions import FairseqCriterion
+from fairseq.data import Dictionary, LanguagePairDataset, data_utils, encoders, iterators
+from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
+from fairseq.models import FairseqModel
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 
+from ..outputs import flag
 from ..scoring.checks import mask_unknowns
 from ..scoring.rouge import ROUGE_TYPES, sentence_scores
 from .clipping import ClippedDataset, clip, encode_prefix
@@ -63,13 +68,13 @@ class SummarizationTask(TranslationTask):
         self._check_lengths()
 
     @classmethod
-    def add_args(cls, parser):
+    def add_args(cls, parser: ArgumentParser) -> None:
         """Add the task's options, and its defaults for fairseq's decoding options."""
         super().add_args(parser)
         parser.set_defaults(**DECODING_DEFAULTS)
 
     @classmethod
-    def setup_task(cls, cfg, **kwargs):
+    def setup_task(cls, cfg: SummarizationConfig, **kwargs) -> "SummarizationTask":
         check_options(cfg)
         return super().setup_task(cfg, **kwargs)
 
@@ -108,9 +113,11 @@ class SummarizationTask(TranslationTask):
                 "own)"
             )
 
-    def build_model(self, cfg, from_checkpoint=False):
+    def build_model(
+        self, cfg: FairseqDataclass | Namespace, from_checkpoint: bool = False
+    ) -> FairseqModel:
         if self.cfg.eval_rouge and not from_checkpoint:
-            sentence_scores("", [""])  # needs rouge-score: better now than after an epoch
+            sentence_scores("", [""])  # fails now, not after an epoch, if rouge-score is missing
         model = super().build_model(cfg, from_checkpoint)
         self._positions = utils.resolve_max_positions(self._positions, model.max_positions())
         self._check_lengths()
@@ -124,7 +131,9 @@ class SummarizationTask(TranslationTask):
             self._rouge_generator = self.build_generator([model], eval_rouge_args(self.cfg))
         return model
 
-    def build_generator(self, models, args, *further, **options):
+    def build_generator(
+        self, models: Sequence[FairseqModel], args: Any, *further, **options
+    ) -> nn.Module:
         """fairseq's generator, with n-gram blocking that works on every device.
 
         Raises:
@@ -137,7 +146,14 @@ class SummarizationTask(TranslationTask):
             generator.repeat_ngram_blocker = NGramBlocker(size)
         return generator
 
-    def load_dataset(self, split, epoch=1, combine=False, task_cfg=None, **kwargs):
+    def load_dataset(
+        self,
+        split: str,
+        epoch: int = 1,
+        combine: bool = False,
+        task_cfg: FairseqDataclass | None = None,
+        **kwargs,
+    ) -> None:
         """Load a split with its texts cut.
 
         Args:
@@ -160,7 +176,7 @@ class SummarizationTask(TranslationTask):
         target, target_sizes = pair.tgt, pair.tgt_sizes
         if target is not None:
             clipped = ClippedDataset(target, self.max_target_tokens)
-            target_sizes = clipped.sizes  # whole targets are no input and limit no batch
+            target_sizes = clipped.sizes  # whole targets are only scored, so they limit no batch
             if split == self.cfg.train_subset and not evaluates:
                 target = clipped
         cut = int((pair.src_sizes > self.max_source_tokens + 1).sum())
@@ -180,18 +196,25 @@ class SummarizationTask(TranslationTask):
             pad_to_multiple=pair.pad_to_multiple,
         )
 
-    def build_dataset_for_inference(self, src_tokens, src_lengths, constraints=None):
+    def build_dataset_for_inference(
+        self,
+        src_tokens: Sequence[Tensor],
+        src_lengths: Sequence[int],
+        constraints: Tensor | None = None,
+    ) -> LanguagePairDataset:
         """Cut sources of any length and add the prefix. ``src_lengths`` is not used."""
         clipped = [clip(text, self.max_source_tokens, self.source_prefix) for text in src_tokens]
         return super().build_dataset_for_inference(clipped, list(map(len, clipped)), constraints)
 
-    def get_batch_iterator(self, *args, **kwargs):
-        """fairseq's, with a ``required_batch_size_multiple`` of 1: with another, fairseq drops
-        the last batch if its size is no multiple."""
+    def get_batch_iterator(self, *args, **kwargs) -> iterators.EpochBatchIterator:
+        """fairseq's, with ``required_batch_size_multiple`` 1; otherwise fairseq would drop a last
+        batch whose size is no multiple."""
         kwargs["required_batch_size_multiple"] = 1
         return super().get_batch_iterator(*args, **kwargs)
 
-    def valid_step(self, sample, model, criterion):
+    def valid_step(
+        self, sample: dict[str, Any], model: FairseqModel, criterion: FairseqCriterion
+    ) -> tuple[Tensor, int, dict[str, Any]]:
         if sample["target"] is None:
             raise ValueError("validation needs targets; fairseq-generate works without them")
         cut = self._with_clipped_targets(sample)
@@ -249,7 +272,9 @@ class SummarizationTask(TranslationTask):
         )
         return self._rouge_detokenizer.decode(text) if self._rouge_detokenizer else text
 
-    def reduce_metrics(self, logging_outputs, criterion):
+    def reduce_metrics(
+        self, logging_outputs: Sequence[dict[str, Any]], criterion: FairseqCriterion
+    ) -> None:
         super().reduce_metrics(logging_outputs, criterion)
         sums = {
             key: float(sum(log.get(key, 0) for log in logging_outputs))
@@ -270,8 +295,8 @@ class SummarizationTask(TranslationTask):
         for name, value in self._source_options().items():
             if trained.get(name, value) != value:
                 logger.warning(
-                    "the checkpoint was trained with --%s %s, but here it is %s",
-                    name.replace("_", "-"),
+                    "the checkpoint was trained with %s %s, but here it is %s",
+                    flag(name),
                     *("unset" if x is None else repr(x) for x in (trained[name], value)),
                 )
         super().load_state_dict({k: v for k, v in state_dict.items() if k != _STATE})

@@ -111,7 +111,7 @@ def test_what_is_given_is_refused_before_anything_is_read(tmp_path, monkeypatch,
     pytest.importorskip("matplotlib")
     with pytest.raises(SystemExit):
         run(monkeypatch, "a.pt", "--block", "0")
-    assert "--block: '0' is no whole number from 1 on" in capsys.readouterr().err
+    assert "--block: must be a whole number of at least 1, not '0'" in capsys.readouterr().err
     for output, message in (
         (tmp_path, "is there already; it is not overwritten; choose another with --output"),
         (tmp_path / "no" / "x", "no directory"),

@@ -88,7 +88,7 @@ def test_nothing_is_shared_with_a_smaller_output_dictionary(option):
     if option == "tie_adaptive_weights":
         options.adaptive_input, options.adaptive_softmax_cutoff = True, [8]
     language_model_skeleton(options, 20, 20)
-    with pytest.raises(ValueError, match="needs the whole dictionary as output"):
+    with pytest.raises(ValueError, match="mutually exclusive with --output-dictionary-size"):
         language_model_skeleton(options, 20, 15)
 
 

@@ -172,7 +172,10 @@ def test_too_few_are_counted(tmp_path, choose):
 def test_command_wants_a_positive_count(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["--inputs", "x", "--output", "y", "--last", "0"])
-    assert caught.value.code == 2 and "positive" in capsys.readouterr().err
+    assert caught.value.code == 2
+    assert "argument --last: must be a whole number of at least 1, not '0'" in (
+        capsys.readouterr().err
+    )
 
 
 def test_output_is_not_overwritten_and_inputs_are_not_read_for_it(tmp_path):

@@ -81,7 +81,7 @@ def write_run(
         (folder / "stages").mkdir(exist_ok=True)
         runner.finish(stage, "2026-11-21T00:00:00+00:00", 10.0, 3 << 29)
     if not trained:
-        write_json({"settings": [train.settings()]}, folder / "stages" / "train.begun")
+        write_json({"settings": [train.comparable_options()]}, folder / "stages" / "train.begun")
     if log is not None:
         (folder / "logs" / "train.log").write_text(log, encoding="utf-8")
     if texts is not None:

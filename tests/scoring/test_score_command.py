@@ -353,16 +353,16 @@ def test_texts_that_cannot_be_scored(score, write, tmp_path):
     ("arguments", "message"),
     [
         (("meteor", *PLAIN), "invalid choice: 'meteor'"),
-        (("rouge", *PLAIN, "--tokenize", "13a"), "--tokenize does not go with --metric rouge"),
-        (("bleu", *PLAIN, "--rouge-no-stem"), "--rouge-no-stem does not go with --metric bleu"),
-        (("bleu", *PLAIN, "--rouge-split", ""), "--rouge-split does not go with --metric bleu"),
+        (("rouge", *PLAIN, "--tokenize", "13a"), "--tokenize cannot be used with --metric rouge"),
+        (("bleu", *PLAIN, "--rouge-no-stem"), "--rouge-no-stem cannot be used with --metric bleu"),
+        (("bleu", *PLAIN, "--rouge-split", ""), "--rouge-split cannot be used with --metric bleu"),
         (
             ("bleu", *PLAIN, "--compound-split", "--tokenize", "13a"),
             "--compound-split is for tokenised text",
         ),
         (
             ("bleu", *PLAIN, "--detokenize", "en", "--compound-split"),
-            "--detokenize does not go with --tokenize none and --compound-split",
+            "--detokenize cannot be used with --tokenize none or --compound-split",
         ),
         (
             ("bleu", "--detokenize", "en", "--hypothesis", "hyp", "--detokenize-reference"),

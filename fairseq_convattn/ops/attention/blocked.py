@@ -1,4 +1,4 @@
-"""What composite attention computes between its matrix products, in PyTorch."""
+"""The steps of composite attention between its matrix products, in PyTorch."""
 
 import torch
 from torch import Tensor
@@ -20,23 +20,25 @@ class InPyTorch(Passes):
         curves = self.memory("curves", (curve.size(0), *self._by_diagonals()))
         self.curves = self._skewed(curves.copy_(curve * LOG2_E))
 
-    def powers(self, tile: Tile, log_sums: Tensor) -> tuple[Tensor, Tensor]:
+    def unnormalized_weights(self, tile: Tile, lse: Tensor) -> tuple[Tensor, Tensor]:
         s = self._logits(tile, None)
         largest = s.amax(-1, keepdim=True).clamp_(min=HIDDEN / 2)
         sums = s.sub_(largest).exp2_().sum(-1, keepdim=True)
         sums.clamp_(min=0.5)  # below only where a query sees nothing
-        log_sums.copy_(largest.add_(sums.log2()))
+        lse.copy_(largest.add_(sums.log2()))
         return s, sums
 
-    def weights(self, tile: Tile, log_sums: Tensor) -> Tensor:
-        return self._logits(tile, log_sums).exp2_()
+    def weights(self, tile: Tile, lse: Tensor) -> Tensor:
+        return self._logits(tile, lse).exp2_()
 
-    def room(self, tile: Tile) -> Tensor:
+    def buffer(self, tile: Tile) -> Tensor:
         self._frame, inside = self._framed(tile, "gradients")
         return inside
 
-    def gradient(self, tile: Tile, weights: Tensor, s: Tensor, less: Tensor, grads: Scores) -> None:
-        s.sub_(less).mul_(weights)
+    def gradient(
+        self, tile: Tile, weights: Tensor, s: Tensor, delta: Tensor, grads: Scores
+    ) -> None:
+        s.sub_(delta).mul_(weights)
         if grads.band is not None:
             self._clear_frame(tile)
             tile.rows_of(grads.band).copy_(self._along_band(tile, self._frame))
@@ -65,8 +67,8 @@ class InPyTorch(Passes):
         rows, columns = self.block.shape
         return x.as_strided((x.size(0), rows, columns), (x.stride(0), x.stride(1) - 1, 1), rows - 1)
 
-    def _logits(self, tile: Tile, less: Tensor | None) -> Tensor:
-        """``[n, rows, columns]``, minus ``less``, ``[n, rows, 1]``."""
+    def _logits(self, tile: Tile, lse: Tensor | None) -> Tensor:
+        """Scores ``[n, rows, columns]`` to base 2, minus ``lse`` ``[n, rows, 1]`` if given."""
         scores = tile.scores
         framed, s = self._framed(tile, "scores")
         by_sentence = s.unflatten(0, (-1, self.block.count))
@@ -74,8 +76,8 @@ class InPyTorch(Passes):
         if tile.adds_column:
             column = tile.columns_of(scores.column).unflatten(0, (-1, self.block.count))
             curves = torch.add(curves, column.unsqueeze(2), alpha=LOG2_E, out=by_sentence)
-        if less is not None:
-            torch.sub(curves, less.unflatten(0, (-1, self.block.count)), out=by_sentence)
+        if lse is not None:
+            torch.sub(curves, lse.unflatten(0, (-1, self.block.count)), out=by_sentence)
         elif not tile.adds_column:
             by_sentence.copy_(curves)
         q, k = tile.rows_of(scores.q), tile.columns_of(scores.k)

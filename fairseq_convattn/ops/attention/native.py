@@ -1,4 +1,4 @@
-"""What composite attention computes between its matrix products, by compiled kernels,
+"""The steps of composite attention between its matrix products, by the compiled kernels of
 ``native/attention.c``: each pass reads and writes a tile of scores once."""
 
 import ctypes
@@ -11,7 +11,7 @@ from ..implementation import unfit_for_operators
 from .scores import HIDDEN, Scores
 from .tiles import LOG2_E, Block, Passes, Tile, register_passes
 
-POWERS, WEIGHTS, GRADIENT = range(3)
+UNNORMALIZED_WEIGHTS, WEIGHTS, GRADIENT = range(3)
 FLOAT_BYTES = 4
 
 
@@ -29,7 +29,7 @@ class _Scores(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("left", "right", "own")),
         ("lowest", ctypes.c_double),
         *((name, _Part) for name in ("s", "curve", "column", "band", "row_step", "column_step")),
-        *((name, _Part) for name in ("log_sums", "sums", "gradient", "less")),
+        *((name, _Part) for name in ("lse", "sums", "gradient", "delta")),
         *((name, _Part) for name in ("grad_band", "grad_row_step", "diagonals")),
     ]
 
@@ -57,28 +57,30 @@ class Compiled(Passes):
         super().__init__(block)
         self.curve = block.curve(block.problem.scores.curve) * LOG2_E
 
-    def powers(self, tile: Tile, log_sums: Tensor) -> tuple[Tensor, Tensor]:
+    def unnormalized_weights(self, tile: Tile, lse: Tensor) -> tuple[Tensor, Tensor]:
         s = self._products(tile)
         sums = self.memory("row sums", (*s.shape[:2], 1))
-        self._run(POWERS, self._scores(tile, s, log_sums, sums=_rows(sums)))
+        self._run(UNNORMALIZED_WEIGHTS, self._scores(tile, s, lse, sums=_rows(sums)))
         return s, sums
 
-    def weights(self, tile: Tile, log_sums: Tensor) -> Tensor:
+    def weights(self, tile: Tile, lse: Tensor) -> Tensor:
         s = self._products(tile)
-        self._run(WEIGHTS, self._scores(tile, s, log_sums))
+        self._run(WEIGHTS, self._scores(tile, s, lse))
         return s
 
-    def room(self, tile: Tile) -> Tensor:
+    def buffer(self, tile: Tile) -> Tensor:
         return self.memory("gradients", tile.shape)
 
-    def gradient(self, tile: Tile, weights: Tensor, s: Tensor, less: Tensor, grads: Scores) -> None:
-        more = {"gradient": _rows(s), "less": _rows(less)}
+    def gradient(
+        self, tile: Tile, weights: Tensor, s: Tensor, delta: Tensor, grads: Scores
+    ) -> None:
+        more = {"gradient": _rows(s), "delta": _rows(delta)}
         for name in ("band", "row_step"):
             if getattr(grads, name) is not None:
                 more[f"grad_{name}"] = _rows(tile.rows_of(getattr(grads, name)))
         if grads.curve is not None:
             more["diagonals"] = self._diagonals(tile)
-        self._run(GRADIENT, self._scores(tile, weights, less, **more))
+        self._run(GRADIENT, self._scores(tile, weights, delta, **more))
         if grads.column_step is not None:
             region, inside = tile.beyond_band(s)
             region = torch.mul(region, inside, out=weights[:, :, : inside.size(1)])
@@ -89,7 +91,7 @@ class Compiled(Passes):
         s = self.memory("scores", tile.shape)
         return s.baddbmm_(q, k.transpose(1, 2), beta=0, alpha=tile.layout.scale * LOG2_E)
 
-    def _scores(self, tile: Tile, s: Tensor, log_sums: Tensor, **parts: _Part) -> _Scores:
+    def _scores(self, tile: Tile, s: Tensor, lse: Tensor, **parts: _Part) -> _Scores:
         scores, layout = tile.scores, tile.layout
         first = self.block.shape[0] - 1 + tile.first
         shared = self.curve.size(0) == 1
@@ -110,12 +112,13 @@ class Compiled(Passes):
             lowest=HIDDEN / 2,
             s=_rows(s),
             curve=_Part(_address(self.curve, first), 0 if shared else self.curve.stride(0), 0),
-            log_sums=_rows(log_sums),
+            lse=_rows(lse),
             **parts,
         )
 
     def _diagonals(self, tile: Tile) -> _Part:
-        """From one chunk to the next, a query's first key moves back by a chunk."""
+        """The sums over diagonals, with a row per chunk of queries. The row stride is shortened by
+        a chunk, because a chunk's first query starts a chunk later on the diagonals."""
         chunk = _library.convattn_chunk_of_attention()
         rows, columns = self.block.shape
         if self.sums is None:

@@ -1,4 +1,4 @@
-"""Composite attention by tiles as operators of PyTorch: one schema for every implementation."""
+"""Composite attention as PyTorch operators, with one schema for all implementations."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ _TENSORS = len(Scores._fields)
 
 
 class Dropout(NamedTuple):
-    """The probability of dropping a normalised weight, and what decides which."""
+    """The probability of dropping a normalised weight, and the seed of the choice."""
 
     p: float
     seed: int
@@ -32,12 +32,12 @@ def register(
     """Make ``convattn::name`` of two functions.
 
     Args:
-        forward: takes scores, layout and dropout (or None) and gives the weighted sums,
-            ``[batch, heads, queries, value_dim]``, and the logarithms of the sums of
-            exponentials, ``[batch, heads, queries]``.
-        backward: takes the gradient and the sums, the logarithms, all that ``forward`` takes, and
-            which gradients of the scores' tensors are wanted; gives them, None for others.
-        devices: PyTorch's dispatch keys of those that it is for.
+        forward: from scores, layout and dropout (or None) returns the outputs ``[batch, heads,
+            queries, value_dim]`` and ``lse`` ``[batch, heads, queries]``, the logarithms of the
+            sums of exponentials.
+        backward: from the gradient, the outputs, ``lse``, the arguments of ``forward`` and a flag
+            for each tensor of the scores returns the wanted gradients, None for others.
+        devices: PyTorch's dispatch keys.
 
     Returns:
         A function with the contract of :func:`reference.attend`; no second derivatives.
@@ -46,15 +46,15 @@ def register(
     def compute(*inputs) -> tuple[Tensor, Tensor]:
         return forward(*_unpack(inputs))
 
-    def compute_backward(grad: Tensor, y: Tensor, log_sums: Tensor, *inputs) -> list[Tensor]:
+    def compute_backward(grad: Tensor, y: Tensor, lse: Tensor, *inputs) -> list[Tensor]:
         *inputs, wanted = inputs
-        found = backward(grad, y, log_sums, *_unpack(inputs), wanted)
+        found = backward(grad, y, lse, *_unpack(inputs), wanted)
         return [grad.new_empty(0) if x is None else x for x in found]
 
     define(name, f"({_INPUTS}) -> (Tensor, Tensor)", compute, _fake, devices)
     define(
         f"{name}_backward",
-        f"(Tensor grad, Tensor y, Tensor log_sums, {_INPUTS}, bool[] wanted) -> Tensor[]",
+        f"(Tensor grad, Tensor y, Tensor lse, {_INPUTS}, bool[] wanted) -> Tensor[]",
         compute_backward,
         _fake_backward,
         devices,
@@ -83,7 +83,7 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, *_) -> tuple[Tensor, Tensor]:
     return y, wide(y.new_empty(0)).new_empty(q.shape[:3])
 
 
-def _fake_backward(grad: Tensor, y: Tensor, log_sums: Tensor, *inputs) -> list[Tensor]:
+def _fake_backward(grad: Tensor, y: Tensor, lse: Tensor, *inputs) -> list[Tensor]:
     *tensors, wanted = *inputs[:_TENSORS], inputs[-1]
     return [
         x.new_empty(x.shape) if need else grad.new_empty(0)

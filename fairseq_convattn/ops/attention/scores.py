@@ -12,7 +12,7 @@ same for a whole row, which softmax ignores, or for a whole column; the taps are
 from it, and the steps lead to the one that serves all later keys.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ HIDDEN = -1e30  # the score of what cannot be seen: finite, so that no row becom
 
 
 class Layout(NamedTuple):
-    """Where keys lie, seen from the queries.
+    """The positions of keys relative to queries.
 
     Attributes:
         left, right: taps of the band before and after a query's own position.
@@ -42,7 +42,7 @@ class Layout(NamedTuple):
 
     @property
     def local(self) -> bool:
-        """Whether some key is seen by some of the queries only, whatever the padding."""
+        """Whether some key is hidden from some queries by position, apart from padding."""
         return self.causal or self.reach is not None
 
 
@@ -119,8 +119,8 @@ def _product(x: Tensor, vector: Tensor | None) -> Tensor | None:
 def _from_edge(
     table: Tensor, causal: bool, beyond: str
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """A table ``[heads or 1, taps, width]`` counted from its first tap, the first, and the step
-    to the last; as products are linear in the table, so are they."""
+    """Split a table ``[heads or 1, taps, width]`` into differences from its first tap, the first
+    tap, and the step from it to the last. Products are linear in the table, so they split alike."""
     if beyond != "clip":
         return table, None, None
     first, last = table[:, :1], table[:, -1:]
@@ -131,13 +131,13 @@ class _Sheared(torch.autograd.Function):
     """``[..., time, taps]`` -> y[..., i, c] = x[..., start + i + c, c] for i < length."""
 
     @staticmethod
-    def forward(ctx, x, start, length):
+    def forward(ctx: Any, x: Tensor, start: int, length: int) -> Tensor:
         ctx.shape, ctx.start = x.shape, start
         return _Sheared._view(x.contiguous(), start, length).clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         x = grad.new_zeros(ctx.shape)
         _Sheared._view(x, ctx.start, grad.size(-2)).copy_(grad)
         return x, None, None

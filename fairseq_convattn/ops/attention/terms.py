@@ -32,7 +32,7 @@ Terms = Mapping[str, Tensor | tuple[Tensor, ...] | None]
 
 
 class Options(NamedTuple):
-    """Those of :func:`composite_attention`, checked and with their defaults filled in."""
+    """The options of :func:`composite_attention`, checked and completed."""
 
     causal: bool
     beyond: str
@@ -147,7 +147,7 @@ def t5_buckets(distances: Tensor, buckets: int, *, bidirectional: bool) -> Tenso
 
 
 def wide(x: Tensor) -> Tensor:
-    """In float32 at least."""
+    """``x`` in float32 or wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

@@ -1,10 +1,10 @@
 """Composite attention a tile of scores at a time: matrix products, and passes between them.
 
-Neither direction holds more scores than a tile's. The backward one computes them again; for the
-softmax it needs what the forward one keeps, the logarithms of the sums. Keys that none of a
+Forward and backward hold the scores of one tile at a time. The backward pass computes them again
+and takes the softmax from the logarithms of sums that the forward pass keeps. Keys that none of a
 tile's queries sees are left out: those after a causal tile, those far from a window's, and
-the padding at either end of the sentences. Subclasses of :class:`Passes` compute what is no
-matrix product. Scores are to base 2, as MKL's exp is many times slower near zero.
+the padding at either end of the sentences. Subclasses of :class:`Passes` compute everything but the
+matrix products. Scores are to base 2, as MKL's exp is many times slower near zero.
 """
 
 import functools
@@ -44,21 +44,21 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     problem = Problem(scores, layout)
     y = scores.v.new_empty(*scores.q.shape[:3], scores.v.size(3))
-    log_sums = y.new_empty(y.shape[:3])
-    flat = y.flatten(0, 1), log_sums.flatten(0, 1).unsqueeze(2)
+    lse = y.new_empty(y.shape[:3])
+    flat = y.flatten(0, 1), lse.flatten(0, 1).unsqueeze(2)
     factors = _factors(dropout, y.device)
     for block in problem.blocks():
         mine = passes(block)
         for tile in block.tiles():
             tile.attend(mine, factors, *flat)
-    return y, log_sums
+    return y, lse
 
 
 def _backward(
     passes: type["Passes"],
     grad: Tensor,
     y: Tensor,
-    log_sums: Tensor,
+    lse: Tensor,
     scores: Scores,
     layout: Layout,
     dropout: Dropout | None,
@@ -67,7 +67,7 @@ def _backward(
     problem = Problem(scores, layout)
     grads = _gradients(scores, wanted, layout)
     flat_grads, factors = _flat(grads), _factors(dropout, y.device)
-    flat = y.flatten(0, 1), log_sums.flatten(0, 1).unsqueeze(2), grad.flatten(0, 1)
+    flat = y.flatten(0, 1), lse.flatten(0, 1).unsqueeze(2), grad.flatten(0, 1)
     for block in problem.blocks():
         mine = passes(block)
         for tile in block.tiles():
@@ -78,7 +78,7 @@ def _backward(
 
 
 def _gradients(scores: Scores, wanted: Sequence[bool], layout: Layout) -> Scores:
-    """Zeros for what tiles add to; None where nobody wants it."""
+    """Memory for the wanted gradients, None for others; zeros for those that tiles add to."""
     written = {"q", "band", "row_step"} if layout.local else {"q", "k", "v", "band", "row_step"}
     return Scores(
         *(
@@ -89,13 +89,13 @@ def _gradients(scores: Scores, wanted: Sequence[bool], layout: Layout) -> Scores
 
 
 def _flat(scores: Scores) -> Scores:
-    """With sentences and heads as one dimension; views where they are contiguous."""
+    """The tensors with sentences and heads as one dimension; views if they are contiguous."""
     flat = (x if x is None else x.flatten(0, 1) for x in scores)
     return Scores(*flat)._replace(curve=scores.curve)
 
 
 def _factors(dropout: Dropout | None, device: torch.device) -> Callable[[Tensor], Tensor] | None:
-    """A function that draws dropout's factors, alike whenever it is called in the same order."""
+    """A function that draws dropout's factors, reproducible if called in the same order."""
     if dropout is None:
         return None
     generator = torch.Generator(device).manual_seed(dropout.seed)
@@ -120,8 +120,8 @@ class Problem:
         self._scratch: dict[str, Tensor] = {}
 
     def _find_visible(self, column: Tensor | None) -> None:
-        """Of each sentence the first key that is no padding and the end of the last one, and
-        whether ``column`` holds nothing but padding, all of it at the sentences' ends."""
+        """Find each sentence's range of keys between padding at its ends, and whether ``column``
+        holds only such padding."""
         self._visible, self._only_ends = None, False
         if column is None:
             return
@@ -133,7 +133,7 @@ class Problem:
         self._visible = list(zip(first.tolist(), end.tolist(), strict=True))
 
     def blocks(self) -> Iterator["Block"]:
-        """Queries that are looked at together, of as many heads as fit."""
+        """Blocks of queries, with as many heads as fit into the cache."""
         queries, keys = self.scores.q.size(1), self.scores.k.size(1)
         most = min(QUERIES, max(FEW_QUERIES, MOST_SCORES // keys))
         if self.layout.local or self.scores.band is not None:
@@ -148,7 +148,7 @@ class Problem:
                 yield Block(self, rows, columns, slice(first, last))
 
     def _columns(self, rows: slice) -> slice:
-        """Of the keys that some of the queries sees."""
+        """The keys that some of the queries may see."""
         first, last = 0, self.scores.k.size(1)
         offset, reach = self.scores.offset, self.layout.reach
         if reach is not None:
@@ -159,8 +159,10 @@ class Problem:
         return slice(first, last)
 
     def seen(self, rows: slice, columns: slice, sentences: slice) -> tuple[slice, bool]:
-        """The columns without padding at the ends, but with those of the band, and one at
-        least; and whether ``scores.column`` says more of them than zero."""
+        """Visible columns of these sentences, and whether ``scores.column`` must be added.
+
+        Padding at the ends is left out, except where the band reaches; at least one column
+        remains."""
         if self._visible is None:
             return columns, False
         first, last = columns.start, columns.stop
@@ -193,10 +195,10 @@ class Block:
     """Some queries of some heads, of all sentences.
 
     Attributes:
-        rows, columns, heads: which queries, the keys that they see, and which heads.
-        shape: how many queries and keys.
-        count: how many heads.
-        diagonals: where the curve has the block's, from the last query's first key on.
+        rows, columns, heads: slices of the queries, of the keys that they see, and of the heads.
+        shape: numbers of queries and keys.
+        count: number of heads.
+        diagonals: the block's slice of the curve, from the last query's first key on.
     """
 
     def __init__(self, problem: Problem, rows: slice, columns: slice, heads: slice):
@@ -207,7 +209,8 @@ class Block:
         self.diagonals = slice(first, first + sum(self.shape) - 1)
 
     def tiles(self) -> Iterator["Tile"]:
-        """The scores that are computed at once: of one sentence, or of all heads of some."""
+        """Tiles of scores that are computed at once: for one sentence, or for all heads of
+        several."""
         heads = self.problem.heads
         sentences = self.problem.scores.q.size(0) // heads
         fitting = 1
@@ -228,13 +231,13 @@ class Tile:
     """A block's scores for some sentences.
 
     Attributes:
-        some: which of the n sentences' heads.
-        columns: the keys that some query sees.
-        adds_column: whether ``scores.column`` is needed.
-        shape: how many of all three.
-        first: of the columns, among the block's.
+        some: slice of the heads of all sentences.
+        columns: slice of the keys that some query sees.
+        adds_column: whether ``scores.column`` must be added.
+        shape: numbers of heads, queries and keys.
+        first: the first column, counted in the block.
         own: the first query's own position among the columns.
-        beyond: the columns that some query has beyond the band's right.
+        beyond: the columns that lie to the right of some query's band.
     """
 
     def __init__(self, block: Block, some: slice, columns: slice, adds_column: bool):
@@ -251,10 +254,10 @@ class Tile:
         passes: "Passes",
         factors: Callable[[Tensor], Tensor] | None,
         y: Tensor,
-        log_sums: Tensor,
+        lse: Tensor,
     ) -> None:
-        """Write the weighted sums of values, and the logarithms of the weights' sums."""
-        s, sums = passes.powers(self, self.rows_of(log_sums))
+        """Write the weighted sums of values to ``y``, and the logarithms of sums to ``lse``."""
+        s, sums = passes.unnormalized_weights(self, self.rows_of(lse))
         if factors is not None:
             s.mul_(factors(s))
         self.rows_of(y).baddbmm_(s, self.columns_of(self.scores.v), beta=0).div_(sums)
@@ -264,16 +267,16 @@ class Tile:
         passes: "Passes",
         factors: Callable[[Tensor], Tensor] | None,
         y: Tensor,
-        log_sums: Tensor,
+        lse: Tensor,
         grad: Tensor,
         grads: Scores,
     ) -> None:
-        """Add what the tile contributes to all gradients; the curve's remain with the passes."""
+        """Add the tile's share to all gradients; the curve's is collected by ``passes``."""
         scores, scale = self.scores, self.layout.scale
         q, k, v = self.rows_of(scores.q), self.columns_of(scores.k), self.columns_of(scores.v)
         y, grad = self.rows_of(y), self.rows_of(grad)
-        weights = passes.weights(self, self.rows_of(log_sums))
-        s = passes.room(self).baddbmm_(grad, v.transpose(1, 2), beta=0)
+        weights = passes.weights(self, self.rows_of(lse))
+        s = passes.buffer(self).baddbmm_(grad, v.transpose(1, 2), beta=0)
         dropped = weights
         if factors is not None:
             kept = factors(weights)
@@ -288,7 +291,8 @@ class Tile:
             self.columns_of(grads.column).add_(s.sum(1))
 
     def _add_to_columns(self, grads: Tensor | None, s: Tensor, rows: Tensor, scale: float) -> None:
-        """Add ``s^T rows scale``; write it, with zeros at the ends, if nothing is there yet."""
+        """Add ``s^T rows scale``, or write it, with zeros around it, in the first block of
+        queries."""
         if grads is None:
             return
         fresh = not self.layout.local and self.block.rows.start == 0
@@ -298,26 +302,27 @@ class Tile:
         self.columns_of(grads).baddbmm_(s.transpose(1, 2), rows, beta=not fresh, alpha=scale)
 
     def rows_of(self, x: Tensor) -> Tensor:
-        """View of ``[sentences and heads, queries, ...]``: the tile's, ``[n, rows, ...]``."""
+        """The tile's view ``[n, rows, ...]`` of ``[sentences and heads, queries, ...]``."""
         return x[self.some, self.block.rows]
 
     def columns_of(self, x: Tensor) -> Tensor:
-        """Likewise of ``[sentences and heads, keys, ...]``."""
+        """The tile's view ``[n, columns, ...]`` of ``[sentences and heads, keys, ...]``."""
         return x[self.some, self.columns]
 
     def beyond_band(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """The columns of ``s`` where keys beyond the band's right begin, and 1 where they are."""
+        """The columns of ``s`` with keys to the right of a band, and 1 at those keys, 0
+        elsewhere."""
         region = s[:, :, self.beyond]
         triangle = self.block.problem.upper_triangle(s.size(1))
         return region, triangle[: region.size(1), : region.size(2)]
 
 
 class Passes(ABC):
-    """What is computed over a block's tiles between the matrix products.
+    """The steps on a block's tiles between the matrix products.
 
     Attributes:
-        sums: of the scores' gradients over the sentences, ``[heads, rows or some, diagonals]``;
-            None as long as there are none.
+        sums: the scores' gradients, summed over sentences, ``[heads, rows or fewer, diagonals]``;
+            None before the first tile.
     """
 
     def __init__(self, block: Block):
@@ -325,22 +330,35 @@ class Passes(ABC):
         self.sums: Tensor | None = None
 
     @abstractmethod
-    def powers(self, tile: Tile, log_sums: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights before they are divided by their sums, ``[n, rows, columns]``, and the sums,
-        ``[n, rows, 1]``; writes ``log_sums``, likewise."""
+    def unnormalized_weights(self, tile: Tile, lse: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights before they are divided by their sums.
+
+        Returns:
+            These weights ``[n, rows, columns]`` and their sums ``[n, rows, 1]``. The binary
+            logarithms of the sums of exponentials are written to ``lse``, ``[n, rows, 1]``.
+        """
 
     @abstractmethod
-    def weights(self, tile: Tile, log_sums: Tensor) -> Tensor:
+    def weights(self, tile: Tile, lse: Tensor) -> Tensor:
         """The weights, ``[n, rows, columns]``."""
 
     @abstractmethod
-    def room(self, tile: Tile) -> Tensor:
-        """For the weights' gradients, ``[n, rows, columns]``."""
+    def buffer(self, tile: Tile) -> Tensor:
+        """Uninitialised memory for the weights' gradients, ``[n, rows, columns]``."""
 
     @abstractmethod
-    def gradient(self, tile: Tile, weights: Tensor, s: Tensor, less: Tensor, grads: Scores) -> None:
-        """Turn the weights' gradients ``s``, minus ``less``, into those of the scores, and add
-        these to the gradients by diagonals; ``weights`` may be overwritten."""
+    def gradient(
+        self, tile: Tile, weights: Tensor, s: Tensor, delta: Tensor, grads: Scores
+    ) -> None:
+        """Turn the weights' gradients ``s`` into those of the scores, in place.
+
+        Also writes the gradients of the band and of the steps to ``grads`` and adds to the sums
+        over diagonals. ``weights`` may be overwritten.
+
+        Args:
+            weights, s: ``[n, rows, columns]``.
+            delta: ``[n, rows, 1]``, the sum of a row's weights times their gradients.
+        """
 
     def add_curve_gradient(self, grad: Tensor) -> None:
         """Add the sums over the diagonals to ``[heads or 1, diagonals]``."""

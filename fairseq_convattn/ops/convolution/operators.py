@@ -1,4 +1,4 @@
-"""Both convolutions by kernels as operators of PyTorch: one schema for every implementation."""
+"""Both convolutions as PyTorch operators, with one schema for all kernels."""
 
 from collections.abc import Callable
 
@@ -21,12 +21,13 @@ def register(
     """Make ``convattn::name`` of two functions.
 
     Args:
-        forward: takes x, taps, kept, time, left, softmax, keep as :func:`reference.convolve` and
-            gives outputs, and the binary logarithms of sums of exponentials; see :func:`outputs`.
-        backward: takes the gradient and the logarithms, all that ``forward`` takes but the time,
-            and whether gradients of x and taps are wanted; gives them, empty where not.
-        dtypes: those of x and taps that they take.
-        devices: PyTorch's dispatch keys of those that it is for.
+        forward: from x, taps, kept, time, left, softmax, keep as :func:`reference.convolve` returns
+            the outputs and ``lse``, the binary logarithms of sums of exponentials; see
+            :func:`outputs`.
+        backward: from the gradient, ``lse``, the arguments of ``forward`` but the time, and whether
+            gradients of x and taps are wanted, returns these, empty where not wanted.
+        dtypes: supported dtypes of x and taps.
+        devices: PyTorch's dispatch keys.
         keeps_sums: whether ``forward`` gives the logarithms of a softmax.
 
     Returns:
@@ -80,7 +81,8 @@ def register(
 def check(
     x: Tensor, taps: Tensor, kept: Tensor | None, time: int, dtypes: tuple[torch.dtype, ...]
 ) -> None:
-    """What the kernels rely on; :func:`dynamic_conv` has checked it with better words."""
+    """Check what the kernels rely on, for direct calls; :func:`dynamic_conv` has better
+    messages."""
     heads = taps.size(-2)
     fits = x.dim() == 3 and heads > 0 and x.size(2) % heads == 0 and taps.size(-1) > 0
     if taps.dim() != 2:
@@ -94,7 +96,7 @@ def check(
 
 
 def outputs(x: Tensor, taps: Tensor, time: int, keeps_sums: bool) -> tuple[Tensor, Tensor]:
-    """Room for outputs and for the logarithms, ``[heads]`` or ``[time, batch, heads]``, if any."""
+    """Uninitialised outputs and ``lse``, ``[heads]`` or ``[time, batch, heads]``, or empty."""
     lse = taps.new_empty(taps.shape[:-1] if keeps_sums else 0, dtype=torch.float32)
     return x.new_empty(time, *x.shape[1:]), lse
 

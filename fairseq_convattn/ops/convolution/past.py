@@ -5,14 +5,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-LEAST_SPARE = 16  # rows for coming inputs
+LEAST_SPARE = 16  # spare rows for further inputs
 
 
 class Past(NamedTuple):
-    """The last inputs, each where it was first written.
+    """The last inputs of a sequence.
 
-    New inputs are written into spare memory, and beam search reorders only the index, so neither
-    copies the inputs.
+    New inputs are appended in spare memory, and beam search reorders only an index, so inputs are
+    never copied.
 
     Attributes:
         rows: ``[slots, width, channels]``.
@@ -28,7 +28,7 @@ class Past(NamedTuple):
 
     @classmethod
     def none(cls, batch: int, like: Tensor) -> "Past":
-        """Nothing, before a sequence begins."""
+        """The empty state before a sequence begins."""
         index = torch.empty(0, batch, dtype=torch.long, device=like.device)
         return cls(like.new_empty(0, batch, like.size(-1)), index, 0, [0])
 

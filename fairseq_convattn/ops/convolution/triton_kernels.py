@@ -57,7 +57,8 @@ def _backward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -
 
 
 def _blocks_of_taps(rows: int, head_dim: int, kernel_size: int) -> Blocks:
-    """Several heads, if narrow, as long as all their taps fit into registers."""
+    """Blocks for taps one by one: several narrow heads, as long as their taps fit into
+    registers."""
     channels = min(triton.next_power_of_2(head_dim), 64)
     width = max(channels, triton.next_power_of_2(kernel_size))
     heads = max(1, 16 // width)

@@ -30,7 +30,7 @@ def _load_tap(taps, b, t, h, present, tap, other):
 
 @triton.jit
 def _kernels_at(taps, b, t, h, present, TAPS: tl.constexpr, PADDED: tl.constexpr):
-    """Where the taps of rows are, and whether they are.
+    """Offsets of the taps of rows, and which of them exist.
 
     ``[groups, rows, taps of a group]``: so laid out, a thread has several taps of few rows, which
     makes sums over a row's taps cheap.
@@ -75,7 +75,7 @@ def _sum_up(logits, lse, b, t, h, stored):
 
 @triton.jit
 def _load_lse(lse, b, t, h, present):
-    """What is not ``present`` gets no weight."""
+    """The logarithms of rows; those not ``present`` get no weight."""
     return tl.load(at(lse, b, t, h), mask=present, other=float("inf"))
 
 
@@ -92,7 +92,7 @@ def _load_softmax(taps, lse, b, t, h, present, TAPS: tl.constexpr, PADDED: tl.co
 
 @triton.jit
 def _drop(w, kept, b, t, h, present, scale, TAPS: tl.constexpr, PADDED: tl.constexpr):
-    """DropConnect, if any."""
+    """Apply DropConnect, if any."""
     if kept is None:
         return w
     else:
@@ -105,7 +105,8 @@ def _store_taps_grad(
     taps_grad, found, taps, kept, lse, b, t, h, present, first, h_first, heads, scale,
     SHARED: tl.constexpr, TAPS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the taps as given, from ``[rows, PADDED]`` of those in effect."""
+    """Store the gradients of the given taps, from those of the normalised, dropped ones ``[rows,
+    PADDED]``."""
     PADDED: tl.constexpr = found.shape[1]
     found = tl.where(present[None, :, None], _by_groups(found), 0.0)
     found = _drop(found, kept, b, t, h, present, scale, TAPS, PADDED)

@@ -68,7 +68,7 @@ def warn_that_not_built() -> None:
     _warn_once()
 
 
-# as torch.compiler.assume_constant_result does, which would import the whole compiler
+# what torch.compiler.assume_constant_result does, without importing the compiler
 warn_that_not_built._dynamo_marked_constant = True
 
 

@@ -119,8 +119,8 @@ def low_rank_short_conv(
 
 
 def _forced() -> str | None:
-    """What ``CONVATTN_IMPL`` or :func:`use_implementation` asks for, whose names are those of the
-    other convolutions' implementations."""
+    """The implementation that ``CONVATTN_IMPL`` or :func:`use_implementation` asks for, translated
+    from the names of the other convolutions' implementations."""
     name = forced_implementation()
     return "tiled" if name == "banded" else name
 
@@ -143,7 +143,7 @@ def _check_inputs(x: Tensor, z: Tensor, up: Tensor, causal: bool, tail: Tensor |
 
 
 def _implementation(name: str | None, x: Tensor, z: Tensor, up: Tensor) -> Callable[..., Tensor]:
-    """That of the name; without one the fastest that can take the inputs."""
+    """The named implementation; without a name, the fastest that can take the inputs."""
     known = (*IMPLEMENTATIONS, TRITON)
     check(name in (None, *known), f"unknown impl {name!r}: choose from {', '.join(known)}")
     if name == TRITON or (name is None and x.is_cuda and has_triton()):

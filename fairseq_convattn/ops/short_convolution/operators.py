@@ -1,4 +1,4 @@
-"""Low-rank short convolutions by kernels as operators of PyTorch: one schema for all."""
+"""Low-rank short convolutions as PyTorch operators, with one schema for all kernels."""
 
 from collections.abc import Callable
 
@@ -21,10 +21,10 @@ def register(
 
     Args:
         forward: has the contract of :func:`reference.convolve`.
-        backward: takes the gradient, all that ``forward`` takes, and which gradients of x, z and
-            up are wanted; gives them, None for others.
-        dtypes: those of the tensors that they take.
-        devices: PyTorch's dispatch keys of those that it is for.
+        backward: from the gradient, the arguments of ``forward`` and which gradients of x, z and up
+            are wanted, returns these, None for others.
+        dtypes: supported dtypes of the tensors.
+        devices: PyTorch's dispatch keys.
 
     Returns:
         ``convattn::name``; no second derivatives.
@@ -55,7 +55,8 @@ def register(
 def _check(
     x: Tensor, z: Tensor, up: Tensor, left: int, own: int, dtypes: tuple[torch.dtype, ...]
 ) -> None:
-    """What the kernels rely on; the functions of ``api`` have checked it with better words."""
+    """Check what the kernels rely on, for direct calls; the functions of ``api`` have better
+    messages."""
     fits = x.dim() == z.dim() == up.dim() == 3 and x.shape[1:] == (z.size(1), up.size(2))
     fits = fits and z.size(2) == up.size(0) and 0 <= left < up.size(1)
     fits = fits and -1 <= own < up.size(1)

@@ -1,5 +1,5 @@
-"""The reference by tiles of time, whose kernels are computed again for the gradients, so that
-those of a tile are the most that memory holds."""
+"""The reference in tiles of time. Kernels are recomputed for the gradients, so memory holds those
+of one tile at most."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The recipes, by task: a variable of these modules holds a recipe and is its name."""
+"""The recipes, by task. Each is a variable of these modules, whose name is the recipe's."""
 
 from ..recipe import Recipe
 from . import language_models, masked_language_models, summarization, translation
@@ -12,10 +12,10 @@ _RECIPES = {
 
 
 def names() -> list[str]:
-    """Of all recipes."""
+    """The names of all recipes."""
     return sorted(_RECIPES)
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of a name that :func:`names` has."""
+    """The recipe with this name, one of :func:`names`."""
     return _RECIPES[name]

@@ -1,6 +1,6 @@
-"""What the recipes of Wu et al. 2019 share, and their objective and optimizer with others."""
+"""Settings shared by the recipes of Wu et al. 2019; others use objective and optimizer, too."""
 
-from ..command import Options, options
+from ..command import CommandOptions, options
 from ..devices import Batch
 
 PAPER = "Wu et al. 2019 (arXiv 1901.10430)"
@@ -12,8 +12,8 @@ OBJECTIVE = (
 GPUS = Batch(3584, workers=8, update_freq=16)
 
 
-def training(updates: int, warmup: int = 10_000, before: str = "") -> Options:
-    """Adam with a warm-up and half a cosine over the other updates, and options ``before``."""
+def training(updates: int, warmup: int = 10_000, before: str = "") -> CommandOptions:
+    """Adam with a warm-up, then half a cosine over the other updates; ``before``: more options."""
     return options(
         f"{before} {OBJECTIVE} --clip-norm 0.0 --weight-decay 0.0 --lr-scheduler cosine "
         f"--warmup-updates {warmup} --warmup-init-lr 1e-07 --lr 0.001 --min-lr 1e-07 "
@@ -22,5 +22,5 @@ def training(updates: int, warmup: int = 10_000, before: str = "") -> Options:
     )
 
 
-def decoding(length_penalty: str) -> Options:
+def decoding(length_penalty: str) -> CommandOptions:
     return options(f"--batch-size 128 --beam 5 --lenpen {length_penalty} --remove-bpe")

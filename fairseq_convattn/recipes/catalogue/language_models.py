@@ -1,21 +1,22 @@
 """Language models at word level."""
 
-from ..command import Options, options
+from ..command import CommandOptions, options
 from ..devices import Batch
 from ..language_model import LanguageModel
 from . import _wu_2019
 
 _GPUS = Batch(3072, workers=8, update_freq=3)
-# an epoch can take days; these have no effect on what is learned
+# an epoch can take days, so save and validate by updates; this does not affect learning
 RESUMPTION = "--no-epoch-checkpoints --save-interval-updates 2000 --keep-interval-updates 1"
 
 
-def _training(break_mode: str, period: int, shrink: str, updates: int) -> Options:
-    """That of Baevski and Auli 2019: Nesterov's momentum, and cosine cycles that double in length.
+def _training(break_mode: str, period: int, shrink: str, updates: int) -> CommandOptions:
+    """The optimizer of Baevski and Auli 2019: Nesterov momentum, cosine cycles that double in
+    length.
 
     Args:
         period: updates of the first cycle, after the warm-up.
-        shrink: the learning rates of a cycle over those of the one before.
+        shrink: ratio of a cycle's learning rates to those of the cycle before.
     """
     return options(
         f"--criterion adaptive_loss --sample-break-mode {break_mode} --tokens-per-sample 3072 "

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from ..command import Options, options
+from ..command import CommandOptions, options
 from ..devices import Batch
 from ..sequence_to_sequence import (
     DETOKENISED,
@@ -190,8 +190,8 @@ _EPOCHS = 6
 
 
 def _multi30k_to(target: str) -> dict[str, Any]:
-    """What follows from the target language. The release is lower-cased and tokenised, and with it
-    the reference."""
+    """Settings by target language. The release, and so the reference, is lower-cased and
+    tokenised."""
     files = {f"tok/{name}.{{}}": f"{split}.{{}}" for name, split in _SPLITS.items()}
     metric, also = f"bleu --detokenize {target}", "--detokenize-reference"
     return {
@@ -206,7 +206,7 @@ def _multi30k_to(target: str) -> dict[str, Any]:
     }
 
 
-def _short(updates_per_epoch: int) -> Options:
+def _short(updates_per_epoch: int) -> CommandOptions:
     return options(
         f"--share-all-embeddings --dropout 0.2 {_wu_2019.OBJECTIVE} --lr 0.002 "
         "--lr-scheduler polynomial_decay --warmup-updates 400 "
@@ -259,7 +259,7 @@ multi30k_short = replace(
     training=_short(updates_per_epoch=460),
     batch=Batch(1024, workers=1, update_freq=1),
     average=3,
-    published={},  # the figures are those of the whole training
+    published={},  # the figures belong to the whole training
 )
 
 multi30k_short_en_fr = replace(
