@@ -13,13 +13,14 @@
 
 typedef struct {
     void (*add)(float *, long, float, const float *);
-    float (*powers)(float *, const float *, const float *, long, float, float *);
+    float (*unnormalized_weights)(float *, const float *, const float *, long, float, float *);
     void (*weights)(float *, const float *, const float *, long, float);
     void (*gradient)(float *, const float *, long, float, float *);
     float (*sum)(const float *, long);
 } functions;
 
-#define FUNCTIONS(f, lanes) {add_##f, powers_##f, weights_##f, gradient_##f, sum_##f}
+#define FUNCTIONS(f, lanes) \
+    {add_##f, unnormalized_weights_##f, weights_##f, gradient_##f, sum_##f}
 
 static const functions every[] = FOR_EVERY_INSTRUCTION_SET(FUNCTIONS);
 
@@ -41,14 +42,14 @@ typedef struct {
     part s;              /* products, then weights */
     part curve;          /* by heads; of the first query, whose successors are shifted by one */
     part column, band, row_step, column_step;
-    part log_sums, sums;
-    part gradient, less; /* of the weights, then of the scores; what is taken off by row */
+    part lse, sums;
+    part gradient, delta; /* of the weights, then of the scores; delta by row */
     part grad_band, grad_row_step;
     part diagonals; /* sums of gradients, by heads and chunks; of each chunk's first query */
 } tile;
 
-/* Scores, their powers and sums; scores, and weights by the sums that there are; gradients. */
-enum { POWERS, WEIGHTS, GRADIENT };
+/* Unnormalised weights and their sums; weights by a known lse; gradients of the scores. */
+enum { UNNORMALIZED_WEIGHTS, WEIGHTS, GRADIENT };
 
 static float *row_of(part p, int64_t n, int64_t i)
 {
@@ -75,23 +76,24 @@ static void add_near_and_far(const tile *t, int64_t n, int64_t i, float *s)
 
 static void find_scores(const tile *t, int64_t n, int64_t i, int pass)
 {
-    float *s = row_of(t->s, n, i), *log_sum = row_of(t->log_sums, n, i);
+    float *s = row_of(t->s, n, i), *lse = row_of(t->lse, n, i);
     const float *curve = row_of(t->curve, n % t->heads, 0) - i, *column = row_of(t->column, n, 0);
     add_near_and_far(t, n, i, s);
     if (pass == WEIGHTS) {
-        use.weights(s, curve, column, t->columns, *log_sum);
+        use.weights(s, curve, column, t->columns, *lse);
         return;
     }
-    float largest, sum = use.powers(s, curve, column, t->columns, t->lowest, &largest);
-    sum = sum < 0.5f ? 0.5f : sum; /* less only where the query sees nothing */
+    float largest;
+    float sum = use.unnormalized_weights(s, curve, column, t->columns, t->lowest, &largest);
+    sum = sum < 0.5f ? 0.5f : sum; /* below 0.5 only where the query sees nothing */
     *row_of(t->sums, n, i) = sum;
-    *log_sum = largest + log2f(sum);
+    *lse = largest + log2f(sum);
 }
 
 static void find_gradient(const tile *t, int64_t n, int64_t i, float *diagonals)
 {
     float *d = row_of(t->gradient, n, i);
-    use.gradient(d, row_of(t->s, n, i), t->columns, *row_of(t->less, n, i), diagonals);
+    use.gradient(d, row_of(t->s, n, i), t->columns, *row_of(t->delta, n, i), diagonals);
     int64_t first = t->own + i - t->left, end = t->own + i + t->right + 1;
     int64_t from = within(first, t->columns), to = within(end, t->columns);
     if (t->grad_band.data) {

@@ -25,7 +25,7 @@ static inline NAME(vector) NAME(score)(
 
 /* s_j becomes 2^(score_j - largest), where the largest is `lowest` at least. Returns the sum;
    writes the largest. */
-static float NAME(powers)(
+static float NAME(unnormalized_weights)(
     float *s, const float *curve, const float *column, long count, float lowest, float *largest)
 {
     NAME(vector) most = (NAME(vector)){0} + lowest, sum = {0};
@@ -48,22 +48,22 @@ static float NAME(powers)(
     return total;
 }
 
-/* s_j becomes 2^(score_j - less). */
+/* s_j becomes 2^(score_j - lse). */
 static void NAME(weights)(
-    float *s, const float *curve, const float *column, long count, float less)
+    float *s, const float *curve, const float *column, long count, float lse)
 {
     for (long j = 0; j < count; j += LANES)
         NAME(store)(s + j, count - j,
-                    NAME(exp2)(NAME(score)(s, curve, column, j, count) - less));
+                    NAME(exp2)(NAME(score)(s, curve, column, j, count) - lse));
 }
 
-/* d_j becomes weights_j (d_j - less), which is added to diagonals_j, if not NULL. */
+/* d_j becomes weights_j (d_j - delta), which is added to diagonals_j, if not NULL. */
 static void NAME(gradient)(
-    float *d, const float *weights, long count, float less, float *diagonals)
+    float *d, const float *weights, long count, float delta, float *diagonals)
 {
     for (long j = 0; j < count; j += LANES) {
         NAME(vector) of_score =
-            NAME(load)(weights + j, count - j, 0) * (NAME(load)(d + j, count - j, 0) - less);
+            NAME(load)(weights + j, count - j, 0) * (NAME(load)(d + j, count - j, 0) - delta);
         NAME(store)(d + j, count - j, of_score);
         if (diagonals)
             NAME(store)(diagonals + j, count - j,
