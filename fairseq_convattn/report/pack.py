@@ -158,7 +158,7 @@ def _card(
     elif PIECES not in kept:
         parts.append("It reads and writes subwords: the folder has nothing that splits text.")
     parts += [
-        "Text has to be prepared like the training's: the recipe below says how.",
+        "Text has to be prepared like the training's: the command above says how.",
         "## Results",
         results_table([folder / "results.json"]),
         "## Training",
