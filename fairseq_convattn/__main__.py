@@ -12,6 +12,7 @@ from .architectures.overview import (
 )
 from .architectures.presets import ARCHITECTURE_NAMES
 from .architectures.registration import TASK_MODELS
+from .outputs import flag
 from .summarization.options import own_options
 
 
@@ -49,11 +50,9 @@ def main() -> None:
     if task == "summarization":
         group = parser.add_argument_group("options of the task")
         for option in own_options():
-            group.add_argument(
-                f"--{option.name.replace('_', '-')}",
-                action="store_true" if option.type is bool else "store",
-                help=option.metadata["help"],
-            )
+            takes = {"nargs": "?"} if "argparse_const" in option.metadata else {}
+            takes = {"action": "store_true"} if option.type is bool else takes
+            group.add_argument(flag(option.name), help=option.metadata["help"], **takes)
     parser.print_help()
 
 

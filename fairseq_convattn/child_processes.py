@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,7 +25,12 @@ class CommandFailed(Exception):
 
 
 def exit_on_signals() -> None:
-    """Leave in order when this process is ended, or its terminal closed (but under nohup)."""
+    """Leave in order when this process is ended, or its terminal closed (but under nohup).
+
+    Only the main thread can ask for that; elsewhere nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
     numbers = (signal.SIGHUP, signal.SIGTERM)
 
     def leave(number: int, _: FrameType | None) -> NoReturn:
@@ -108,13 +114,20 @@ def running(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """End a command and all that it has started."""
-    for number, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, None)):
-        with _signals_deferred(), suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+    """End a command: it and what it has started get SIGTERM, and SIGKILL if it does not end."""
+    try:
+        _signal(process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-            return
+            process.wait(_GRACE)
+    finally:
+        if process.poll() is None:
+            _signal(process, signal.SIGKILL)
+            process.wait()
+
+
+def _signal(process: subprocess.Popen, number: int) -> None:
+    with _signals_deferred(), suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 @contextmanager

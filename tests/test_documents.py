@@ -8,6 +8,9 @@ from conftest import PLUGIN, ROOT
 from fairseq import options
 from run_documents import blocks, pages
 
+from fairseq_convattn.recipes.__main__ import main
+from fairseq_convattn.run_records import parse_options
+
 PARSERS = {
     "fairseq-train": options.get_training_parser,
     "fairseq-generate": options.get_generation_parser,
@@ -92,3 +95,17 @@ def test_options_and_tables_are_current():
 def test_every_command_of_the_documents_runs():
     run = subprocess.run([sys.executable, "tests/run_documents.py"], cwd=ROOT)
     assert run.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "arch"),
+    [("wmt16_en_de", "dynamic_conv_wmt_en_de_big"), ("cnn_dm", "dynamic_conv_cnn_dm")],
+)
+def test_commands_for_large_trainings_are_the_recipes(recipe, arch, capsys):
+    main([recipe, "--mixer", "dynamic", "--gpus", "8", "--dry-run"])
+    command = re.search(r"^fairseq-train .*", capsys.readouterr().out, re.MULTILINE)[0]
+    (words,) = (each.values[0] for each in fairseq_commands() if arch in each.values[0])
+    expected, shown = (parse_options(each) for each in (shlex.split(command), words))
+    for place in ("command", "--save-dir", "--user-dir"):
+        del expected[place], shown[place]
+    assert shown == expected

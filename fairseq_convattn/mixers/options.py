@@ -183,11 +183,17 @@ def _read_cutoffs(given: Any) -> list[int] | None:
     return cutoffs
 
 
+def _positive(given: Any) -> int:
+    """A whole number that is at least 1, also as text or as a float."""
+    if not float(given).is_integer() or float(given) < 1:
+        raise ValueError
+    return int(float(given))
+
+
 def _read_filters(given: Any) -> list[tuple[int, int]]:
     try:
         pairs = ast.literal_eval(given) if isinstance(given, str) else given
-        positive = whole(1).read
-        filters = [(positive(width), positive(channels)) for width, channels in pairs]
+        filters = [(_positive(width), _positive(channels)) for width, channels in pairs]
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         filters = []
     if not filters:

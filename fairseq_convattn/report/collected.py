@@ -80,7 +80,7 @@ def _portable(command: str) -> str:
     words = iter(shlex.split(command))
     kept = []
     for word in words:
-        option, equals, value = word.partition("=")
+        option, equals, value = word.partition("=") if word.startswith("-") else (word, "", "")
         if option in _PLACES:
             if not equals:
                 next(words, None)

@@ -158,10 +158,10 @@ def _card(
     elif PIECES not in kept:
         parts.append("It reads and writes subwords: the folder has nothing that splits text.")
     parts += [
-        "Text has to be prepared like the training's: the command above says how.",
         "## Results",
         results_table([folder / "results.json"]),
         "## Training",
+        "Text has to be prepared as in training, by the first stage of the command above.",
         " ".join(training),
         "`results.json` has the versions, the checksums of the data and the validation curve.",
         "## Limits",

@@ -23,7 +23,7 @@ _NOT_OF_THE_EXPERIMENT = (
     *("command", "--seed", "--save-dir", "--user-dir", "--log-format", "--log-interval"),
     "--num-workers",
 )
-_WORKERS = re.compile(r"--num-workers[ =]\S+ ?")
+_WORKERS = re.compile(r"(?<!\S)--num-workers[ =]\d+ ?")
 
 
 class Run:
@@ -113,7 +113,8 @@ class Run:
             hypothesis = Path(scoring.get("--hypothesis") or "")
             of_tokens = scoring.get("--tokenize") == "none" and "--reference" in scoring
             if of_tokens and hypothesis.match(_GENERATED):
-                reference = self.folder / record["directory"] / scoring["--reference"]
+                directory = self.folder / record["directory"] if "directory" in record else Path()
+                reference = directory / scoring["--reference"]
                 found.setdefault(_subset(hypothesis), {**scoring, "--reference": str(reference)})
         return found
 
@@ -125,8 +126,9 @@ def given_options(content: Mapping[str, Any]) -> list[str]:
     Args:
         content: that of ``results.json``.
     """
-    _, _, given = content["command"].partition(" -- ")
-    return shlex.split(_WORKERS.sub("", given))
+    words = shlex.split(content["command"])
+    given = words[words.index("--") + 1 :] if "--" in words else []
+    return shlex.split(_WORKERS.sub("", shlex.join(given)))
 
 
 def machine(environment: Mapping[str, Any]) -> str | None:
@@ -148,10 +150,14 @@ def read_object(path: Path, needed: Collection[str] = ()) -> dict[str, Any]:
         raise ReportError(f"{path} is damaged: {error}") from None
     if not isinstance(content, dict) or not content.keys() >= set(needed):
         raise ReportError(f"{path} is damaged: it is no object with {', '.join(needed)}")
-    for score in content["scores"] if "scores" in needed else ():
-        if not isinstance(score, dict) or not score.keys() >= set(_NEEDED_OF_A_SCORE):
-            raise ReportError(f"{path} is damaged: a score has not {', '.join(_NEEDED_OF_A_SCORE)}")
+    scores = content["scores"] if "scores" in needed else []
+    if not isinstance(scores, list) or not all(map(_is_whole, scores)):
+        raise ReportError(f"{path} is damaged: a score needs {', '.join(_NEEDED_OF_A_SCORE)}")
     return content
+
+
+def _is_whole(score: Any) -> bool:
+    return isinstance(score, dict) and score.keys() >= set(_NEEDED_OF_A_SCORE)
 
 
 def _subset(generated: Path) -> str:

@@ -24,7 +24,7 @@ def full_run(folder: Path, **more) -> Path:
     command = (
         f"python -m fairseq_convattn.recipes multi30k --mixer dynamic --source {folder}/raw "
         f"--output={folder} -- --num-workers 0 --weight-norm l2 "
-        f"--finetune-from-model {folder}/model.pt --bpe-codes=../../codes"
+        f"--finetune-from-model {folder}/model.pt --bpe-codes=../../codes {folder}/lr=1/x.pt"
     )
     scores = {"test BLEU": 41.5, "test BLEU, detokenised": 40.25}
     run = write_run(folder, scores=scores, command=command, precision="bfloat16")
@@ -56,7 +56,7 @@ def test_from_runs_to_a_table(tmp_path, capsys):
     heads, _, paper, *others = map(cells, table.splitlines())
     assert not others  # the detokenised score is not the paper's
     row = dict(zip(heads, paper, strict=True))
-    given = "--weight-norm l2 --finetune-from-model model.pt --bpe-codes=codes"
+    given = "--weight-norm l2 --finetune-from-model model.pt --bpe-codes=codes x.pt"
     assert row == {
         **{"run": "1", "corpus": "WMT16 English-German, big"},
         "system": f"dynamic, {given}, seed 1",
@@ -110,7 +110,7 @@ def test_collected_results_are_not_replaced(tmp_path):
     for text, message in (
         ("mine", "is damaged"),
         (unfinished, "has no scores"),
-        (damaged, "is damaged: a score has not name, score"),
+        (damaged, "is damaged: a score needs name, score"),
     ):
         (tmp_path / "a.json").write_text(text)
         with pytest.raises(SystemExit, match=f"^error: .*a.json {message}"):
