@@ -210,7 +210,8 @@ def _task_sections(task: Task) -> list[str]:
     patterns = ", ".join(f"`{name.format('X')}`" for name in ARCHITECTURE_NAMES.values())
     sections = [
         f"## {task.title}",
-        f"Architectures: {patterns}; `{task.model}` has the defaults below.",
+        f"Architectures: {patterns}; the architecture `{task.model}`, which is no preset, has the "
+        "defaults below.",
         *_size_tables(task.table(), task.types),
         "Options that architectures set, or whose default is not fairseq's:",
         _option_list(_own_or_set(task)),

@@ -27,6 +27,7 @@ USELESS = (
     "'pin_memory' argument is set as true but no accelerator is found",
 )
 _NO_CHECKPOINT = "Model file not found: "
+_OTHER_WEIGHTS = "Error(s) in loading state_dict"
 _NO_PAIR = "Could not infer language pair"
 _WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq raises it around any exception
 
@@ -113,6 +114,11 @@ def _one_line(error: BaseException) -> str | None:
         return _missing(path) if _was_named(path) else None
     if isinstance(error, OSError) and text.startswith(_NO_CHECKPOINT):
         return _missing_checkpoint(Path(text.removeprefix(_NO_CHECKPOINT)))
+    if text.startswith(_OTHER_WEIGHTS) and Path(sys.argv[0]).name == "fairseq-train":
+        return (
+            "the checkpoint to continue from does not fit --arch and its options: choose a new "
+            f"--save-dir, or repeat the options of its training ({' '.join(text.split())[:200]})"
+        )
     if text.startswith(_NO_PAIR):
         return (
             "the data folder has no sentence pairs; give the folder that fairseq-preprocess wrote "

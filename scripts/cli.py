@@ -54,7 +54,7 @@ COMMANDS = {
     "recipe": Command(
         "fairseq_convattn.recipes",
         "reproduce a published result, from raw text to its score",
-        "multi30k --mixer dynamic --smoke",
+        "multi30k --mixer dynamic --dry-run",
     ),
     "report": Command(
         "fairseq_convattn.report",

@@ -29,7 +29,7 @@ declare -A pairs=([train]=14731 [valid]=818 [test]=819) # one of 14,732 dialogue
 ! in_source samsum.zip >/dev/null || archive=samsum.zip
 require_in_source train.json samsum.zip "$archive"
 in_source train.json samsum.zip >/dev/null || command -v "${SEVEN_ZIP[@]}" >/dev/null ||
-  die "7z or bsdtar is needed to unpack $archive (apt-get install p7zip-full)"
+  die "7z or bsdtar is needed to unpack $archive (apt-get install p7zip-full), or --source with train.json or samsum.zip"
 begin
 
 write_text() {

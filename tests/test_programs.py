@@ -64,6 +64,12 @@ def test_a_checkpoint_of_another_vocabulary(trained, tmp_path, capsys):
     assert expected in reported(capsys, train, other, trained.parent, *options)
 
 
+def test_a_folder_with_another_model(trained, data, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fairseq-train", str(data)])
+    line = reported(capsys, train, data, trained.parent, "--arch", "attention_tiny", *SHRUNK)
+    assert "choose a new --save-dir" in line and "self_attn" in line
+
+
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_a_language_model_of_another_vocabulary(adaptive, monolingual, tmp_path, capsys):
     options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)

@@ -1,6 +1,7 @@
 """``python -m fairseq_convattn.recipes``: from raw text to the figure of a paper."""
 
 import argparse
+import difflib
 import shlex
 import signal
 import sys
@@ -53,7 +54,7 @@ def command_line() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("recipe", choices=catalogue.names(), metavar="RECIPE", help="one of those below")
+    add("recipe", type=_recipe_name, metavar="RECIPE", help="one of those below")
     known = (*STAGES, "all")
     default = f"{', '.join(STAGES)} or all (default)"
     add("stages", nargs="*", default="all", choices=known, metavar="STAGE", help=default)
@@ -72,6 +73,14 @@ def command_line() -> argparse.ArgumentParser:
     add("--smoke", action="store_true", help="a few updates of a shrunk model on a few lines")
     add("--dry-run", action="store_true", help="print the commands and run none")
     return parser
+
+
+def _recipe_name(name: str) -> str:
+    if name not in catalogue.names():
+        close = difflib.get_close_matches(name, catalogue.names(), n=1)
+        way_out = f"did you mean '{close[0]}'?" if close else "convattn recipe --help lists them"
+        raise argparse.ArgumentTypeError(f"there is no recipe '{name}'; {way_out}")
+    return name
 
 
 def main(given: Sequence[str] | None = None) -> None:
