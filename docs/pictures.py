@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Draw the pictures of docs/performance.md from the tables in docs/data. Needs matplotlib.
+"""Draw the pictures of docs/performance.md and docs/results.md from docs/data. Needs matplotlib.
 
     python docs/pictures.py
 
@@ -7,6 +7,7 @@ A model has the same colour in every picture: ours those of the report, fairseq'
 """
 
 import csv
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +35,13 @@ CONVOLUTIONS = {
     "attention": {**OURS["attention"], "linewidth": 1.2},
     "fairseq, band": {**LIGHTCONV, "color": "#4a4a50"},
     "fairseq, unfolded": LIGHTCONV,
+}
+SYSTEMS = {
+    "attention": OURS["attention"],
+    "attention, static": {"color": "#c9a227", "linewidth": 1.2},
+    "attention, headwise": {"color": "#8a8a90", "linewidth": 1.2},
+    "attention, low_rank": {"color": "#a8483f", "linewidth": 1.6},
+    "dynamic convolutions": OURS["dynamic"],
 }
 STYLE = {
     "svg.fonttype": "none",
@@ -143,6 +151,26 @@ def whole_models() -> Figure:
     return figure
 
 
+def short_convolutions() -> Figure:
+    """Validation perplexity against updates, and against updates times seconds per update."""
+    figure = Figure(figsize=(9.5, 3.4))
+    axes = figure.subplots(1, 2, sharey=True)
+    for row in read("short_convolution_time.csv"):
+        run = DOCS / "data" / "results" / f"multi30k_short-{row['run']}-seed1.json"
+        curve = json.loads(run.read_text(encoding="utf-8"))["validation_perplexity"]
+        updates, perplexities = zip(*curve, strict=True)
+        minutes = [count * float(row["seconds"]) / 60 for count in updates]
+        for axis, xs in zip(axes, (updates, minutes), strict=True):
+            axis.plot(xs, perplexities, label=row["system"], **SYSTEMS[row["system"]])
+    for axis, title in zip(axes, ("updates", "training time, minutes"), strict=True):
+        axis.set_yscale("log")
+        axis.set_yticks([8, 10, 15, 20, 40, 60], ["8", "10", "15", "20", "40", "60"])
+        axis.minorticks_off()
+        axis.set_title(f"validation perplexity against {title}", loc="left")
+    _legend(figure, axes[0])
+    return figure
+
+
 def _legend(figure: Figure, axis: Axes) -> None:
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
@@ -150,7 +178,7 @@ def _legend(figure: Figure, axis: Axes) -> None:
 
 def main() -> None:
     with rc_context(STYLE):
-        for draw in (long_inputs, convolutions, whole_models):
+        for draw in (long_inputs, convolutions, whole_models, short_convolutions):
             file = DOCS / f"{draw.__name__}.svg"
             draw().savefig(file, metadata={"Date": None})
             print(f"written: {file.relative_to(DOCS.parent)}")

@@ -55,17 +55,25 @@ typedef struct {
     float *grad_u;  /* [batch, panels, taps, stride, PANEL] */
 } problem;
 
-/* Some panels of a sentence, and scratch of `rows` rows of each: a tile's and its neighbours'. */
+/* Some panels of a sentence, and scratch of `most_rows` rows of each: a tile's and its neighbours',
+   of which a tile at the end needs `rows`. */
 typedef struct {
     const problem *p;
     int64_t b, first_panel, panels;
-    long rows;
+    long most_rows, rows;
     float *x, *grad, *y, *z;
 } piece;
 
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
+}
+
+/* Packed rows of the tile at `start` of a sequence that ends at `end`. */
+static long rows_of(const problem *p, int64_t start, int64_t end)
+{
+    long count = smaller(end - start, TILE);
+    return (count + ROWS - 1) / ROWS * ROWS + p->taps - 1;
 }
 
 static int64_t panels_of(const problem *p)
@@ -93,7 +101,7 @@ static void pack(const piece *w, sequence s, int64_t length, int64_t first, floa
     for (long i = 0; i < w->rows; i++)
         for (int64_t n = 0; n < w->panels; n++) {
             int64_t t = first + i;
-            float *row = to + (n * w->rows + i) * PANEL;
+            float *row = to + (n * w->most_rows + i) * PANEL;
             if (t < 0 || t >= length)
                 memset(row, 0, 4 * PANEL);
             else {
@@ -121,12 +129,13 @@ static void convolve(const piece *w, const float *x, int64_t own, long z_step, s
     const problem *p = w->p;
     long channels, count = smaller(length - start, TILE), tap = p->stride * PANEL;
     for (int64_t n = 0; n < w->panels; n++) {
-        const float *from = x + n * w->rows * PANEL, *u = taps_of(w, n);
+        const float *from = x + n * w->most_rows * PANEL, *u = taps_of(w, n);
         float *y = w->y + n * TILE * PANEL;
+        size_t size = 4 * (w->rows - p->taps + 1) * PANEL;
         if (own >= 0)
-            memcpy(y, from + own * PANEL, 4 * TILE * PANEL);
+            memcpy(y, from + own * PANEL, size);
         else
-            memset(y, 0, 4 * TILE * PANEL);
+            memset(y, 0, size);
         use.convolve(from, w->z, z_step, p->stride, z_step ? u + (p->taps - 1) * tap : u,
                      z_step ? -tap : tap, y, count, p->taps, p->ranks);
     }
@@ -137,10 +146,11 @@ static void convolve(const piece *w, const float *x, int64_t own, long z_step, s
         }
 }
 
-static void forward(const piece *w)
+static void forward(piece *w)
 {
     const problem *p = w->p;
     for (int64_t start = 0; start < p->time; start += TILE) {
+        w->rows = rows_of(p, start, p->time);
         pack(w, p->x, p->inputs, start - p->left, w->x);
         pack_ranks(w, start);
         convolve(w, w->x, p->own, 0, p->y, start, p->time);
@@ -157,8 +167,8 @@ static void add_to_factors(const piece *w, int64_t start, long skipped)
     pack(w, p->x, p->inputs, start - p->left, w->x);
     for (int64_t n = 0; n < w->panels; n++) {
         int64_t panel = w->first_panel + n;
-        const float *x = w->x + n * w->rows * PANEL;
-        const float *grad = w->grad + (n * w->rows + skipped) * PANEL;
+        const float *x = w->x + n * w->most_rows * PANEL;
+        const float *grad = w->grad + (n * w->most_rows + skipped) * PANEL;
         if (p->grad_u) {
             float *grad_u = p->grad_u + (w->b * panels_of(p) + panel) * p->taps * tap;
             if (!start)
@@ -175,11 +185,12 @@ static void add_to_factors(const piece *w, int64_t start, long skipped)
 
 /* grad_x[j] = sum_k w[j + left - k, k] grad[j + left - k]: a convolution with turned taps, those
    of the same rows. */
-static void backward(const piece *w)
+static void backward(piece *w)
 {
     const problem *p = w->p;
     int64_t last = p->taps - 1, end = p->inputs > p->time ? p->inputs : p->time;
     for (int64_t start = 0; start < end; start += TILE) {
+        w->rows = rows_of(p, start, end);
         pack(w, p->grad, p->time, start + p->left - last, w->grad);
         pack_ranks(w, start + p->left - last);
         if (p->grad_x.data && start < p->inputs)
@@ -197,9 +208,10 @@ typedef struct {
 
 static float *allocate(piece *w, int64_t panels)
 {
-    size_t row = panels * PANEL, size = w->rows * (2 * row + w->p->stride) + TILE * row;
+    size_t row = panels * PANEL, size = w->most_rows * (2 * row + w->p->stride) + TILE * row;
     w->x = aligned_alloc(64, (4 * size + 63) / 64 * 64);
-    w->grad = w->x + w->rows * row, w->y = w->grad + w->rows * row, w->z = w->y + TILE * row;
+    w->grad = w->x + w->most_rows * row, w->y = w->grad + w->most_rows * row;
+    w->z = w->y + TILE * row;
     return w->x;
 }
 
@@ -207,7 +219,7 @@ static void work(void *argument)
 {
     job *j = argument;
     const problem *p = j->p;
-    piece w = {.p = p, .rows = TILE + p->taps - 1};
+    piece w = {.p = p, .most_rows = TILE + p->taps - 1};
     if (!allocate(&w, j->group)) {
         __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
         return;

@@ -61,10 +61,8 @@ def short_conv(
     if static is not None:
         check(static.dim() == 2, f"static taps must be [channels, W], not {list(static.shape)}")
     if taps is None:
-        z, up = x.new_empty(x.size(0), x.size(1), 0), static.new_empty(0, *static.t().shape)
-        return low_rank_short_conv(
-            x, z, up, static, causal=causal, residual=residual, tail=tail, impl=impl
-        )
+        z, up = x.new_ones(*x.shape[:2], 1), static.t().unsqueeze(0)
+        return low_rank_short_conv(x, z, up, causal=causal, residual=residual, tail=tail, impl=impl)
     impl = impl or _forced()
     options = {"causal": causal, "tail": tail, "impl": "banded" if impl == "tiled" else impl}
     found = dynamic_conv(x, taps, **options)
