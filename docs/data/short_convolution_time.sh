@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Seconds per update of the systems in short_convolution_time.csv: 120 updates of each training in
-# turn, two rounds, on one core of an idle machine. The median of updates 21 to 120 counts.
+# turn, two rounds, on one core. The median of updates 21 to 120 counts, of the faster round.
 #
 #     convattn prepare multi30k --output data/multi30k
 #     bash docs/data/short_convolution_time.sh
