@@ -70,7 +70,7 @@ def command_line() -> argparse.ArgumentParser:
     add("--gpus", type=whole_number(1), metavar="N", help=f"of each machine (default: {most})")
     add("--nodes", type=whole_number(1), default=1, metavar="N", help="machines (default: 1)")
     add("--fsdp", action="store_true", help="shard the model over the GPUs; needs fairscale")
-    add("--smoke", action="store_true", help="a few updates of a shrunk model on a few lines")
+    add("--smoke", action="store_true", help="three epochs of a shrunk model on a few lines")
     add("--dry-run", action="store_true", help="print the commands and run none")
     return parser
 

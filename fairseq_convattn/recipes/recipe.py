@@ -13,8 +13,8 @@ from .settings import Settings, script, user_dir
 
 STAGES = ("prepare", "train", "average", "generate", "score")
 
-# the length of a smoke test, and options of the schedule to fit
-_SMOKE_LENGTH = options("--max-update 12 --max-epoch 3 --num-workers 0")
+# the length of a smoke test in epochs, two of which are averaged; and a schedule to fit
+_SMOKE_LENGTH = options("--max-epoch 3 --num-workers 0")
 _SMOKE_SCHEDULE = options(
     "--warmup-updates 4 --lr-period-updates 8 --total-num-update 12 --save-interval-updates 4"
 )

@@ -20,7 +20,7 @@ class Settings:
         output: the folder of the run; everything but the prepared data is written there.
         data: the prepared data, a folder that has ``bin``, or itself a binarised folder.
         source: a local copy of the corpus, or None for the download.
-        smoke: a few updates of a shrunk model on a few hundred lines.
+        smoke: three epochs of a shrunk model on a few hundred lines.
         checkpoint: the file to evaluate instead of training.
         published_format: whether ``checkpoint`` is of 2019 and has to be converted.
         extra: further arguments for fairseq-train, which win.

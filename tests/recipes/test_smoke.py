@@ -131,7 +131,7 @@ def test_a_run_that_was_interrupted_continues(tmp_path):
     [
         ("iwslt14_de_en_low", "iwslt14", "test BLEU"),
         ("wikitext2", "wikitext-2", "test perplexity"),
-        ("samsum", "samsum", "test rouge1"),
+        pytest.param("samsum", "samsum", "test rouge1", marks=pytest.mark.ci),  # long epochs
         ("multi30k", "multi30k", "test_2016_flickr BLEU"),
     ],
 )
