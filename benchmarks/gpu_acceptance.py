@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 540  # of a whole run
 CHANNELS, HEADS, TOKENS = 1024, 16, 65_536
 TAIL = 30  # lines of a failed step's output
-SMOKE_TESTS = "test_large_logits or test_gradients_of_any_stride or test_one_gradient_alone"
+SMOKE_TESTS = "triton and (large_logits or gradients_of_any_stride or one_gradient_alone)"
 TRAINED = ("dynamic", "attention")
 PASSED, FAILED, CUT, SKIPPED = "passed", "failed", "cut", "skipped"
 
@@ -89,7 +89,7 @@ def steps(arguments: argparse.Namespace) -> list[Step]:
 
     tests = [python, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider"]
     if smoke:
-        tests += ["tests/ops/test_convolution_triton.py", "-k", SMOKE_TESTS]
+        tests += ["tests/ops/test_convolution_kernels.py", "-k", SMOKE_TESTS]
     else:
         tests += ["tests/ops", *(("-n", "8") if importlib.util.find_spec("xdist") else ())]
     fairseq, big = ("fairseq",), "--shape wmt_en_de_big"

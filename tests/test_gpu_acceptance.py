@@ -142,6 +142,7 @@ def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 def test_smoke(tmp_path):
     folder = tmp_path / "accepted"
     run = subprocess.run(
