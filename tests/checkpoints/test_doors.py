@@ -248,7 +248,8 @@ def test_every_door_checks_options_first(
 @pytest.mark.parametrize("name", ["fairseq-generate", "fairseq-validate", "fairseq-train"])
 def test_commands_as_typed_refuse_it(trained, data, tmp_path, name):
     path = poisoned(trained, tmp_path, "model", touch(tmp_path / "created"))
-    arguments = [data, "--user-dir", "fairseq_convattn", "--cpu", "--max-tokens", "600"]
+    arguments = [data, "--user-dir", "fairseq_convattn", "--task", "translation", "--cpu"]
+    arguments += ["--max-tokens", "600"]
     if name == "fairseq-train":
         arguments += [*TRANSLATION, "--optimizer", "adam", "--lr", "0.1", "--max-update", "2"]
         arguments += ["--save-dir", tmp_path / "new", "--finetune-from-model", path]
