@@ -25,11 +25,11 @@ die() { echo "error: $*" >&2; exit 1; }
 print_usage() {
   printf 'usage: %s [options]\n\n' "${CONVATTN_COMMAND:-bash scripts/$(basename "$0")}"
   usage
+  [ -z "${options[--mirror]:-}" ] || echo "  --mirror URL   download the same files from URL/"
   cat <<END
-  --mirror URL   download the same files from URL/
   --output DIR   a new folder for the data (default: $1); DIR/bin is for fairseq-train
-  --sample       take what is there for a part of the release, for a trial: checksums and
-                 numbers of lines that differ are shown, not refused
+  --sample       accept a part of the corpus, for a trial: checksums and numbers of lines that
+                 differ are shown, not refused
 
 A run that was interrupted continues when it is repeated, with what is in DIR.preparing.
 END

@@ -16,6 +16,7 @@ END
 }
 
 options[--pieces]=pieces
+unset 'options[--mirror]'
 pieces=30000 subfolder=mlm needs=(sentencepiece) splits=(train valid)
 read_options data/mlm "$@"
 [ -n "$source_dir" ] || die "--source DIR is needed, with train.txt and valid.txt: the papers' texts are not published in one form"

@@ -69,8 +69,8 @@ def parameters(arch: str, types: int = VOCABULARY) -> int:
 def architecture_table() -> str:
     """The encoder-decoder architectures as a Markdown table."""
     rows = [
-        "| X | width / ffn / heads | layers (attention) | GLU | dropout / attention, weight "
-        f"/ input | million parameters: {' / '.join(ARCHITECTURE_NAMES)} |",
+        "| X | width / ffn / heads | layers: convolutions (others) | GLU | dropout / attention, "
+        f"weight / input | million parameters: {' / '.join(ARCHITECTURE_NAMES)} |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for shape in ENCODER_DECODER_SHAPES:
@@ -91,8 +91,8 @@ def architecture_table() -> str:
 def language_model_table() -> str:
     """The language models as a Markdown table."""
     rows = [
-        "| X | width / ffn / heads | layers (attention) | kernel sizes | dropout / attention, "
-        "weight / input | adaptive input and softmax | types | million parameters: "
+        "| X | width / ffn / heads | layers: convolutions (others) | kernel sizes | dropout / "
+        "attention, weight / input | adaptive input and softmax | types | million parameters: "
         f"{' / '.join(ARCHITECTURE_NAMES)} |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]

@@ -48,8 +48,8 @@ def command_line() -> argparse.ArgumentParser:
         "generate and score. Finished stages are skipped; interrupted ones resume. "
         "results.json in the folder of the run has the scores beside the paper's, every command, "
         "versions, seed, commit and machine.",
-        epilog=f"recipes:\n{titles}\n\nFurther options go to fairseq-train after --, and win; "
-        f"refused are {', '.join(_SET_BY_THE_RECIPE)}.",
+        epilog=f"recipes:\n{titles}\n\nOptions after -- go to fairseq-train and override the "
+        f"recipe's. Refused: {', '.join(_SET_BY_THE_RECIPE)}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -59,15 +59,15 @@ def command_line() -> argparse.ArgumentParser:
     default = f"{', '.join(STAGES)} or all (default)"
     add("stages", nargs="*", default="all", choices=known, metavar="STAGE", help=default)
     add("--mixer", choices=tuple(ARCHITECTURE_NAMES), help="default: the recipe's")
-    add("--seed", type=whole_number(1), metavar="N", help="of training (default: 1)")
-    add("--checkpoint", type=Path, metavar="FILE", help="evaluate this one and train none")
+    add("--seed", type=whole_number(1), metavar="N", help="seed of the training (default: 1)")
+    add("--checkpoint", type=Path, metavar="FILE", help="evaluate this one, without training")
     add("--source", type=Path, metavar="DIR", help="a local copy of the corpus")
     default = "data/CORPUS; with --smoke in the run's folder"
     add("--data", type=Path, metavar="DIR", help=f"prepared data (default: {default})")
     default = "runs/RECIPE-MIXER-seedN; with --smoke runs/smoke/RECIPE-MIXER-seedN"
-    add("--output", type=Path, metavar="DIR", help=f"of the run (default: {default})")
-    most = "the largest number here that divides an update"
-    add("--gpus", type=whole_number(1), metavar="N", help=f"of each machine (default: {most})")
+    add("--output", type=Path, metavar="DIR", help=f"folder of the run (default: {default})")
+    most = "the largest number of this machine that divides an update"
+    add("--gpus", type=whole_number(1), metavar="N", help=f"GPUs of each machine (default: {most})")
     add("--nodes", type=whole_number(1), default=1, metavar="N", help="machines (default: 1)")
     add("--fsdp", action="store_true", help="shard the model over the GPUs; needs fairscale")
     add("--smoke", action="store_true", help="three epochs of a shrunk model on a few lines")
