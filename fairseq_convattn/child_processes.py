@@ -134,8 +134,12 @@ def _signal(process: subprocess.Popen, number: int) -> None:
 def _signals_deferred() -> Iterator[None]:
     """Defers signals until the block ends, so that no command is orphaned.
 
-    A command would inherit a signal mask, so handlers are replaced instead.
+    A command would inherit a signal mask, so handlers are replaced instead. Python runs them in
+    the main thread; in another one nothing is deferred.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in _ENDING}
     handlers = {number: handler for number, handler in before.items() if callable(handler)}

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -43,6 +44,15 @@ def test_a_command_is_ended_by_a_signal_that_comes_while_it_is_started(monkeypat
     assert ended.value.code == 128 + signal.SIGTERM
     assert Interrupted.started.returncode == -signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN  # a second one changes nothing
+
+
+def test_a_command_runs_in_any_thread():
+    def status() -> int:
+        with running(["sh", "-c", "exit 3"]) as process:
+            return process.wait()
+
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(status).result() == 3
 
 
 def test_a_command_that_ignores_the_signal_is_killed(monkeypatch):

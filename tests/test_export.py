@@ -112,9 +112,8 @@ def test_encoder_and_step(mixers):
         assert not [node for node in program.graph.nodes if "convattn" in str(node.target)]
 
 
-@slow
 @torch.no_grad()
-@pytest.mark.parametrize("options", list(OPTIONS)[1:])
+@pytest.mark.parametrize("options", [pytest.param(x, marks=slow) for x in list(OPTIONS)[1:]])
 def test_encoder_and_step_with(options):
     mixers = "composite,lightweight" if "injected" in options else "dynamic,attention"
     net, dictionary = built(mixers, **OPTIONS[options])
@@ -216,6 +215,12 @@ def fails(given, *causes):
     assert not output.exists() and not list(output.parent.glob(".writing-*"))
 
 
+def test_a_decoder_that_attends_to_its_source_by_itself_is_refused():
+    net, _ = built("attention", cross_self_attention=True)
+    with pytest.raises(ValueError, match="--cross-self-attention"):
+        export(net)
+
+
 def test_what_fails_is_said_in_a_line(language_model, tmp_path, monkeypatch):
     state = torch.load(language_model)
     del state["model"]["decoder.embed_tokens.weight"]
@@ -252,7 +257,7 @@ def test_onnx(mixers, tmp_path):
     run = {}
     for name, program in programs.items():
         torch.onnx.export(program, dynamo=True, verbose=False).save(tmp_path / name)
-        run[name] = reference.ReferenceEvaluator(tmp_path / name)
+        run[name] = reference.ReferenceEvaluator(str(tmp_path / name))
 
     def call(name):
         def evaluate(*tensors):

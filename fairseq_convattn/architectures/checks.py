@@ -11,6 +11,7 @@ from ..outputs import flag
 _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
 _FACTORS = ("adaptive_softmax_factor", "adaptive_input_factor")
 _DIMENSIONS = ("decoder_output_dim", "decoder_input_dim")
+_SHARING = ("share_encoder_layers", "share_tables_across_layers")
 _PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
 
 
@@ -100,13 +101,21 @@ def _quantisation_noise(options: Namespace, *widths: str) -> None:
 
 
 def run(
-    options: Namespace, criterion: str | None, fp16: bool, cpu: bool, distributed_world_size: int
+    options: Namespace,
+    criterion: str | None,
+    fp16: bool,
+    cpu: bool,
+    distributed_world_size: int,
+    ddp_backend: str,
 ) -> None:
     """Raise a one-line ValueError if the training's options do not fit the model's."""
     if fp16 and cpu:
         refuse("fp16", "needs a GPU; with --cpu use --bf16")
     if getattr(options, "base_layers", 0) and distributed_world_size == 1:
         refuse("base_layers", "needs several processes; set --distributed-world-size")
+    for option in _SHARING if ddp_backend == "fully_sharded" else ():
+        if getattr(options, option, False):
+            refuse(option, "FSDP would not share: --ddp-backend must not be fully_sharded")
     if hasattr(options, "encoder_mixers") and getattr(options, "adaptive_input", False):
         refuse("adaptive_input", "only language models support adaptive input")
     cutoffs = getattr(options, "adaptive_softmax_cutoff", None)

@@ -164,6 +164,7 @@ def _run(cfg: Namespace | DictConfig) -> dict:
         "fp16": ("common.fp16", False),
         "cpu": ("common.cpu", False),
         "distributed_world_size": ("distributed_training.distributed_world_size", 1),
+        "ddp_backend": ("distributed_training.ddp_backend", ""),
     }
     if isinstance(cfg, Namespace):
         return {name: getattr(cfg, name, default) for name, (_, default) in places.items()}

@@ -168,8 +168,11 @@ def export(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list[Te
         the state before the first token.
 
     Raises:
-        ValueError: torch.export cannot take the model; the message is one line.
+        ValueError: the model cannot be exported; the message is one line.
     """
+    for layer in model.decoder.layers if hasattr(model, "decoder") else ():
+        if not layer.self_attn.config.self_attention:
+            raise ValueError("a model with --cross-self-attention cannot be exported")
     with in_a_line("torch.export"):
         return _programs(model)
 

@@ -80,6 +80,10 @@ def _projections(config: "MixerConfig") -> set[str]:
     return {config.query_key_projection, config.value_projection} - {"linear"}
 
 
+def _normalises(config: "MixerConfig", values: dict[str, Any]) -> bool:
+    return config.mixer in CONVOLUTIONS or not _projections(config).isdisjoint(CONVOLUTIONS)
+
+
 def _convolves(config: "MixerConfig", values: dict[str, Any]) -> bool:
     return bool(_projections(config)) or config.value_conv != "none"
 
@@ -241,7 +245,9 @@ class MixerConfig:
         "softmax",
         choice(TAP_NORMALIZATIONS),
         f"normalisation of the K taps W of a kernel. {_listed(TAP_NORMALIZATIONS)}",
-        readers=CONVOLUTIONS,
+        readers=(*CONVOLUTIONS, *COMPOSITE),
+        reads=_normalises,
+        needs="the mixer lightweight or dynamic, or such a projection in composite attention",
         name="weight_norm",
     )
     input_dropout: float = _row(

@@ -77,22 +77,22 @@ class ConvolutionMixer(TokenMixer):
         else:
             inside = None
             if self.config.renorm_padding:
-                inside = self._taps_inside(x, padding_mask, {} if state is None else state)
+                inside = self._taps_inside(x, padding_mask, state)
             taps = normalize_taps(taps, self.config.tap_norm, inside)
         if taps.dim() == 2 and options["dropout_p"] > 0:
             taps = taps.expand(*x.shape[:2], -1, -1)
         return convolve(x, taps, self.bias, state, "past", **options)
 
-    def _taps_inside(self, x: Tensor, padding_mask: Tensor | None, state: State) -> Tensor:
+    def _taps_inside(self, x: Tensor, padding_mask: Tensor | None, state: State | None) -> Tensor:
         """Which taps fall on real tokens, ``[time, batch, 1, kernel_size]``; ``state`` keeps
         which inputs were real."""
         real = torch.ones(x.shape[1::-1], dtype=torch.bool, device=x.device)
         if padding_mask is not None:
             real = ~padding_mask
-        if "prev_real" in state:
-            real = torch.cat([state["prev_real"], real], dim=1)
         kernel_size = self.config.kernel_size
-        state["prev_real"] = real[:, max(0, real.size(1) - kernel_size + 1) :]
+        if state is not None:
+            real = torch.cat([state.get("prev_real", real[:, :0]), real], dim=1)
+            state["prev_real"] = real[:, max(0, real.size(1) - kernel_size + 1) :]
         return taps_inside(real.t(), x.size(0), kernel_size, causal=self.config.causal)
 
 

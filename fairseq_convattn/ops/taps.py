@@ -76,4 +76,5 @@ def taps_inside(real: Tensor, time: int, kernel_size: int, *, causal: bool) -> T
     """
     left = kernel_size - 1 if causal else kernel_size // 2
     padded = F.pad(real, (0, 0, left, kernel_size - 1 - left))
-    return padded.unfold(0, kernel_size, 1)[-time:].unsqueeze(2)
+    # contiguous: by its strides torch.export would limit time
+    return padded.unfold(0, kernel_size, 1)[-time:].unsqueeze(2).contiguous()

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,15 +43,20 @@ def environment() -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit, and whether tracked files differ from it; None without git."""
-    describe = "describe --always --dirty --exclude * --abbrev=40"
+    """The commit, and whether tracked files differ from it; None without git, and for an
+    installed package, which may lie in another repository."""
     try:
-        found = subprocess.check_output(
-            ["git", "-C", str(ROOT), *describe.split()], stderr=subprocess.DEVNULL, text=True
-        ).strip()
+        if not Path(_ask_git("rev-parse --show-toplevel")).samefile(ROOT):
+            return None
+        found = _ask_git("describe --always --dirty --exclude * --abbrev=40")
     except (OSError, subprocess.CalledProcessError):
         return None
     return {"commit": found.removesuffix("-dirty"), "changed": found.endswith("-dirty")}
+
+
+def _ask_git(arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments.split()]
+    return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True).strip()
 
 
 def data_checksums(settings: Settings) -> dict[str, str]:

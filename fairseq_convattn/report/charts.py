@@ -48,7 +48,8 @@ def learning_curves(systems: Sequence[System]) -> str | None:
         _draw(perplexity, logged, lambda log: log.perplexity)
         loss.set_ylabel("loss (base 2)")
         perplexity.set_ylabel("validation perplexity")
-        _make_logarithmic(perplexity)
+        if any(run.log.perplexity for system in logged for run in system.runs):
+            _make_logarithmic(perplexity)
         look = {"loc": "outside lower left", "ncols": 3, "frameon": False}
         figure.legend(*loss.get_legend_handles_labels(), **look)
         return _svg(figure)

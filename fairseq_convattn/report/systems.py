@@ -77,7 +77,8 @@ def _systems(runs: Sequence[Run]) -> list[System]:
     for run in runs:
         training = tuple(sorted(run.training.items(), key=str))
         given = tuple(given_options(run.content))  # everything known before training begins
-        key = (run.mixer, run.content.get("checkpoint"), training or given)
+        made = run.content.get("checkpoint"), run.content.get("precision")
+        key = (run.mixer, *made, training or given)
         while any(other.seed == run.seed for other in grouped.get(key, ())):
             key += ("once more",)  # a duplicate, not a further seed
         grouped.setdefault(key, []).append(run)
@@ -90,17 +91,20 @@ def _systems(runs: Sequence[Run]) -> list[System]:
 
 
 def _label(run: Run, others: Sequence[Run]) -> str:
-    """A label: the mixer, the user's options, and options that differ among ``others`` with this
-    mixer."""
+    """A label: the mixer, the user's options, and options and precision that differ among
+    ``others`` with this mixer."""
     if run.checkpoint:
         return f"{run.mixer}, {run.checkpoint}"
-    alike = [other.training for other in others if other.mixer == run.mixer and other.training]
+    same = [other for other in others if other.mixer == run.mixer]
+    alike = [other.training for other in same if other.training]
     given = _given(run)
     own = [
         name if value is None else f"{name} {value}"
         for name, value in run.training.items()
         if name in given or any(training.get(name, "") != value for training in alike)
     ]
+    if len({other.content.get("precision") for other in same}) > 1:
+        own.append(str(run.content.get("precision")))
     return ", ".join([run.mixer, *own])
 
 

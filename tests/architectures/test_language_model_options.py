@@ -110,3 +110,9 @@ def test_parameters_of_the_language_models(arch, types, millions):
     give 339 M for the first, Baevski and Auli 2019 247 M for the second."""
     preset = Namespace(**LANGUAGE_MODEL_PRESETS[arch])
     assert count(language_model_skeleton(preset, types, types)) == millions
+
+
+@pytest.mark.parametrize("flag", ["checkpoint_activations", "offload_activations"])
+def test_activations_are_checkpointed(flag):
+    model = language_model_skeleton(Namespace(**{flag: True}), 50, 50)
+    assert "checkpointed" in str(model.decoder.layers[0].forward)

@@ -85,8 +85,14 @@ REFUSED = {
             "needs one mixer for all layers, not attention, dynamic",
         ),
         ("--tisa-kernels 5", "no layer reads it; it needs the mixer composite or tisa"),
+        (
+            "--share-encoder-layers true --ddp-backend fully_sharded --encoder-kernel-sizes 7",
+            "FSDP would not share",
+        ),
     ),
     COMPOSITE: (
+        ("--weight-norm tanh", "no layer reads it; it needs the mixer lightweight or dynamic, or"),
+        ("--share-tables-across-layers --ddp-backend fully_sharded", "FSDP would not share"),
         ("--attention-terms ,", "no terms, choose from content, fixed"),
         ("--attention-terms content,contents", "unknown term 'contents'"),
         ("--attention-terms fixed,fixed", "'fixed' is given twice"),
@@ -171,7 +177,7 @@ def test_what_cannot_work_is_refused(arch, options, reason):
         "dynamic_conv_tiny --decoder-mixers dynamic,dynamic,dynamic,tisa --tisa-kernels 3",
         "tisa_tiny --attention-terms tisa,content --share-tables-across-heads",
         "tisa_tiny --beyond-span mask --attention-span 4",
-        "tisa_tiny --value-projection dynamic --projection-kernel-size 3",
+        "tisa_tiny --value-projection dynamic --projection-kernel-size 3 --weight-norm tanh",
         f"{COMPOSITE} --attention-terms content,alibi --beyond-span mask",
         f"{COMPOSITE} --attention-terms key_only --share-tables-across-layers",
         "composite_attention_lm_tiny --task language_modeling --value-conv depthwise "

@@ -364,3 +364,19 @@ def test_refuses_inputs_of_wrong_shapes():
     ):
         with pytest.raises(ValueError):
             composite_attention(*bad, {"content": None}, causal=False)
+
+
+@pytest.mark.parametrize("name", ["reference", "blocked", *["native"] * is_built()])
+def test_no_sentences(name):
+    q, k, v = (x.detach().requires_grad_() for x in inputs(5, 8, batch=0, dtype=torch.float32))
+    terms = parameters(["content", "fixed", "tisa"], True, dtype=torch.float32)
+    y, *grads = with_gradients((q, k, v), terms, "clip", causal=True, impl=name)
+    assert y.shape == (0, HEADS, 5, WIDTH) and not any(g.any() for g in grads)
+
+
+@pytest.mark.parametrize("name", ["reference", "blocked", *["native"] * is_built()])
+def test_the_output_has_the_values_precision(name):
+    q, k, v = inputs(5, 5, dtype=torch.float32)
+    q, k = q.detach().half(), k.detach().half()
+    y = composite_attention(q, k, v.detach(), {"content": None}, causal=True, impl=name)
+    assert y.dtype == torch.float32

@@ -4,6 +4,7 @@ import fcntl
 import multiprocessing
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from conftest import ROOT
 
 import fairseq_convattn
 from fairseq_convattn.child_processes import CommandFailed
+from fairseq_convattn.recipes import record
 from fairseq_convattn.recipes.command import Command, RecipeError, Stage
 from fairseq_convattn.recipes.recipe import STAGES
 from fairseq_convattn.recipes.runner import Runner, exclusive
@@ -22,6 +24,16 @@ def interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def test_an_installed_package_does_not_record_the_repository_around_it(tmp_path, monkeypatch):
+    inside = tmp_path / ".venv" / "lib"
+    inside.mkdir(parents=True)
+    for command in ("init -q", "-c user.name=x -c user.email=x commit -qm x --allow-empty"):
+        subprocess.run(["git", "-C", tmp_path, *command.split()], check=True)
+    for root, known in ((tmp_path, True), (inside, False)):
+        monkeypatch.setattr(record, "ROOT", root)
+        assert bool(record._git()) == known
 
 
 def shell(script: str, **kwargs) -> Command:

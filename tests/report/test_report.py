@@ -124,6 +124,16 @@ def test_of_several_seeds_the_one_that_is_least_far_counts(tmp_path):
     assert costs_part(section).table.rows[0][2] == "325 of 400, not finished"
 
 
+def test_precisions_are_systems_of_their_own(tmp_path):
+    folders = [
+        write_run(tmp_path / precision, seed=seed, precision=precision)
+        for seed, precision in enumerate(("bfloat16", "float32"), 1)
+    ]
+    (section,) = read_sections(folders)
+    labels = [system.label for system in section.systems]
+    assert labels == ["dynamic, bfloat16", "dynamic, float32"]
+
+
 def test_the_same_once_more_is_no_further_seed_and_other_devices_no_other_system(tmp_path):
     folders = [write_run(tmp_path / name, scores={"BLEU": 29}) for name in ("first", "again")]
     folders.append(write_run(tmp_path / "seed2", seed=2))
@@ -281,6 +291,11 @@ def test_curves_have_the_colour_of_their_mixer(tmp_path, report):
     for mixer in mixers[:-1]:  # two curves and the legend
         assert len([style for style in drawn if f"--{mixer})" in style]) == 3
     assert not [style for style in drawn if "#" in style]
+
+
+def test_curves_before_the_first_validation(tmp_path, report):
+    page, _ = report(write_run(tmp_path / "run", log=START + inner(100, 9.1), trained=False))
+    assert "loss (base 2)" in page.text
 
 
 def test_the_mean_of_curves_is_where_all_have_points():

@@ -15,7 +15,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, options: Options) -> T
     queries, keys = q.size(2), k.size(2)
     position = torch.arange(keys, device=q.device)
     r = position - position[keys - queries :, None]  # [queries, keys]
-    dtype = q.dtype
+    dtype = v.dtype
     q, k = wide(q) * scale, wide(k)
 
     scores = relative_bias(terms, r.flatten(), causal=causal, beyond=beyond).unflatten(-1, r.shape)

@@ -362,5 +362,7 @@ class Passes(ABC):
 
     def add_curve_gradient(self, grad: Tensor) -> None:
         """Add the sums over the diagonals to ``[heads or 1, diagonals]``."""
+        if self.sums is None:  # there are no sentences
+            return
         sums = self.sums.sum(1)
         grad += sums if grad.size(0) == self.block.count else sums.sum(0, keepdim=True)
