@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A training of news_language_models.csv and its test perplexity.
+# A training of fairseq's models in news_language_models.csv, and its test perplexity.
 #
-#     bash docs/data/news_language_models.sh dynamic_conv_lm_tiny
+#     bash docs/data/news_language_models.sh transformer_lm OPTIONS
 #
 # It needs text/{train,valid,test}.{source,target}, one text a line. fairseq's transformer_lm and
 # lightconv_lm take the shape and dropouts of *_lm_tiny:
@@ -13,7 +13,6 @@
 #
 #     --decoder-kernel-size-list 3,7,15,31 --decoder-glu True --decoder-conv-type dynamic
 #     --weight-dropout 0.1 --input-dropout 0
-# The runs started from Xavier's values, in today's options `--initialization xavier`.
 set -euo pipefail
 convattn sentencepiece train --input text/train.source text/train.target --model-prefix bpe --vocab-size 4000
 mkdir pieces

@@ -7,6 +7,9 @@
 #     bash docs/data/short_convolution_language_models.sh short_conv_lm_tiny --short-convolution headwise --decoder-ffn-embed-dim 224
 #     bash docs/data/short_convolution_language_models.sh short_conv_lm_tiny --decoder-ffn-embed-dim 136
 #     bash docs/data/short_convolution_language_models.sh dynamic_conv_lm_tiny --decoder-ffn-embed-dim 288
+#
+# So are the models of ours in news_language_models.csv, and without --bf16 its pre-norm transformer_lm, with
+# the shape in news_language_models.sh and --decoder-normalize-before.
 set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 folder=$(mktemp -d checkpoints-XXXXXX)
