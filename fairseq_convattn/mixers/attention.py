@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .base import State, TokenMixer, dropout_p
 from .config import MixerConfig
-from .short_convolution import short_convolutions
+from .short_convolution import ShortConvolutions
 
 
 class AttentionMixer(TokenMixer):
@@ -16,16 +16,22 @@ class AttentionMixer(TokenMixer):
 
     def __init__(self, config: MixerConfig, *args, **kwargs):
         super().__init__(config, *args, **kwargs)
-        self.short_convolutions = short_convolutions(config)
+        self.short_convolutions = ShortConvolutions(config)
 
     def _convolved(
-        self, name: str, y: Tensor, x: Tensor, padding_mask: Tensor | None, state: State | None
+        self,
+        name: str,
+        y: Tensor,
+        predicted: dict[str, Tensor | None],
+        padding_mask: Tensor | None,
+        state: State | None,
     ) -> Tensor:
         """``y``, what the projection ``q``, ``k``, ``v`` or ``o`` gives, after its short
-        convolution, if it has one; ``x`` is the layer's input."""
-        if name not in self.short_convolutions:
+        convolution, if it has one; ``predicted`` is of ``short_convolutions.predict``."""
+        if name not in predicted:
             return y
-        return self.short_convolutions[name](y, x, padding_mask, state, f"short_{name}")
+        given = predicted[name], padding_mask, state, f"short_{name}"
+        return self.short_convolutions[name](y, *given)
 
     def _heads(self, x: Tensor) -> Tensor:
         """``[time, batch, embed_dim]`` -> ``[batch, heads, time, head_dim]``."""
@@ -98,9 +104,10 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
         """The base's, with keys and values ``[keys, batch, embed_dim]`` that end where the
         query ends, and ``attn_mask``, ``[time, keys]``: boolean, True where a key is hidden, or
         float, added to the scores."""
+        predicted = self.short_convolutions.predict(x)
         inputs = {"q": x, "k": x if key is None else key, "v": x if value is None else value}
         q, k, v = (
-            self._heads(self._convolved(name, project(u), u, padding_mask, state))
+            self._heads(self._convolved(name, project(u), predicted, padding_mask, state))
             for (name, u), project in zip(
                 inputs.items(), (self.q_proj, self.k_proj, self.v_proj), strict=True
             )
@@ -113,7 +120,7 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
             q, k, v, dropout_p=dropout_p(self.dropout_module), **mask
         )
         y = self.out_proj(y.permute(2, 0, 1, 3).flatten(2))
-        return self._convolved("o", y, x, own_padding, state)
+        return self._convolved("o", y, predicted, own_padding, state)
 
     def _mask(
         self, q: Tensor, k: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None

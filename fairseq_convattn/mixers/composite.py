@@ -110,7 +110,8 @@ class CompositeAttention(AttentionMixer):
         return self._with_quant_noise(linear)
 
     def mix(self, x: Tensor, padding_mask: Tensor | None, state: State | None) -> Tensor:
-        q, k, v = (self._project(name, x, padding_mask, state) for name in "qkv")
+        predicted = self.short_convolutions.predict(x)
+        q, k, v = (self._project(name, x, predicted, padding_mask, state) for name in "qkv")
         local = 0 if self.value_conv is None else self.value_conv(v, padding_mask, state)
         v = self._heads(v)
         q, k = (v if x is None else self._heads(x) for x in (q, k))  # no term reads these
@@ -129,16 +130,21 @@ class CompositeAttention(AttentionMixer):
             dropout_p=dropout_p(self.dropout_module),
         )  # [batch, heads, time, head_dim]
         y = self.out_proj(y.permute(2, 0, 1, 3).flatten(2) + local)
-        return self._convolved("o", y, x, own_padding, state)
+        return self._convolved("o", y, predicted, own_padding, state)
 
     def _project(
-        self, name: str, x: Tensor, padding_mask: Tensor | None, state: State | None
+        self,
+        name: str,
+        x: Tensor,
+        predicted: dict[str, Tensor | None],
+        padding_mask: Tensor | None,
+        state: State | None,
     ) -> Tensor | None:
         linear, conv = getattr(self, f"{name}_proj"), getattr(self, f"{name}_conv")
         if linear is None:
             return None
         y = linear(x) if conv is None else conv(x, linear, padding_mask, state, name)
-        return self._convolved(name, y, x, padding_mask, state)
+        return self._convolved(name, y, predicted, padding_mask, state)
 
     def _window(self) -> int | None:
         """Distance that a query sees; None: unlimited."""

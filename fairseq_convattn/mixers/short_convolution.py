@@ -31,13 +31,22 @@ class ShortConvolution(nn.Module):
         elif config.short_convolution == "headwise":
             self.kernel = nn.Parameter(torch.zeros(self.heads * taps, width))
 
+    def predictor(self) -> Tensor | None:
+        """``[features, embed_dim]``, the weight that predicts kernels; None of a static one."""
+        return self.kernel if self.down is None else self.down.weight
+
     def forward(
-        self, y: Tensor, x: Tensor, padding_mask: Tensor | None, state: State | None, name: str
+        self,
+        y: Tensor,
+        predicted: Tensor | None,
+        padding_mask: Tensor | None,
+        state: State | None,
+        name: str,
     ) -> Tensor:
         """Convolve ``y``, ``[time, batch, embed_dim]``.
 
         Args:
-            x: the layer's input, of the same shape.
+            predicted: ``[time, batch, features]``, ``predictor()`` times the layer's input.
             padding_mask: boolean ``[batch, time]``, True at padding.
             state: in decoding, ``state[name]``, ``[batch, n, embed_dim]``, has the previous y.
         """
@@ -47,12 +56,12 @@ class ShortConvolution(nn.Module):
             tail = state[name].transpose(0, 1) if name in state else y[:0]
         if self.down is not None:
             found = low_rank_short_conv(
-                y, self.down(x), self.up, self.static, causal=self.causal, tail=tail
+                y, predicted, self.up, self.static, causal=self.causal, tail=tail
             )
         else:
             taps = None
             if self.kernel is not None:
-                taps = F.linear(x, self.kernel).unflatten(-1, (self.heads, -1))
+                taps = predicted.unflatten(-1, (self.heads, -1))
             found = short_conv(y, taps, self.static, causal=self.causal, tail=tail)
         if state is None:
             return found
@@ -61,7 +70,18 @@ class ShortConvolution(nn.Module):
         return y
 
 
-def short_convolutions(config: MixerConfig) -> nn.ModuleDict:
+class ShortConvolutions(nn.ModuleDict):
     """A layer's short convolutions, by the letter of the projection that each follows."""
-    on = "" if config.short_convolution == "none" else config.short_convolution_on
-    return nn.ModuleDict({letter: ShortConvolution(config) for letter in on})
+
+    def __init__(self, config: MixerConfig):
+        on = "" if config.short_convolution == "none" else config.short_convolution_on
+        super().__init__({letter: ShortConvolution(config) for letter in on})
+
+    def predict(self, x: Tensor) -> dict[str, Tensor | None]:
+        """What each predicts its kernels from, given the layer's input ``[time, batch,
+        embed_dim]``: one product for all."""
+        weights = [each.predictor() for each in self.values()]
+        if not weights or weights[0] is None:
+            return dict.fromkeys(self)
+        found = F.linear(x, torch.cat(weights)).chunk(len(weights), dim=-1)
+        return dict(zip(self, found, strict=True))

@@ -211,7 +211,7 @@ def test_operator_keeps_pytorchs_rules(dtype):
 
 
 @pytest.mark.skipif(not library.is_built(), reason="the kernels were not compiled")
-@pytest.mark.parametrize("instructions", ["portable", "avx2"])
+@pytest.mark.parametrize("instructions", ["portable", "avx2", "avx512", "amx"])
 def test_every_instruction_set(instructions):
     try:
         if not library.use_instructions(instructions):

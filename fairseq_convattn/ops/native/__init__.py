@@ -37,7 +37,8 @@ def is_built() -> bool:
 
 
 def use_instructions(name: str | None) -> bool:
-    """Use the kernels for ``avx512``, ``avx2`` or ``portable``; the best ones for None.
+    """Use the kernels for ``amx`` (AVX-512, and AMX where it serves), ``avx512``, ``avx2`` or
+    ``portable``; the best ones for None.
 
     Returns:
         Whether the machine supports them; if not, nothing changes.

@@ -34,7 +34,9 @@ typedef void run_in_parallel(void (*)(void *), void *, unsigned, unsigned);
 #undef LANES
 
 #if defined(__x86_64__)
-#define FOR_EVERY_INSTRUCTION_SET(what) {what(portable, 4), what(avx2, 8), what(avx512, 16)}
+/* portable, avx2, avx512, amx */
+#define FOR_EVERY_INSTRUCTION_SET(what) \
+    {what(portable, 4), what(avx2, 8), what(avx512, 16), what(avx512, 16)}
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)

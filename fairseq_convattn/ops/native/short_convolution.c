@@ -17,6 +17,7 @@
 
 #define KERNELS "short_convolution_tile.h"
 #include "instruction_sets.h"
+#include "short_convolution_blocks.h"
 
 typedef struct {
     void (*read_row)(const void *, long, int, float *);
@@ -51,6 +52,9 @@ typedef struct {
     sequence x, y, grad, grad_x;
     const float *z; /* [time, batch, ranks] */
     const float *u; /* [panels, taps, stride, PANEL] */
+    /* If AMX is to multiply, else NULL: u in pairs of ranks, [panels, taps, stride / 2, PANEL, 2],
+       and of channels, [panels, taps, PANEL / 2, stride, 2] */
+    const uint16_t *rank_pairs, *channel_pairs;
     float *grad_z;  /* [panels, time, batch, stride] */
     float *grad_u;  /* [batch, panels, taps, stride, PANEL] */
 } problem;
@@ -61,7 +65,8 @@ typedef struct {
     const problem *p;
     int64_t b, first_panel, panels;
     long most_rows, rows;
-    float *x, *grad, *y, *z;
+    float *x, *grad, *y, *z, *kernels;
+    uint16_t *half_z, *turned_z; /* for AMX, as is `kernels`: [rows, stride], [stride, TILE] */
 } piece;
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -72,8 +77,8 @@ static int64_t smaller(int64_t a, int64_t b)
 /* Packed rows of the tile at `start` of a sequence that ends at `end`. */
 static long rows_of(const problem *p, int64_t start, int64_t end)
 {
-    long count = smaller(end - start, TILE);
-    return (count + ROWS - 1) / ROWS * ROWS + p->taps - 1;
+    long count = smaller(end - start, TILE), whole = p->rank_pairs ? BLOCK : ROWS;
+    return (count + whole - 1) / whole * whole + p->taps - 1;
 }
 
 static int64_t panels_of(const problem *p)
@@ -119,6 +124,8 @@ static void pack_ranks(const piece *w, int64_t first)
         if (first + i >= 0 && first + i < p->time)
             memcpy(w->z + i * p->stride, p->z + ((first + i) * p->batch + w->b) * p->ranks,
                    4 * p->ranks);
+    if (p->rank_pairs)
+        halve_ranks(w->z, w->rows * p->stride, w->half_z);
 }
 
 /* Rows of `to` from those of x packed; `own` is the row that is added to the first one, if any.
@@ -131,18 +138,28 @@ static void convolve(const piece *w, const float *x, int64_t own, long z_step, s
     for (int64_t n = 0; n < w->panels; n++) {
         const float *from = x + n * w->most_rows * PANEL, *u = taps_of(w, n);
         float *y = w->y + n * TILE * PANEL;
+        long first = z_step ? (p->taps - 1) * tap : 0, u_step = z_step ? -tap : tap;
+        if (p->rank_pairs) {
+            const uint16_t *pairs = p->rank_pairs + (w->first_panel + n) * p->taps * tap + first;
+            convolve_blocks(from, w->half_z, z_step, p->stride, pairs, u_step, w->kernels, own,
+                            (uint16_t *)y, count, p->taps);
+            continue;
+        }
         size_t size = 4 * (w->rows - p->taps + 1) * PANEL;
         if (own >= 0)
             memcpy(y, from + own * PANEL, size);
         else
             memset(y, 0, size);
-        use.convolve(from, w->z, z_step, p->stride, z_step ? u + (p->taps - 1) * tap : u,
-                     z_step ? -tap : tap, y, count, p->taps, p->ranks);
+        use.convolve(from, w->z, z_step, p->stride, u + first, u_step, y, count, p->taps, p->ranks);
     }
     for (long i = 0; i < count; i++)
         for (int64_t n = 0; n < w->panels; n++) {
             char *row = row_of(w, to, start + i, n, &channels);
-            use.write_row(w->y + (n * TILE + i) * PANEL, channels, p->half, row);
+            float *y = w->y + n * TILE * PANEL;
+            if (p->rank_pairs)
+                memcpy(row, (uint16_t *)y + i * PANEL, 2 * channels);
+            else
+                use.write_row(y + i * PANEL, channels, p->half, row);
         }
 }
 
@@ -157,6 +174,14 @@ static void forward(piece *w)
     }
 }
 
+static void turn_ranks(const piece *w, long skipped, long count)
+{
+    memset(w->turned_z, 0, 2 * w->p->stride * TILE);
+    for (long i = 0; i < count; i++)
+        for (long r = 0; r < w->p->ranks; r++)
+            w->turned_z[r * TILE + i] = w->half_z[(skipped + i) * w->p->stride + r];
+}
+
 /* What the outputs from `start` on add to the gradients of z and u; their own gradient and z are
    packed from row `skipped` on. */
 static void add_to_factors(const piece *w, int64_t start, long skipped)
@@ -165,21 +190,29 @@ static void add_to_factors(const piece *w, int64_t start, long skipped)
     long count = smaller(p->time - start, TILE), tap = p->stride * PANEL;
     const float *z = w->z + skipped * p->stride;
     pack(w, p->x, p->inputs, start - p->left, w->x);
+    if (p->rank_pairs)
+        turn_ranks(w, skipped, count);
     for (int64_t n = 0; n < w->panels; n++) {
         int64_t panel = w->first_panel + n;
         const float *x = w->x + n * w->most_rows * PANEL;
         const float *grad = w->grad + (n * w->most_rows + skipped) * PANEL;
-        if (p->grad_u) {
-            float *grad_u = p->grad_u + (w->b * panels_of(p) + panel) * p->taps * tap;
-            if (!start)
-                memset(grad_u, 0, 4 * p->taps * tap);
+        float *grad_u = NULL, *grad_z = NULL;
+        if (p->grad_u)
+            grad_u = p->grad_u + (w->b * panels_of(p) + panel) * p->taps * tap;
+        if (p->grad_z)
+            grad_z = p->grad_z + ((panel * p->time + start) * p->batch + w->b) * p->stride;
+        if (grad_u && !start)
+            memset(grad_u, 0, 4 * p->taps * tap);
+        if (p->rank_pairs && grad_u && grad_z) {
+            gradients_of_blocks(x, grad, w->turned_z, p->channel_pairs + panel * p->taps * tap,
+                                p->stride, grad_u, grad_z, p->batch * p->stride, count, p->taps);
+            continue;
+        }
+        if (grad_u)
             use.up_gradient(x, grad, z, p->stride, grad_u, count, p->taps, p->ranks);
-        }
-        if (p->grad_z) {
-            int64_t row = (panel * p->time + start) * p->batch + w->b;
-            use.z_gradient(x, grad, taps_of(w, n), p->stride, p->grad_z + row * p->stride,
-                           p->batch * p->stride, count, p->taps, p->ranks);
-        }
+        if (grad_z)
+            use.z_gradient(x, grad, taps_of(w, n), p->stride, grad_z, p->batch * p->stride, count,
+                           p->taps, p->ranks);
     }
 }
 
@@ -208,10 +241,15 @@ typedef struct {
 
 static float *allocate(piece *w, int64_t panels)
 {
-    size_t row = panels * PANEL, size = w->most_rows * (2 * row + w->p->stride) + TILE * row;
-    w->x = aligned_alloc(64, (4 * size + 63) / 64 * 64);
+    long stride = w->p->stride;
+    size_t row = panels * PANEL, size = w->most_rows * (2 * row + stride) + TILE * row;
+    size_t kernels = w->p->taps * TILE * BLOCK, halves = (w->most_rows + TILE) * stride;
+    w->x = aligned_alloc(64, (4 * (size + kernels) + 2 * halves + 63) / 64 * 64);
     w->grad = w->x + w->most_rows * row, w->y = w->grad + w->most_rows * row;
     w->z = w->y + TILE * row;
+    w->kernels = w->z + w->most_rows * stride;
+    w->half_z = (uint16_t *)(w->kernels + kernels);
+    w->turned_z = w->half_z + w->most_rows * stride;
     return w->x;
 }
 
@@ -224,6 +262,8 @@ static void work(void *argument)
         __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
         return;
     }
+    if (p->rank_pairs)
+        begin_blocks();
     for (;;) {
         int64_t n = j->group * __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
         int64_t padded = (panels_of(p) + j->group - 1) / j->group * j->group;
@@ -236,6 +276,8 @@ static void work(void *argument)
         else
             forward(&w);
     }
+    if (p->rank_pairs)
+        end_blocks();
     free(w.x);
 }
 

@@ -27,7 +27,8 @@ class _Problem(ctypes.Structure):
         *((n, ctypes.c_int64) for n in ("time", "inputs", "batch", "channels", "ranks", "taps")),
         *((n, ctypes.c_int64) for n in ("left", "own", "half", "stride")),
         *((n, _Sequence) for n in ("x", "y", "grad", "grad_x")),
-        *((n, ctypes.c_void_p) for n in ("z", "u", "grad_z", "grad_u")),
+        *((n, ctypes.c_void_p) for n in ("z", "u", "rank_pairs", "channel_pairs")),
+        *((n, ctypes.c_void_p) for n in ("grad_z", "grad_u")),
     ]
 
 
@@ -58,8 +59,22 @@ def _in_panels(up: Tensor) -> Tensor:
     return padded.unflatten(2, (-1, panel)).permute(2, 1, 0, 3).contiguous()
 
 
-def _problem(x: Tensor, z: Tensor, u: Tensor, left: int, own: int) -> _Problem:
-    return _Problem(
+def _in_pairs(u: Tensor, x: Tensor, z: Tensor, up: Tensor) -> tuple[Tensor, Tensor] | None:
+    """``[panels, taps, ranks / 2, channels, 2]`` and ``[panels, taps, channels / 2, ranks, 2]`` of
+    panels, if AMX is to multiply: all is bfloat16, and there are ranks, not a static kernel."""
+    exact = {x.dtype, z.dtype, up.dtype} == {torch.bfloat16}
+    if native.instructions() != "amx" or not exact or up.size(0) == 1:
+        return None
+    half = u.bfloat16()
+    ranks = half.unflatten(2, (-1, 2)).transpose(3, 4).contiguous()
+    channels = half.unflatten(3, (-1, 2)).movedim(2, 3).contiguous()
+    return ranks, channels
+
+
+def _problem(
+    x: Tensor, z: Tensor, u: Tensor, pairs: tuple[Tensor, Tensor] | None, left: int, own: int
+) -> _Problem:
+    problem = _Problem(
         time=z.size(0),
         inputs=x.size(0),
         batch=x.size(1),
@@ -74,6 +89,9 @@ def _problem(x: Tensor, z: Tensor, u: Tensor, left: int, own: int) -> _Problem:
         z=z.data_ptr(),
         u=u.data_ptr(),
     )
+    if pairs is not None:
+        problem.rank_pairs, problem.channel_pairs = (t.data_ptr() for t in pairs)
+    return problem
 
 
 def _run(problem: _Problem, backward: bool) -> None:
@@ -84,9 +102,11 @@ def _run(problem: _Problem, backward: bool) -> None:
 
 
 def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
-    x, z, u = _dense(x), z.float().contiguous(), _in_panels(up)
+    u = _in_panels(up)
+    pairs = _in_pairs(u, x, z, up)
+    x, z = _dense(x), z.float().contiguous()
     y = x.new_empty(z.size(0), *x.shape[1:])
-    problem = _problem(x, z, u, left, own)
+    problem = _problem(x, z, u, pairs, left, own)
     problem.y = _sequence(y)
     _run(problem, backward=False)
     return y
@@ -95,9 +115,10 @@ def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
 def _backward(
     grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int, own: int, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    grad, x, u, dtype = _dense(grad), _dense(x), _in_panels(up), z.dtype
-    z = z.float().contiguous()
-    problem = _problem(x, z, u, left, own)
+    u, dtype = _in_panels(up), z.dtype
+    pairs = _in_pairs(u, x, z, up)
+    grad, x, z = _dense(grad), _dense(x), z.float().contiguous()
+    problem = _problem(x, z, u, pairs, left, own)
     problem.grad = _sequence(grad)
     grad_x = grad_z = grad_u = None
     if wanted[0]:
