@@ -6,6 +6,7 @@ import math
 import pytest
 from conftest import ROOT
 
+from fairseq_convattn.glue import binarising
 from fairseq_convattn.glue.binarising import Pieces, binarise
 from fairseq_convattn.glue.finetuning import Run, finetune
 from fairseq_convattn.glue.metrics import score, summary, table
@@ -85,6 +86,15 @@ def test_model_and_dictionary_must_belong_together(pretrained_files, tmp_path):
         Pieces(dictionary, dictionary)
     with pytest.raises(GlueError, match="is no dictionary of fairseq"):
         Pieces(model, ROOT / "pyproject.toml")
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2, 3, 5])
+def test_sentences_are_encoded_in_parts(pretrained_files, monkeypatch, at_a_time):
+    pieces, sentences = Pieces(*pretrained_files), ["the cat", "", "a mat", "sat on the mat", "a"]
+    expected = [pieces.dictionary.string(line) for line in pieces.encode(sentences)]
+    assert len(expected) == len(sentences) and len(set(expected)) == len(sentences)
+    monkeypatch.setattr(binarising, "_AT_A_TIME", at_a_time)
+    assert [pieces.dictionary.string(line) for line in pieces.encode(sentences)] == expected
 
 
 LABELS, PREDICTIONS = [1, 1, 1, 0, 0], [1, 1, 0, 0, 1]  # 2 true, 1 false positives

@@ -17,6 +17,7 @@ from .tasks import HIGHEST_SCORE, TASKS, GlueError, GlueTask
 _FEWEST_COMMON = 0.9
 _SPACE = "\u2581"  # SentencePiece's
 _SIZE_FILLER = "madeupword"  # fairseq-preprocess's
+_AT_A_TIME = 10_000  # sentences whose pieces are in memory
 
 
 class Pieces:
@@ -55,14 +56,19 @@ class Pieces:
 
     def encode(self, sentences: list[str]) -> Iterable:
         """The numbers of the sentences' pieces, each ``[pieces + 1]`` with end-of-sentence."""
-        if self.albert:
-            sentences = [_uncased(sentence) for sentence in sentences]
-        for pieces in self.processor.encode(sentences, out_type=str):
-            if self.albert:
-                pieces = [part for piece in pieces for part in self._without_comma(piece)]
-            yield self.dictionary.encode_line(
-                " ".join(pieces), add_if_not_exist=False, append_eos=True
-            )
+        for start in range(0, len(sentences), _AT_A_TIME):
+            for pieces in self._split(sentences[start : start + _AT_A_TIME]):
+                yield self.dictionary.encode_line(
+                    " ".join(pieces), add_if_not_exist=False, append_eos=True
+                )
+
+    def _split(self, sentences: list[str]) -> list[list[str]]:
+        if not self.albert:
+            return self.processor.encode(sentences, out_type=str)
+        split = self.processor.encode([_uncased(text) for text in sentences], out_type=str)
+        return [
+            [part for piece in pieces for part in self._without_comma(piece)] for pieces in split
+        ]
 
     def _without_comma(self, piece: str) -> list[str]:
         """Split off the comma of a piece that ends in a digit and a comma, as ALBERT does."""
@@ -128,14 +134,12 @@ def _write(task: GlueTask, read: dict[str, Examples], output: Path, pieces: Piec
             folder = output / f"input{number}"
             folder.mkdir(exist_ok=True)
             shutil.copyfile(pieces.file, folder / "dict.txt")
-            numbers = list(pieces.encode(list(sentences)))
-            total += sum(map(len, numbers))
-            unk = pieces.dictionary.unk()
-            unknown += sum(int((sentence == unk).sum()) for sentence in numbers)
-            _write_dataset(numbers, folder / subset, len(pieces.dictionary))
+            encoded = pieces.encode(list(sentences))
+            counts = _write_dataset(encoded, folder / subset, pieces.dictionary)
+            total, unknown = total + counts[0], unknown + counts[1]
         if task.classes:
             encode = functools.partial(labels.encode_line, add_if_not_exist=False)
-            _write_dataset(map(encode, examples.labels), output / "label" / subset, len(labels))
+            _write_dataset(map(encode, examples.labels), output / "label" / subset, labels)
         else:
             text = "".join(f"{float(label) / HIGHEST_SCORE}\n" for label in examples.labels)
             (output / "label" / f"{subset}.label").write_text(text, encoding="ascii")
@@ -143,8 +147,13 @@ def _write(task: GlueTask, read: dict[str, Examples], output: Path, pieces: Piec
     return f"{sizes} examples, {100 * unknown / total:.2f} % unknown pieces"
 
 
-def _write_dataset(sentences: Iterable, prefix: Path, types: int) -> None:
-    builder = make_builder(f"{prefix}.bin", impl="mmap", vocab_size=types)
+def _write_dataset(sentences: Iterable, prefix: Path, dictionary: Dictionary) -> tuple[int, int]:
+    """Write a dataset; returns how many pieces it has, and how many of them are unknown."""
+    builder = make_builder(f"{prefix}.bin", impl="mmap", vocab_size=len(dictionary))
+    total = unknown = 0
     for sentence in sentences:
         builder.add_item(sentence)
+        total += len(sentence)
+        unknown += int((sentence == dictionary.unk()).sum())
     builder.finalize(f"{prefix}.idx")
+    return total, unknown
