@@ -11,7 +11,9 @@ A table follows a comment that names its data, and is replaced:
 
 The first form spreads ``value`` over the values of ``columns``, whose heads get the ``unit``; the
 second prints columns as they are, all of them where none is named. ``where`` keeps the rows with
-COLUMN:VALUE, several separated by commas. The file is relative to the document.
+COLUMN:VALUE, several separated by commas. The file is relative to the document. A row whose column
+``results`` names a run takes the columns that it lacks from docs/data/results/NAME.json:
+``parameters``, ``validation perplexity`` (after the last update) and the scores by their names.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import json
 import re
 import shlex
 import sys
@@ -123,9 +126,24 @@ def with_tables(document: Path) -> str:
         comment, file, words = match.groups()
         settings = dict(word.split("=", 1) for word in shlex.split(words))
         with open(document.parent / file, encoding="utf-8", newline="") as rows:
-            return comment + markdown_table(list(csv.DictReader(rows)), **settings) + "\n"
+            lines = [_with_results(line) for line in csv.DictReader(rows)]
+        return comment + markdown_table(lines, **settings) + "\n"
 
     return TABLE.sub(table, document.read_text(encoding="utf-8"))
+
+
+def _with_results(line: dict[str, str]) -> dict[str, str]:
+    """A line of a table, with the figures of the run that its column ``results`` names."""
+    if not line.get("results"):
+        return line
+    file = ROOT / "docs" / "data" / "results" / f"{line['results']}.json"
+    run = json.loads(file.read_text(encoding="utf-8"))
+    figures = {
+        "parameters": str(run["parameters"]),
+        "validation perplexity": f"{run['validation_perplexity'][-1][1]:.2f}",
+        **{score["name"]: f"{score['score']:.2f}" for score in run["scores"]},
+    }
+    return figures | {name: cell for name, cell in line.items() if cell}
 
 
 def markdown_table(
@@ -176,7 +194,8 @@ def _figure(cell: str) -> str:
 
 
 def _names(text: str) -> list[str]:
-    return text.split(",") if text else []
+    """The words of a setting, in which quotes may enclose a comma."""
+    return next(csv.reader([text]), [])
 
 
 def options_page() -> str:

@@ -156,7 +156,7 @@ def short_convolutions() -> Figure:
     figure = Figure(figsize=(9.5, 3.4))
     axes = figure.subplots(1, 2, sharey=True)
     for row in read("short_convolution_time.csv"):
-        run = DOCS / "data" / "results" / f"multi30k_short-{row['run']}-seed1.json"
+        run = DOCS / "data" / "results" / f"{row['results']}.json"
         curve = json.loads(run.read_text(encoding="utf-8"))["validation_perplexity"]
         updates, perplexities = zip(*curve, strict=True)
         minutes = [count * float(row["seconds"]) / 60 for count in updates]

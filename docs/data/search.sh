@@ -8,7 +8,7 @@
 #     bash docs/data/search.sh | tee docs/data/search.csv
 set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-[ $# -gt 0 ] || set -- attention lightweight dynamic composite tisa static low_rank
+[ $# -gt 0 ] || set -- attention lightweight dynamic composite tisa static headwise low_rank
 
 echo "system,learning rate,warm-up,validation perplexity"
 for system; do

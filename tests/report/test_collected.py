@@ -1,5 +1,6 @@
 """Results to commit and the table that is made of them."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -125,3 +126,18 @@ def test_the_documents_have_the_table_of_the_committed_results(capsys):
     document = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     between = document.split("<!-- results: begin -->")[1].split("<!-- results: end -->")[0]
     assert between.strip() == capsys.readouterr().out.strip()
+
+
+def test_the_documents_have_the_rouge_of_the_committed_results():
+    with open(ROOT / "docs" / "data" / "samsum.csv", encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["source"] == "here"]
+    assert len(rows) == 7
+    for row in rows:
+        mixer = row["system"].removesuffix("_tiny").removesuffix("_conv")
+        kind = {"yes": "", "no": ", unstemmed"}[row["stems"]]
+        if mixer == "the three longest turns":
+            mixer, kind = "dynamic", ", longest-3"
+        path = ROOT / "docs" / "data" / "results" / f"samsum-{mixer}-seed1.json"
+        scores = {x["name"]: x["score"] for x in json.loads(path.read_text())["scores"]}
+        for name in ("1", "2", "L"):
+            assert float(row[f"ROUGE-{name}"]) == round(scores[f"test rouge{name}{kind}"], 2)
