@@ -1,10 +1,11 @@
-"""Self-attention through PyTorch's scaled_dot_product_attention."""
+"""Self-attention."""
 
 import torch
 import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+from ..ops import composite_attention
 from .base import State, TokenMixer, dropout_p
 from .config import MixerConfig
 from .short_convolution import ShortConvolutions
@@ -115,12 +116,28 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
         own_padding = padding_mask
         if state is not None:
             k, v, padding_mask = self._cached(state, k, v, padding_mask)
-        mask = self._mask(q, k, padding_mask, attn_mask)
-        y = F.scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout_p(self.dropout_module), **mask
-        )
+        y = self._attend(q, k, v, padding_mask, attn_mask)
         y = self.out_proj(y.permute(2, 0, 1, 3).flatten(2))
         return self._convolved("o", y, predicted, own_padding, state)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None
+    ) -> Tensor:
+        """``[batch, heads, time, head_dim]`` each, also the outputs. On a CPU PyTorch's function
+        keeps all weights in memory if it drops some, and draws them slowly."""
+        dropout = dropout_p(self.dropout_module)
+        if dropout > 0 and q.device.type == "cpu" and attn_mask is None:
+            return composite_attention(
+                q,
+                k,
+                v,
+                {"content": None},
+                causal=self.config.causal,
+                padding_mask=padding_mask,
+                dropout_p=dropout,
+            )
+        mask = self._mask(q, k, padding_mask, attn_mask)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, **mask)
 
     def _mask(
         self, q: Tensor, k: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None

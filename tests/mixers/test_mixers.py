@@ -171,6 +171,20 @@ def test_attention_is_fairseqs(causal):
     torch.testing.assert_close(y[:6, 0], expected[:6, 0])
 
 
+@pytest.mark.parametrize("causal, padded", itertools.product((False, True), repeat=2))
+def test_attention_dropout_only_in_training(causal, padded):
+    x, mask = torch.randn(33, BATCH, WIDTH), None
+    if padded:
+        mask = torch.arange(33).expand(BATCH, -1) >= torch.tensor([[33], [20]])
+    kept, hardly, half = (
+        mixer("attention", causal, attention_dropout=p).train() for p in (0.0, 1e-9, 0.5)
+    )
+    whole = kept(x, key_padding_mask=mask)[0]
+    torch.testing.assert_close(hardly(x, key_padding_mask=mask)[0], whole, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(half(x, key_padding_mask=mask)[0], whole, atol=1e-2)
+    torch.testing.assert_close(half.eval()(x, key_padding_mask=mask)[0], whole)
+
+
 @pytest.mark.parametrize("padded", [False, True])
 def test_attention_takes_masks_of_both_kinds(padded):
     """Boolean ones hide keys, others are added to the scores."""

@@ -12,7 +12,7 @@ import torch
 from compiled_kernels import on_every_launch, resources
 
 from fairseq_convattn.ops.attention import triton_kernels as attention
-from fairseq_convattn.ops.attention.operators import Dropout
+from fairseq_convattn.ops.attention.dropout import Dropout
 from fairseq_convattn.ops.attention.scores import Layout, Scores
 from fairseq_convattn.ops.convolution import triton_kernels as convolution
 from fairseq_convattn.ops.short_convolution import triton_kernels as short_convolution

@@ -11,6 +11,7 @@ from torch.autograd import gradcheck
 
 from fairseq_convattn.ops import composite_attention, relative_bias
 from fairseq_convattn.ops.attention import BEYOND, TERMS
+from fairseq_convattn.ops.attention.dropout import Dropout
 from fairseq_convattn.ops.native import is_built, use_instructions
 
 HEADS, WIDTH, SPAN = 2, 4, 2
@@ -134,16 +135,36 @@ def test_any_number_of_threads(terms):
 
 
 @needs_kernels
-def test_dropout_is_that_of_the_blocks():
+@pytest.mark.parametrize("threads", [1, 2])
+def test_dropout_is_the_same_in_other_tiles_and_threads(monkeypatch, threads):
     torch.manual_seed(11)
-    qkv = inputs(40, 40, dtype=torch.float32)
+    qkv = inputs(40, 43, dtype=torch.float32)
     terms, results = parameters(TERMS, False, dtype=torch.float32), []
-    for impl in ("blocked", "native"):
+    before = torch.get_num_threads()
+    for impl in ("native", "blocked"):
+        torch.set_num_threads(threads)
         torch.manual_seed(12)
         options = {"causal": False, "dropout_p": 0.3, "impl": impl}
         results.append(with_gradients(qkv, terms, "clip", **options))
+        torch.set_num_threads(before)
+        set_small_blocks(monkeypatch)
     for expected, actual in zip(*results, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_dropout_draws_every_weight_independently(p):
+    rows, columns = torch.arange(2000), torch.arange(500)
+    drawn = [Dropout(p, seed).factors(rows, columns, torch.float64) for seed in (5, 6, 5 << 32)]
+    assert drawn[0].unique().tolist() == [0, 1 / (1 - p)]
+    kept, other, another = ((x > 0).double() - (1 - p) for x in drawn)
+    pairs = [(kept[i:], kept[:-i]) for i in (1, 2, 64, 500)]
+    pairs += [(kept[:, i:], kept[:, :-i]) for i in (1, 2, 8, 16)]
+    pairs += [(kept[1:, 1:], kept[:-1, :-1]), (kept[1:, :-1], kept[:-1, 1:])]
+    pairs += [(kept, other), (kept, another), (kept[::2], kept[1::2])]
+    assert abs(kept.mean()) < 5 * (p * (1 - p) / kept.numel()) ** 0.5
+    for a, b in pairs:
+        assert abs((a * b).mean()) < 5 * p * (1 - p) / a.numel() ** 0.5
 
 
 def test_choice_of_implementation():

@@ -1,8 +1,11 @@
 """The steps of composite attention between its matrix products, in PyTorch."""
 
+import functools
+
 import torch
 from torch import Tensor
 
+from .dropout import Dropout
 from .scores import HIDDEN, Scores
 from .tiles import LOG2_E, Block, Passes, Tile, register_passes
 
@@ -14,8 +17,8 @@ class InPyTorch(Passes):
         curves: the curve's entries, ``[heads or 1, rows, columns]``.
     """
 
-    def __init__(self, block: Block):
-        super().__init__(block)
+    def __init__(self, block: Block, dropout: Dropout | None):
+        super().__init__(block, dropout)
         curve = block.curve(block.problem.scores.curve).unsqueeze(1)
         curves = self.memory("curves", (curve.size(0), *self._by_diagonals()))
         self.curves = self._skewed(curves.copy_(curve * LOG2_E))
@@ -30,6 +33,14 @@ class InPyTorch(Passes):
 
     def weights(self, tile: Tile, lse: Tensor) -> Tensor:
         return self._logits(tile, lse).exp2_()
+
+    def factors(self, tile: Tile, dropout: Dropout) -> Tensor:
+        n, rows, _ = tile.shape
+        count = functools.partial(torch.arange, device=tile.scores.q.device)
+        heads = count(n).unsqueeze(1) * tile.scores.q.size(1)
+        columns = count(tile.columns.start, tile.columns.stop)
+        row = tile.first_row + heads + count(rows)
+        return dropout.factors(row, columns, tile.scores.curve.dtype)
 
     def buffer(self, tile: Tile) -> Tensor:
         self._frame, inside = self._framed(tile, "gradients")

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from .. import native
 from ..implementation import unfit_for_operators
+from .dropout import Dropout
 from .scores import HIDDEN, Scores
 from .tiles import LOG2_E, Block, Passes, Tile, register_passes
 
-UNNORMALIZED_WEIGHTS, WEIGHTS, GRADIENT = range(3)
+UNNORMALIZED_WEIGHTS, WEIGHTS, GRADIENT, FACTORS = range(4)
 FLOAT_BYTES = 4
 
 
@@ -28,6 +29,9 @@ class _Scores(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("sentences", "heads", "rows", "columns")),
         *((name, ctypes.c_int64) for name in ("left", "right", "own")),
         ("lowest", ctypes.c_double),
+        *((name, ctypes.c_int64) for name in ("first_row", "queries", "first_column")),
+        *((name, ctypes.c_uint32) for name in ("low_seed", "high_seed")),
+        ("keep", ctypes.c_double),
         *((name, _Part) for name in ("s", "curve", "column", "band", "row_step", "column_step")),
         *((name, _Part) for name in ("lse", "sums", "gradient", "delta")),
         *((name, _Part) for name in ("grad_band", "grad_row_step", "diagonals")),
@@ -53,8 +57,8 @@ class Compiled(Passes):
         curve: ``[heads or 1, diagonals]``.
     """
 
-    def __init__(self, block: Block):
-        super().__init__(block)
+    def __init__(self, block: Block, dropout: Dropout | None):
+        super().__init__(block, dropout)
         self.curve = block.curve(block.problem.scores.curve) * LOG2_E
 
     def unnormalized_weights(self, tile: Tile, lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,6 +71,26 @@ class Compiled(Passes):
         s = self._products(tile)
         self._run(WEIGHTS, self._scores(tile, s, lse))
         return s
+
+    def factors(self, tile: Tile, dropout: Dropout) -> Tensor:
+        factors = self.memory("factors", tile.shape)
+        n, rows, columns = tile.shape
+        low, high = dropout.seeds
+        places = _Scores(
+            sentences=n // self.block.count,
+            heads=self.block.count,
+            rows=rows,
+            columns=columns,
+            first_row=tile.first_row,
+            queries=tile.scores.q.size(1),
+            first_column=tile.columns.start,
+            low_seed=low,
+            high_seed=high,
+            keep=1 - dropout.p,
+            s=_rows(factors),
+        )
+        self._run(FACTORS, places)
+        return factors
 
     def buffer(self, tile: Tile) -> Tensor:
         return self.memory("gradients", tile.shape)

@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..operators import define, differentiate
+from .dropout import Dropout
 from .scores import Layout, Scores, decompose
 from .terms import Options, Terms, wide
 
@@ -17,13 +17,6 @@ _INPUTS = (
     "bool causal, float scale"
 )
 _TENSORS = len(Scores._fields)
-
-
-class Dropout(NamedTuple):
-    """The probability of dropping a normalised weight, and the seed of the choice."""
-
-    p: float
-    seed: int
 
 
 def register(

@@ -12,10 +12,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
-import torch
 from torch import Tensor
 
-from .operators import Dropout, register
+from .dropout import Dropout
+from .operators import register
 from .scores import HIDDEN, Layout, Scores
 from .terms import Options, Terms, wide
 
@@ -46,11 +46,10 @@ def _forward(
     y = scores.v.new_empty(*scores.q.shape[:3], scores.v.size(3))
     lse = y.new_empty(y.shape[:3])
     flat = y.flatten(0, 1), lse.flatten(0, 1).unsqueeze(2)
-    factors = _factors(dropout, y.device)
     for block in problem.blocks():
-        mine = passes(block)
+        mine = passes(block, dropout)
         for tile in block.tiles():
-            tile.attend(mine, factors, *flat)
+            tile.attend(mine, *flat)
     return y, lse
 
 
@@ -66,12 +65,12 @@ def _backward(
 ) -> Scores:
     problem = Problem(scores, layout)
     grads = _gradients(scores, wanted, layout)
-    flat_grads, factors = _flat(grads), _factors(dropout, y.device)
+    flat_grads = _flat(grads)
     flat = y.flatten(0, 1), lse.flatten(0, 1).unsqueeze(2), grad.flatten(0, 1)
     for block in problem.blocks():
-        mine = passes(block)
+        mine = passes(block, dropout)
         for tile in block.tiles():
-            tile.add_gradients(mine, factors, *flat, flat_grads)
+            tile.add_gradients(mine, *flat, flat_grads)
         if grads.curve is not None:
             mine.add_curve_gradient(block.curve(grads.curve))
     return grads
@@ -92,17 +91,6 @@ def _flat(scores: Scores) -> Scores:
     """The tensors with sentences and heads as one dimension; views if they are contiguous."""
     flat = (x if x is None else x.flatten(0, 1) for x in scores)
     return Scores(*flat)._replace(curve=scores.curve)
-
-
-def _factors(dropout: Dropout | None, device: torch.device) -> Callable[[Tensor], Tensor] | None:
-    """A function that draws dropout's factors, reproducible if called in the same order."""
-    if dropout is None:
-        return None
-    generator = torch.Generator(device).manual_seed(dropout.seed)
-    keep = 1 - dropout.p
-    return lambda weights: (
-        torch.empty_like(weights).bernoulli_(keep, generator=generator).div_(keep)
-    )
 
 
 class Problem:
@@ -236,6 +224,7 @@ class Tile:
         adds_column: whether ``scores.column`` must be added.
         shape: numbers of heads, queries and keys.
         first: the first column, counted in the block.
+        first_row: the number of the first row, counted in all heads of all sentences.
         own: the first query's own position among the columns.
         beyond: the columns that lie to the right of some query's band.
     """
@@ -245,27 +234,21 @@ class Tile:
         self.layout, self.scores = block.problem.layout, block.problem.scores
         self.shape = some.stop - some.start, block.shape[0], columns.stop - columns.start
         self.first = columns.start - block.columns.start
+        self.first_row = some.start * self.scores.q.size(1) + block.rows.start
         self.own = self.scores.offset + block.rows.start - columns.start
         self.adds_column = adds_column
         self.beyond = slice(self.own + self.layout.right + 1, self.shape[2])
 
-    def attend(
-        self,
-        passes: "Passes",
-        factors: Callable[[Tensor], Tensor] | None,
-        y: Tensor,
-        lse: Tensor,
-    ) -> None:
+    def attend(self, passes: "Passes", y: Tensor, lse: Tensor) -> None:
         """Write the weighted sums of values to ``y``, and the logarithms of sums to ``lse``."""
         s, sums = passes.unnormalized_weights(self, self.rows_of(lse))
-        if factors is not None:
-            s.mul_(factors(s))
+        if passes.dropout is not None:
+            s.mul_(passes.factors(self, passes.dropout))
         self.rows_of(y).baddbmm_(s, self.columns_of(self.scores.v), beta=0).div_(sums)
 
     def add_gradients(
         self,
         passes: "Passes",
-        factors: Callable[[Tensor], Tensor] | None,
         y: Tensor,
         lse: Tensor,
         grad: Tensor,
@@ -278,8 +261,8 @@ class Tile:
         weights = passes.weights(self, self.rows_of(lse))
         s = passes.buffer(self).baddbmm_(grad, v.transpose(1, 2), beta=0)
         dropped = weights
-        if factors is not None:
-            kept = factors(weights)
+        if passes.dropout is not None:
+            kept = passes.factors(self, passes.dropout)
             s.mul_(kept)
             dropped = kept.mul_(weights)
         self._add_to_columns(grads.v, dropped, grad, 1.0)
@@ -321,12 +304,13 @@ class Passes(ABC):
     """The steps on a block's tiles between the matrix products.
 
     Attributes:
+        dropout: of the normalised weights, or None.
         sums: the scores' gradients, summed over sentences, ``[heads, rows or fewer, diagonals]``;
             None before the first tile.
     """
 
-    def __init__(self, block: Block):
-        self.block, self.memory = block, block.problem.memory
+    def __init__(self, block: Block, dropout: Dropout | None):
+        self.block, self.memory, self.dropout = block, block.problem.memory, dropout
         self.sums: Tensor | None = None
 
     @abstractmethod
@@ -341,6 +325,11 @@ class Passes(ABC):
     @abstractmethod
     def weights(self, tile: Tile, lse: Tensor) -> Tensor:
         """The weights, ``[n, rows, columns]``."""
+
+    @abstractmethod
+    def factors(self, tile: Tile, dropout: Dropout) -> Tensor:
+        """Dropout's factors of the weights, ``[n, rows, columns]``, in memory that may be
+        overwritten."""
 
     @abstractmethod
     def buffer(self, tile: Tile) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from .. import triton_tensors
 from ..triton_tensors import DEVICES, Strided, on_device_of, precision, strided
-from .operators import Dropout, register
+from .dropout import Dropout
+from .operators import register
 from .scores import Layout, Scores
 from .terms import Options, Terms
 from .triton_tiles import Added, backward_by_keys, backward_by_queries, forward_by_queries

@@ -6,6 +6,9 @@
 #include <stdint.h>
 #include <string.h>
 
+/* The hash function of dropout.py, of numbers and of vectors. */
+#define FIRST 0x21f0aaadu
+#define SECOND 0xd35a2d97u
 #define KERNELS "attention_rows.h"
 #include "instruction_sets.h"
 
@@ -17,10 +20,11 @@ typedef struct {
     void (*weights)(float *, const float *, const float *, long, float);
     void (*gradient)(float *, const float *, long, float, float *);
     float (*sum)(const float *, long);
+    void (*factors)(float *, long, uint32_t, uint32_t, int32_t, float);
 } functions;
 
 #define FUNCTIONS(f, lanes) \
-    {add_##f, unnormalized_weights_##f, weights_##f, gradient_##f, sum_##f}
+    {add_##f, unnormalized_weights_##f, weights_##f, gradient_##f, sum_##f, factors_##f}
 
 static const functions every[] = FOR_EVERY_INSTRUCTION_SET(FUNCTIONS);
 
@@ -39,6 +43,10 @@ typedef struct {
     int64_t left, right; /* taps of the band before and after a query's own key */
     int64_t own;         /* column of the first query's own key */
     double lowest;       /* a row's largest score counts as this at least */
+    int64_t first_row, queries; /* number of the first row, and rows of a head */
+    int64_t first_column;       /* number of the first column */
+    uint32_t low_seed, high_seed; /* of dropout, which keeps this part of the weights: */
+    double keep;
     part s;              /* products, then weights */
     part curve;          /* by heads; of the first query, whose successors are shifted by one */
     part column, band, row_step, column_step;
@@ -48,8 +56,16 @@ typedef struct {
     part diagonals; /* sums of gradients, by heads and chunks; of each chunk's first query */
 } tile;
 
-/* Unnormalised weights and their sums; weights by a known lse; gradients of the scores. */
-enum { UNNORMALIZED_WEIGHTS, WEIGHTS, GRADIENT };
+/* Unnormalised weights and their sums; weights by a known lse; gradients of the scores; dropout's
+   factors. */
+enum { UNNORMALIZED_WEIGHTS, WEIGHTS, GRADIENT, FACTORS };
+
+static uint32_t hash(uint32_t x)
+{
+    x = (x ^ x >> 16) * FIRST;
+    x = (x ^ x >> 15) * SECOND;
+    return x ^ x >> 15;
+}
 
 static float *row_of(part p, int64_t n, int64_t i)
 {
@@ -106,6 +122,16 @@ static void find_gradient(const tile *t, int64_t n, int64_t i, float *diagonals)
         *row_of(t->grad_row_step, n, i) = use.sum(d + to, t->columns - to);
 }
 
+/* As dropout.py, which has the same hash. */
+static void find_factors(const tile *t, int64_t n, int64_t i)
+{
+    uint32_t row = (uint32_t)(t->first_row + n * t->queries + i);
+    uint32_t a = hash(hash(row ^ t->low_seed) ^ t->high_seed);
+    uint32_t b = hash(hash(row ^ t->high_seed) ^ t->low_seed);
+    use.factors(row_of(t->s, n, i), t->columns, a + (uint32_t)t->first_column, b,
+                (int32_t)(t->keep * 0x7fffffff), (float)(1 / t->keep));
+}
+
 typedef struct {
     const tile *t;
     int pass;
@@ -120,12 +146,13 @@ static void work_on(const job *j, int64_t head, int64_t chunk)
     for (int64_t sentence = 0; sentence < t->sentences; sentence++)
         for (int64_t i = chunk * CHUNK; i < end; i++) {
             int64_t n = sentence * t->heads + head;
-            if (j->pass != GRADIENT) {
-                find_scores(t, n, i, j->pass);
-                continue;
-            }
             float *diagonals = row_of(t->diagonals, head, chunk);
-            find_gradient(t, n, i, diagonals ? diagonals - (i - chunk * CHUNK) : 0);
+            if (j->pass == FACTORS)
+                find_factors(t, n, i);
+            else if (j->pass == GRADIENT)
+                find_gradient(t, n, i, diagonals ? diagonals - (i - chunk * CHUNK) : 0);
+            else
+                find_scores(t, n, i, j->pass);
         }
 }
 

@@ -81,3 +81,19 @@ static float NAME(sum)(const float *x, long count)
         total += sum[i];
     return total;
 }
+
+/* Dropout's factors: `factor` where half of the hash of (key, column, second key) is below `kept`,
+   else 0. */
+static void NAME(factors)(
+    float *factors, long count, uint32_t key, uint32_t second, int32_t kept, float factor)
+{
+    NAME(bits) column = *(const NAME(bits) *)LANE + key;
+    for (long j = 0; j < count; j += LANES, column += LANES) {
+        NAME(bits) x = ((column ^ column >> 16) * FIRST) ^ second;
+        x = (x ^ x >> 15) * SECOND;
+        x ^= x >> 15;
+        NAME(vector) of_column = NAME(select)(
+            (NAME(ints))(x >> 1) < kept, (NAME(vector)){0} + factor, (NAME(vector)){0});
+        NAME(store)(factors + j, count - j, of_column);
+    }
+}
