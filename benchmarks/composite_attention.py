@@ -56,6 +56,7 @@ class Problem(NamedTuple):
     dtype: str
     device: str
     threads: int
+    dropout: float = 0.0
 
 
 def implementations(terms: list[str], causal: bool) -> list[str]:
@@ -116,19 +117,26 @@ def build(name: str, problem: Problem, qkv, padding, mask) -> tuple[Callable, li
 
     if name in (SDPA, SDPA_CAUSAL):
         how = {"attn_mask": mask} if name == SDPA else {"is_causal": True}
+        how["dropout_p"] = problem.dropout
         return lambda: F.scaled_dot_product_attention(*qkv, **how), qkv
     terms, tables = parameters(name.removeprefix("published "), problem)
     if name.startswith("published "):
-        return lambda: published(*qkv, terms, mask, problem.causal), [*qkv, *tables]
+        return lambda: published(*qkv, terms, mask, problem), [*qkv, *tables]
     from fairseq_convattn.ops import composite_attention
 
     return (
-        lambda: composite_attention(*qkv, terms, causal=problem.causal, padding_mask=padding),
+        lambda: composite_attention(
+            *qkv,
+            terms,
+            causal=problem.causal,
+            padding_mask=padding,
+            dropout_p=problem.dropout,
+        ),
         [*qkv, *tables],
     )
 
 
-def published(q, k, v, terms: dict, mask, causal: bool):
+def published(q, k, v, terms: dict, mask, problem: Problem):
     """Attention with a score tensor and, for query and key terms, a vector per pair of
     positions."""
     import torch
@@ -138,7 +146,7 @@ def published(q, k, v, terms: dict, mask, causal: bool):
     scores = torch.matmul(q, k.transpose(-1, -2)) * scale
     position = torch.arange(tokens, device=q.device)
     distance = position - position.unsqueeze(1)
-    index = distance.clamp(-SPAN, 0 if causal else SPAN) + SPAN
+    index = distance.clamp(-SPAN, 0 if problem.causal else SPAN) + SPAN
     of_all = q.size(0), heads, tokens
     if "fixed" in terms:
         taps = terms["fixed"][:, None].expand(*of_all, -1)
@@ -147,7 +155,7 @@ def published(q, k, v, terms: dict, mask, causal: bool):
         vectors = F.embedding(index, terms["query"][0])
         scores = scores + torch.einsum("bhid,ijd->bhij", q, vectors) * scale
     if "key" in terms:
-        vectors = F.embedding((SPAN if causal else 2 * SPAN) - index, terms["key"][0])
+        vectors = F.embedding((SPAN if problem.causal else 2 * SPAN) - index, terms["key"][0])
         scores = scores + torch.einsum("bhjd,ijd->bhij", k, vectors) * scale
     if "tisa" in terms:
         a, b, c = (x.unsqueeze(-1) for x in terms["tisa"])
@@ -155,7 +163,7 @@ def published(q, k, v, terms: dict, mask, causal: bool):
         curve = (a * torch.exp(-b.abs() * (every - c) ** 2)).sum(1)
         curve = curve[:, None].expand(*of_all, -1)
         scores = scores + curve.gather(3, (distance + tokens - 1).expand(*of_all, -1))
-    return torch.softmax(scores + mask, dim=-1) @ v
+    return F.dropout(torch.softmax(scores + mask, dim=-1), problem.dropout) @ v
 
 
 def steps(names: list[str], which: str, problem: Problem) -> Iterator[Callable[[], None]]:
@@ -269,7 +277,7 @@ def main() -> None:
     parser.add_argument(
         "--terms",
         nargs="+",
-        choices=TERMS,
+        choices=("content", *TERMS),
         default=list(TERMS),
         metavar="TERMS",
         help=f"sets of terms (default: {' '.join(TERMS)})",
@@ -292,6 +300,9 @@ def main() -> None:
         "--dtype", choices=("float32", "bfloat16", "float16"), default="float32",
         help="of inputs and tables (default: float32)",
     )  # fmt: skip
+    parser.add_argument(
+        "--dropout", type=float, default=0.0, metavar="P", help="of attention weights (default: 0)"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all")
     parser.add_argument(
@@ -302,6 +313,8 @@ def main() -> None:
     for option in ("batch", "heads", "head_dim", "threads"):
         if getattr(arguments, option) < 1:
             parser.error(f"--{option.replace('_', '-')} must be positive")
+    if not 0 <= arguments.dropout < 1:
+        parser.error(f"--dropout must be at least 0 and below 1, not {arguments.dropout}")
     if arguments.repetitions < 2:
         parser.error("--repetitions: a spread needs two or more")
     if rows := earlier_rows(parser, arguments, FIELDS[:3]):
@@ -324,7 +337,8 @@ def main() -> None:
         f"{shlex.join(['python', *sys.argv])}\n{device}; Python "
         f"{platform.python_version()}, torch {torch.__version__}; batch {arguments.batch}, "
         f"{arguments.heads} heads of {arguments.head_dim}, {arguments.dtype}, "
-        f"{'causal' if arguments.causal else 'padded'}, span {SPAN}; median and quartiles of "
+        f"{'causal' if arguments.causal else 'padded'}, span {SPAN}, "
+        f"dropout {arguments.dropout}; median and quartiles of "
         f"{arguments.repetitions} rounds, {ROUNDS}; published: how many times longer it takes "
         f"for the same terms; memory beyond the inputs\n\n{HEADER}"
     )
