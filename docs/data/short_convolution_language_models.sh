@@ -13,13 +13,13 @@
 set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 folder=$(mktemp -d checkpoints-XXXXXX)
-fairseq-train lm --task language_modeling --user-dir fairseq_convattn --arch "$1" "${@:2}" \
+fairseq-train lm --task language_modeling --user-dir fairseq_convattn --arch "$1" \
   --share-decoder-input-output-embed --dropout 0.2 \
   --sample-break-mode none --tokens-per-sample 512 --max-tokens 2048 \
   --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --lr 0.003 \
   --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update 2000 --max-update 2000 \
   --seed 1 --required-batch-size-multiple 1 --update-epoch-batch-itr True --no-epoch-checkpoints \
-  --num-workers 0 --cpu --bf16 --save-dir "$folder"
+  --num-workers 0 --cpu --bf16 --log-format json --save-dir "$folder" "${@:2}"
 for context in 0 384; do
   fairseq-eval-lm lm --user-dir fairseq_convattn --path "$folder/checkpoint_best.pt" \
     --tokens-per-sample 512 --context-window "$context" --cpu

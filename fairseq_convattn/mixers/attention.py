@@ -10,6 +10,8 @@ from .base import State, TokenMixer, dropout_p
 from .config import MixerConfig
 from .short_convolution import ShortConvolutions
 
+LONG = 64  # keys from which on ours is faster than PyTorch's attention with dropout
+
 
 class AttentionMixer(TokenMixer):
     """What mixers with queries, keys and values share: their heads, their cache, and the short
@@ -123,10 +125,11 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> Tensor:
-        """``[batch, heads, time, head_dim]`` each, also the outputs. On a CPU PyTorch's function
-        keeps all weights in memory if it drops some, and draws them slowly."""
+        """``[batch, heads, time, head_dim]``, as all inputs. On a CPU, PyTorch's function stores
+        every weight if it drops some; ours stores none. It has no ``attn_mask``."""
         dropout = dropout_p(self.dropout_module)
-        if dropout > 0 and q.device.type == "cpu" and attn_mask is None:
+        long = q.size(2) <= k.size(2) >= LONG
+        if long and 0 < dropout < 1 and q.device.type == "cpu" and attn_mask is None:
             return composite_attention(
                 q,
                 k,

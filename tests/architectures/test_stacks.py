@@ -97,9 +97,9 @@ def language_model(mixers, **options):
     return built(ConvAttnLanguageModel, args)
 
 
-@pytest.mark.parametrize("mixer", ["lightweight", "dynamic"])
+@pytest.mark.parametrize("mixer", ["lightweight", "dynamic", "attention", "composite"])
 def test_what_training_keeps_grows_no_faster_than_the_input(mixer):
-    net, dictionary = language_model(mixer, weight_dropout=0.1)
+    net, dictionary = language_model(mixer, weight_dropout=0.1, attention_dropout=0.1)
     net.train()
 
     def kept(time: int) -> int:

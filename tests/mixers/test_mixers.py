@@ -171,30 +171,35 @@ def test_attention_is_fairseqs(causal):
     torch.testing.assert_close(y[:6, 0], expected[:6, 0])
 
 
-@pytest.mark.parametrize("causal, padded", itertools.product((False, True), repeat=2))
-def test_attention_dropout_only_in_training(causal, padded):
-    x, mask = torch.randn(33, BATCH, WIDTH), None
+@pytest.mark.parametrize("time", [33, 70])
+@pytest.mark.parametrize("causal, padded", list(itertools.product((False, True), repeat=2)))
+def test_attention_dropout_only_in_training(causal, padded, time):
+    x, mask = torch.randn(time, BATCH, WIDTH), None
     if padded:
-        mask = torch.arange(33).expand(BATCH, -1) >= torch.tensor([[33], [20]])
-    kept, hardly, half = (
-        mixer("attention", causal, attention_dropout=p).train() for p in (0.0, 1e-9, 0.5)
+        mask = torch.arange(time).expand(BATCH, -1) >= torch.tensor([[time], [20]])
+    kept, hardly, half, fully = (
+        mixer("attention", causal, attention_dropout=p).train() for p in (0.0, 1e-9, 0.5, 1.0)
     )
     whole = kept(x, key_padding_mask=mask)[0]
     torch.testing.assert_close(hardly(x, key_padding_mask=mask)[0], whole, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(half(x, key_padding_mask=mask)[0], whole, atol=1e-2)
     torch.testing.assert_close(half.eval()(x, key_padding_mask=mask)[0], whole)
+    nothing = fully(x, key_padding_mask=mask)[0]
+    torch.testing.assert_close(nothing, fully.out_proj.bias.expand_as(nothing))
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_attention_takes_masks_of_both_kinds(padded):
+@pytest.mark.parametrize("dropout", [0.0, 1e-9])
+def test_attention_takes_masks_of_both_kinds(padded, dropout):
     """Boolean ones hide keys, others are added to the scores."""
-    ours = mixer("attention", causal=False)
-    x = torch.randn(5, BATCH, WIDTH)
-    padding = torch.zeros(BATCH, 5, dtype=torch.bool)
+    ours = mixer("attention", causal=False, attention_dropout=dropout).train()
+    time = 70
+    x = torch.randn(time, BATCH, WIDTH)
+    padding = torch.zeros(BATCH, time, dtype=torch.bool)
     padding[0, -2:] = padded
-    hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    hidden = torch.ones(time, time, dtype=torch.bool).triu(1)
     expected = run(mixer("attention", causal=True), x, padding)
-    for mask in (hidden, torch.zeros(5, 5).masked_fill(hidden, float("-inf"))):
+    for mask in (hidden, torch.zeros(time, time).masked_fill(hidden, float("-inf"))):
         y, _ = ours(x, x, x, key_padding_mask=padding, attn_mask=mask)
         torch.testing.assert_close(y, expected)
 

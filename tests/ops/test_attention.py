@@ -134,28 +134,46 @@ def test_any_number_of_threads(terms):
             torch.testing.assert_close(a, b)
 
 
-@needs_kernels
-@pytest.mark.parametrize("threads", [1, 2])
-def test_dropout_is_the_same_in_other_tiles_and_threads(monkeypatch, threads):
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "instructions",
+    [None, *(pytest.param(x, marks=needs_kernels) for x in ("portable", "avx2", "avx512"))],
+)
+def test_dropout_is_by_the_weights_place(monkeypatch, instructions, causal):
+    """In blocks, with compiled kernels for the instructions or without, and in the reference."""
+    set_small_blocks(monkeypatch)
     torch.manual_seed(11)
-    qkv = inputs(40, 43, dtype=torch.float32)
-    terms, results = parameters(TERMS, False, dtype=torch.float32), []
-    before = torch.get_num_threads()
-    for impl in ("native", "blocked"):
-        torch.set_num_threads(threads)
-        torch.manual_seed(12)
-        options = {"causal": False, "dropout_p": 0.3, "impl": impl}
-        results.append(with_gradients(qkv, terms, "clip", **options))
-        torch.set_num_threads(before)
-        set_small_blocks(monkeypatch)
-    for expected, actual in zip(*results, strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    impl, dtype = ("native", torch.float32) if instructions else ("blocked", torch.float64)
+    try:
+        if instructions and not use_instructions(instructions):
+            pytest.skip(f"this machine has no {instructions}")
+        for beyond, padding_mask in itertools.product(("clip", "mask"), paddings(43)):
+            options = {"causal": causal, "padding_mask": padding_mask, "dropout_p": 0.3}
+            qkv, terms = inputs(40, 43), parameters(TERMS, causal)
+            torch.manual_seed(12)
+            factors = Dropout(0.3, int(torch.randint(2**62, ()))).factors(
+                torch.arange(3 * HEADS * 40).view(3, HEADS, 40), torch.arange(43), torch.float64
+            )
+            with monkeypatch.context() as patch:
+                patch.setattr(F, "dropout", lambda weights, p, factors=factors: weights * factors)
+                expected = with_gradients(qkv, terms, beyond, impl="reference", **options)
+            given = [x.detach().to(dtype).requires_grad_() for x in qkv]
+            terms = converted(terms, lambda x: x.detach().to(dtype).requires_grad_())
+            torch.manual_seed(12)
+            actual = with_gradients(given, terms, beyond, impl=impl, **options)
+            for e, a in zip(expected, actual, strict=True):
+                torch.testing.assert_close(a, e.to(dtype), rtol=1e-4, atol=1e-4)
+    finally:
+        if instructions:
+            use_instructions(None)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_dropout_draws_every_weight_independently(p):
     rows, columns = torch.arange(2000), torch.arange(500)
-    drawn = [Dropout(p, seed).factors(rows, columns, torch.float64) for seed in (5, 6, 5 << 32)]
+    drawn = [
+        Dropout(p, seed).factors(rows, columns, torch.float64) for seed in (5, 6, 5 + (1 << 32))
+    ]
     assert drawn[0].unique().tolist() == [0, 1 / (1 - p)]
     kept, other, another = ((x > 0).double() - (1 - p) for x in drawn)
     pairs = [(kept[i:], kept[:-i]) for i in (1, 2, 64, 500)]

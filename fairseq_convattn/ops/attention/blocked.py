@@ -34,13 +34,13 @@ class InPyTorch(Passes):
     def weights(self, tile: Tile, lse: Tensor) -> Tensor:
         return self._logits(tile, lse).exp2_()
 
-    def factors(self, tile: Tile, dropout: Dropout) -> Tensor:
+    def factors(self, tile: Tile) -> Tensor:
         n, rows, _ = tile.shape
         count = functools.partial(torch.arange, device=tile.scores.q.device)
         heads = count(n).unsqueeze(1) * tile.scores.q.size(1)
         columns = count(tile.columns.start, tile.columns.stop)
         row = tile.first_row + heads + count(rows)
-        return dropout.factors(row, columns, tile.scores.curve.dtype)
+        return self.dropout.factors(row, columns, tile.scores.curve.dtype)
 
     def buffer(self, tile: Tile) -> Tensor:
         self._frame, inside = self._framed(tile, "gradients")

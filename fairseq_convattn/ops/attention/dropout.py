@@ -1,5 +1,6 @@
-"""Which weights dropout keeps: a hash of the seed and the weight's place, so that the passes agree
-whatever their tiles and threads. native/attention.c has the same function."""
+"""Which weights are dropped by the implementations ``blocked`` and ``native``: a hash of the seed
+and the weight's place, so that the passes agree whatever their tiles and threads.
+native/attention.c has the same function."""
 
 from typing import NamedTuple
 

@@ -72,10 +72,10 @@ class Compiled(Passes):
         self._run(WEIGHTS, self._scores(tile, s, lse))
         return s
 
-    def factors(self, tile: Tile, dropout: Dropout) -> Tensor:
+    def factors(self, tile: Tile) -> Tensor:
         factors = self.memory("factors", tile.shape)
         n, rows, columns = tile.shape
-        low, high = dropout.seeds
+        low, high = self.dropout.seeds
         places = _Scores(
             sentences=n // self.block.count,
             heads=self.block.count,
@@ -86,7 +86,7 @@ class Compiled(Passes):
             first_column=tile.columns.start,
             low_seed=low,
             high_seed=high,
-            keep=1 - dropout.p,
+            keep=1 - self.dropout.p,
             s=_rows(factors),
         )
         self._run(FACTORS, places)

@@ -243,7 +243,7 @@ class Tile:
         """Write the weighted sums of values to ``y``, and the logarithms of sums to ``lse``."""
         s, sums = passes.unnormalized_weights(self, self.rows_of(lse))
         if passes.dropout is not None:
-            s.mul_(passes.factors(self, passes.dropout))
+            s.mul_(passes.factors(self))
         self.rows_of(y).baddbmm_(s, self.columns_of(self.scores.v), beta=0).div_(sums)
 
     def add_gradients(
@@ -262,7 +262,7 @@ class Tile:
         s = passes.buffer(self).baddbmm_(grad, v.transpose(1, 2), beta=0)
         dropped = weights
         if passes.dropout is not None:
-            kept = passes.factors(self, passes.dropout)
+            kept = passes.factors(self)
             s.mul_(kept)
             dropped = kept.mul_(weights)
         self._add_to_columns(grads.v, dropped, grad, 1.0)
@@ -327,8 +327,8 @@ class Passes(ABC):
         """The weights, ``[n, rows, columns]``."""
 
     @abstractmethod
-    def factors(self, tile: Tile, dropout: Dropout) -> Tensor:
-        """Dropout's factors of the weights, ``[n, rows, columns]``, in memory that may be
+    def factors(self, tile: Tile) -> Tensor:
+        """``dropout``'s factors of the weights, ``[n, rows, columns]``, in memory that may be
         overwritten."""
 
     @abstractmethod

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The hash function of dropout.py, of numbers and of vectors. */
+/* The multipliers of the hash in dropout.py. */
 #define FIRST 0x21f0aaadu
 #define SECOND 0xd35a2d97u
 #define KERNELS "attention_rows.h"
@@ -45,9 +45,9 @@ typedef struct {
     double lowest;       /* a row's largest score counts as this at least */
     int64_t first_row, queries; /* number of the first row, and rows of a head */
     int64_t first_column;       /* number of the first column */
-    uint32_t low_seed, high_seed; /* of dropout, which keeps this part of the weights: */
-    double keep;
-    part s;              /* products, then weights */
+    uint32_t low_seed, high_seed; /* of dropout */
+    double keep;                /* the part of the weights that is not dropped */
+    part s;              /* products, then weights; or dropout's factors */
     part curve;          /* by heads; of the first query, whose successors are shifted by one */
     part column, band, row_step, column_step;
     part lse, sums;
