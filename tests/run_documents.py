@@ -27,7 +27,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("fairseq_convattn", "scripts", "benchmarks", "docs", "tests", "README.md", "setup.py")
+COPIED = (
+    *("fairseq_convattn", "scripts", "benchmarks", "docs", "models", "tests"),
+    *("README.md", "setup.py"),
+)
 FENCE = re.compile(
     r"(?:^<!-- skip: (?P<reason>.+?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,

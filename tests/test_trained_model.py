@@ -1,0 +1,34 @@
+"""The trained model in models/."""
+
+import gzip
+import json
+
+import pytest
+import sacrebleu
+from conftest import ROOT
+
+from fairseq_convattn.architectures import ConvAttnModel
+
+FOLDER = ROOT / "models" / "multi30k-en-de"
+
+
+def test_translates():
+    model = ConvAttnModel.from_pretrained(FOLDER)
+    assert model.translate("a man rides a bike .") == "ein mann fährt fahrrad ."
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_scores_what_its_card_says(shared):
+    texts = shared / "data" / "multi30k" / "tok"
+    source, reference = (
+        gzip.decompress((texts / f"test_2016_flickr.{language}.gz").read_bytes())
+        .decode()
+        .splitlines()
+        for language in ("en", "de")
+    )
+    translations = ConvAttnModel.from_pretrained(FOLDER).translate(source, beam=5)
+    bleu = sacrebleu.corpus_bleu(translations, [reference], tokenize="none", force=True)
+    scores = json.loads((FOLDER / "results.json").read_text())["scores"]
+    (expected,) = (x["score"] for x in scores if x["name"] == "test_2016_flickr BLEU")
+    assert bleu.score == pytest.approx(expected, abs=0.3)  # half precision, other batches
