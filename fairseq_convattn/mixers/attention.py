@@ -128,8 +128,8 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
         """``[batch, heads, time, head_dim]``, as all inputs. On a CPU, PyTorch's function stores
         every weight if it drops some; ours stores none. It has no ``attn_mask``."""
         dropout = dropout_p(self.dropout_module)
-        long = q.size(2) <= k.size(2) >= LONG
-        if long and 0 < dropout < 1 and q.device.type == "cpu" and attn_mask is None:
+        ours = 0 < dropout < 1 and q.device.type == "cpu" and attn_mask is None
+        if ours and q.size(2) <= k.size(2) >= LONG:
             return composite_attention(
                 q,
                 k,
