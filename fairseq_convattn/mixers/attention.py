@@ -10,7 +10,7 @@ from .base import State, TokenMixer, dropout_p
 from .config import MixerConfig
 from .short_convolution import ShortConvolutions
 
-LONG = 64  # keys from which on ours is faster than PyTorch's attention with dropout
+LONG = 64  # keys; with fewer, PyTorch's attention with dropout is about as fast
 
 
 class AttentionMixer(TokenMixer):
