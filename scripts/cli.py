@@ -68,7 +68,7 @@ COMMANDS = {
     ),
     "glue": Command(
         "glue",
-        "fine-tune a masked language model on GLUE",
+        "fine-tune a masked language model on GLUE, predict test sets",
         "finetune MRPC checkpoints/checkpoint_best.pt --seeds 1,2,3",
     ),
     "pack": Command(

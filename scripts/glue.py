@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""GLUE: binarise its files, or fine-tune a pre-trained model on a task.
+"""GLUE: binarise its files, fine-tune a pre-trained model on a task, predict the test sets.
 
 convattn prepare glue calls the first.
 """
@@ -15,7 +15,8 @@ if __name__ == "__main__":
 
 from fairseq_convattn.child_processes import CommandFailed, exit_on_signals
 from fairseq_convattn.glue.binarising import Pieces, binarise
-from fairseq_convattn.glue.finetuning import Run, finetune
+from fairseq_convattn.glue.finetuning import Run, best_checkpoint, finetune
+from fairseq_convattn.glue.submission import write_submission
 from fairseq_convattn.glue.tasks import TASKS, GlueError
 from fairseq_convattn.outputs import whole_number
 
@@ -66,7 +67,11 @@ def command_line() -> argparse.ArgumentParser:
     number = {"type": whole_number(1), "metavar": "N"}
     folder = {"type": Path, "metavar": "DIR"}
     add("task", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
-    add("model", type=Path, metavar="MODEL", help="checkpoint of the pre-training")
+    start = (
+        "checkpoint of the pre-training; or the OUTPUT of another fine-tuning, whose best seed is "
+        "the start, as RTE's, STS-B's and MRPC's may be MNLI's"
+    )
+    add("model", type=Path, metavar="MODEL", help=start)
     bin_folder = "the bin folder that convattn prepare glue wrote (default: %(default)s)"
     add("--data", default=Path("data/glue/bin"), help=bin_folder, **folder)
     own_folder = "folder for checkpoints and results (default: MODEL without .pt, then -glue/TASK)"
@@ -86,6 +91,21 @@ def command_line() -> argparse.ArgumentParser:
         "learned embeddings of positions takes no other)"
     )
     add("--max-positions", help=cut, **number)
+
+    add = commands.add_parser(
+        "predict",
+        help="write a fine-tuned model's predictions of the test set",
+        prog="convattn glue predict",
+        usage="%(prog)s TASK MODEL [options]",
+        description="Write OUTPUT/TASK.tsv (MNLI-m.tsv and MNLI-mm.tsv), the predictions of the "
+        "test set in the format of GLUE's server: a line for each example, its number and the "
+        "label. The files of all tasks together, zipped, are a submission.",
+    ).add_argument
+    add("task", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
+    tuned = "checkpoint of a fine-tuning on TASK, or its OUTPUT, of which the best seed is taken"
+    add("model", type=Path, metavar="MODEL", help=tuned)
+    add("--data", default=Path("data/glue/bin"), help=bin_folder, **folder)
+    add("--output", default=Path("submission"), help="default: %(default)s", **folder)
     return parser
 
 
@@ -104,6 +124,11 @@ def main(arguments: list[str] | None = None) -> None:
         if options.command == "binarise":
             pieces = Pieces(options.sentencepiece, options.dictionary)
             binarise(options.tasks, options.tsv, options.output, pieces, options.sample)
+            return
+        if options.command == "predict":
+            model = best_checkpoint(options.model)
+            for path in write_submission(options.task, model, options.data, options.output):
+                print(f"wrote {path}")
             return
         if options.output is None:
             options.output = options.model.with_name(f"{options.model.stem}-glue") / options.task

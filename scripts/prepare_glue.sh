@@ -10,16 +10,18 @@ Downloads the TSV files of GLUE (Wang et al. 2019), splits their sentences with 
 model of a pre-trained model and binarises them with its dictionary. DIR/bin has one folder for each
 task, for convattn glue finetune. For ALBERT's pieces the text is prepared as ALBERT's: lower
 case, no accents, plain quotes, commas after numbers apart. Labels are numbered in a fixed order, the scores of STS-B are
-divided by 5. Test sets are left out, for their labels are secret.
+divided by 5. Test sets have no labels; convattn glue predict reads them.
 
   --sentencepiece MODEL  needed: the .model file that split the text of the pre-training
   --dictionary DICT      needed: dict.txt of the data folder of the pre-training
   --tasks TASK,...       some of CoLA,SST-2,MRPC,STS-B,QQP,MNLI,QNLI,RTE,WNLI (default: all)
-  --source DIR   a local copy instead of the download, in DIR or DIR/glue: TASK/train.tsv and
-                 TASK/dev.tsv (MNLI: dev_matched.tsv and dev_mismatched.tsv), plain or .gz; or
+  --source DIR   a local copy instead of the download, in DIR or DIR/glue: TASK/train.tsv,
+                 TASK/dev.tsv and, if there is one, TASK/test.tsv (MNLI: dev_matched.tsv and
+                 dev_mismatched.tsv, test_matched.tsv and test_mismatched.tsv), plain or .gz; or
                  the archives (CoLA.zip, ..., QQP-clean.zip, QNLIv2.zip). MRPC is also read from
                  msr_paraphrase_train.txt and mrpc_dev_ids.tsv, which says what of it is GLUE's
-                 dev set; with --sample msr_paraphrase_test.txt serves without the latter.
+                 dev set; msr_paraphrase_test.txt is GLUE's test set, with --sample it serves
+                 as dev set without the latter.
                  DIR/tsv of an earlier output serves for another pre-trained model.
   --download-rest  download the tasks of which --source has nothing
 END
@@ -48,6 +50,7 @@ declare -A sums=( # as in datasets/glue/dataset_infos.json of Hugging Face's dat
   [WNLI]=ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46
   [mrpc_train]=60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89
   [mrpc_dev_ids]=971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7
+  [mrpc_test]=e437fdddb92535b820fe8852e2df8a49 # MD5, as in gluonnlp/data/glue.py
 )
 
 tasks=()
@@ -85,6 +88,9 @@ require_model
 
 # files TASK: those of its training and dev sets
 files() { case "$1" in MNLI) echo train dev_matched dev_mismatched ;; *) echo train dev ;; esac; }
+
+# test_files TASK: those of its test sets
+test_files() { case "$1" in MNLI) echo test_matched test_mismatched ;; *) echo test ;; esac; }
 
 # in_task TASK NAME...: the path of the first of them that --source has, plain or .gz
 in_task() {
@@ -147,6 +153,12 @@ write_mrpc() { # FOLDER
   plain "$train" | msr_subset 0 "$ids" >"$1/train.tsv"
   plain "$train" | msr_subset 1 "$ids" >"$1/dev.tsv"
   rm "$ids"
+  if [ "$found" = archive ]; then
+    obtain msr_paraphrase_test.txt "$mrpc_address/msr_paraphrase_test.txt" "${sums[mrpc_test]}"
+  else
+    obtained=$(in_task MRPC msr_paraphrase_test.txt) || return 0
+  fi
+  plain "$obtained" >"$1/test.tsv"
 }
 
 write_task() { # TASK FOLDER
@@ -154,7 +166,9 @@ write_task() { # TASK FOLDER
   mkdir "$2"
   find_task "$1"
   if [ "$found" = tsv ]; then
-    for file in $(files "$1"); do plain "$(in_task "$1" "$file.tsv")" >"$2/$file.tsv"; done
+    for file in $(files "$1") $(test_files "$1"); do
+      ! in_task "$1" "$file.tsv" >/dev/null || plain "$(in_task "$1" "$file.tsv")" >"$2/$file.tsv"
+    done
   elif [ "$1" = MRPC ]; then
     write_mrpc "$2"
   else
@@ -162,6 +176,7 @@ write_task() { # TASK FOLDER
     for file in $(files "$1"); do
       mv "$unpacked/$1/$file.tsv" "$2/" || die "there is no $1/$file.tsv in $obtained"
     done
+    for file in $(test_files "$1"); do mv "$unpacked/$1/$file.tsv" "$2/" 2>/dev/null || true; done
     rm -rf "$release"
   fi
 }

@@ -185,9 +185,11 @@ def one_by_one(task: str, folder: Path, checkpoint: Path, subset: str) -> tuple[
         )
         is_class = bool(TASKS[task].classes)
         predictions.append(int(outputs.argmax()) if is_class else float(outputs))
-    if TASKS[task].classes:
+    if TASKS[task].classes and subset in TASKS[task].files:
         labels = data_utils.load_indexed_dataset(str(data / "label" / subset), None)
         return [int(label[0]) - 4 for label in labels], predictions
+    if subset in TASKS[task].test_files:
+        return [], predictions
     lines = (data / "label" / f"{subset}.label").read_text().split()
     return [HIGHEST_SCORE * float(line) for line in lines], predictions
 
@@ -210,6 +212,61 @@ def test_scores_are_those_of_all_dev_examples(task, folder, roberta, tmp_path, i
     assert again["scores"] == pytest.approx(expected, abs=1e-2)
     if task == "MNLI":
         assert set(expected) == {"accuracy_matched", "accuracy_mismatched"}
+
+
+@pytest.mark.parametrize("task", ["STS-B", "MNLI"])
+def test_predictions_of_the_test_sets_in_the_format_of_glues_server(
+    task, folder, roberta, tmp_path, in_process, capsys
+):
+    tuned = tmp_path / "tuned"
+    finetune(run_of(task, folder, roberta, tuned), [1, 2])
+    best = max(results(tuned)["seeds"], key=lambda one: list(one["scores"].values())[0])
+    data, output = ["--data", str(folder / "bin")], ["--output", str(tmp_path / "new" / "out")]
+    glue.main(["predict", task, str(tuned), *data, *output])
+    assert "wrote" in capsys.readouterr().out
+    suffixes = {"test": "-m", "test1": "-mm"} if task == "MNLI" else {"test": ""}
+    names = {f"{task}{suffix}.tsv" for suffix in suffixes.values()}
+    assert files(tmp_path / "new" / "out") == names
+    for subset, suffix in suffixes.items():
+        _, expected = one_by_one(task, folder, best["checkpoint"], subset)
+        text = (tmp_path / "new" / "out" / f"{task}{suffix}.tsv").read_text()
+        header, *rows = (line.split("\t") for line in text.splitlines())
+        assert header == ["index", "prediction"]
+        assert [int(number) for number, _ in rows] == list(range(len(expected)))
+        if task == "MNLI":
+            assert [made for _, made in rows] == [TASKS[task].classes[i] for i in expected]
+        else:
+            scores = [min(max(5 * made, 0), 5) for made in expected]
+            assert [float(made) for _, made in rows] == pytest.approx(scores, abs=2e-3)
+    other = "MRPC" if task == "MNLI" else "SST-2"
+    for wrong, message in (
+        (["predict", task, str(tuned), *data, *output], "is there already"),
+        (["predict", other, str(tuned), *data, *output], "is not fine-tuned to predict 2 classes"),
+        (["predict", task, str(tmp_path / "new"), *data, *output], "has no results.json"),
+        (["predict", "RTE", str(tuned), *data, *output], "has no test set.*RTE/test.tsv"),
+    ):
+        with pytest.raises(SystemExit, match=f"error: .*{message}"):
+            glue.main(wrong)
+
+
+def test_fine_tuning_starts_from_the_best_seed_of_another_task(folder, model, tmp_path, in_process):
+    """MNLI's classifier has three outputs, STS-B's one: all else is taken over."""
+    finetune(run_of("MNLI", folder, model, tmp_path / "MNLI", epochs=1), [1, 2])
+    best = max(
+        results(tmp_path / "MNLI")["seeds"], key=lambda one: one["scores"]["accuracy_matched"]
+    )
+    fixed = (*ON_CPU, "--lr", "1e-20")
+    finetune(run_of("STS-B", folder, tmp_path / "MNLI", tmp_path / "STS-B", extra=fixed), [1])
+    found = results(tmp_path / "STS-B")
+    assert found["model"] == best["checkpoint"]
+    start, tuned = (
+        torch.load(path, weights_only=False)["model"]
+        for path in (best["checkpoint"], found["seeds"][0]["checkpoint"])
+    )
+    taken = [name for name in start if "classification_heads" not in name]
+    assert taken and all(torch.allclose(start[name], tuned[name]) for name in taken)
+    head = "classification_heads.sentence_classification_head.out_proj.weight"
+    assert (start[head].size(0), tuned[head].size(0)) == (3, 1)
 
 
 def test_an_interrupted_seed_continues(folder, roberta, tmp_path, in_process, monkeypatch):

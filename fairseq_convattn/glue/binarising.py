@@ -104,12 +104,14 @@ def binarise(
 
 
 def _read(task: GlueTask, folder: Path, sample: bool) -> dict[str, Examples]:
-    """The examples by subset."""
+    """The examples by subset; those of a test set if its file is there."""
     read = {}
-    for subset, file in task.files.items():
+    for subset, file in (task.files | task.test_files).items():
         path, expected = folder / f"{file}.tsv", task.examples[file]
-        read[subset] = read_examples(task, path)
-        found = len(read[subset].labels)
+        if subset in task.test_files and not path.exists():
+            continue
+        read[subset] = read_examples(task, path, labelled=subset in task.files)
+        found = len(read[subset].sentences)
         if found not in expected:
             differs = (
                 f"{path} has {found:,} examples, not {' or '.join(map('{:,}'.format, expected))}"
@@ -137,13 +139,15 @@ def _write(task: GlueTask, read: dict[str, Examples], output: Path, pieces: Piec
             encoded = pieces.encode(list(sentences))
             counts = _write_dataset(encoded, folder / subset, pieces.dictionary)
             total, unknown = total + counts[0], unknown + counts[1]
+        if not examples.labels:
+            continue
         if task.classes:
             encode = functools.partial(labels.encode_line, add_if_not_exist=False)
             _write_dataset(map(encode, examples.labels), output / "label" / subset, labels)
         else:
             text = "".join(f"{float(label) / HIGHEST_SCORE}\n" for label in examples.labels)
             (output / "label" / f"{subset}.label").write_text(text, encoding="ascii")
-    sizes = ", ".join(f"{subset} {len(examples.labels):,}" for subset, examples in read.items())
+    sizes = ", ".join(f"{subset} {len(examples.sentences):,}" for subset, examples in read.items())
     return f"{sizes} examples, {100 * unknown / total:.2f} % unknown pieces"
 
 

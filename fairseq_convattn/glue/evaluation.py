@@ -25,13 +25,12 @@ def evaluate(task: GlueTask, checkpoint: Path, data: Path, batch_size: int) -> d
         GlueError: not every example has one prediction.
     """
     state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"data": str(data)})
-    (model,), _, fairseq_task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(checkpoint)], state=state
-    )
-    model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    model, fairseq_task = _load(checkpoint, state)
     scores: dict[str, float] = {}
     for subset, suffix in task.dev_sets.items():
-        found = score(task, *_predict(task, model, fairseq_task, subset, batch_size))
+        read = _predict(task, model, fairseq_task, subset, batch_size)
+        labels, predictions = zip(*read, strict=True)
+        found = score(task, labels, predictions)
         scores |= {f"{metric}{suffix}": value for metric, value in found.items()}
     iterator = state["extra_state"]["train_iterator"]
     # at the end of an epoch, fairseq stores the next one's number
@@ -44,9 +43,48 @@ def evaluate(task: GlueTask, checkpoint: Path, data: Path, batch_size: int) -> d
     }
 
 
+def predict(
+    task: GlueTask, checkpoint: Path, data: Path, batch_size: int
+) -> dict[str, list[float]]:
+    """The predictions of a checkpoint, by test set: numbers of classes, or scores divided by
+    ``HIGHEST_SCORE``, in the order of the file.
+
+    Raises:
+        GlueError: the data have no test sets, or the checkpoint is not of this task.
+    """
+    for subset, file in task.test_files.items():
+        if load_indexed_dataset(str(data / "input0" / subset), None) is None:
+            raise GlueError(
+                f"{data} has no test set; `convattn prepare glue` writes one where the release has "
+                f"{data.name}/{file}.tsv"
+            )
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"data": str(data)})
+    chosen = state["cfg"]["task"]
+    if (chosen["_name"], chosen["num_classes"], chosen["regression_target"]) != (
+        *("sentence_prediction", len(task.classes) or 1),
+        not task.classes,
+    ):
+        kind = f"{len(task.classes)} classes" if task.classes else "scores"
+        raise GlueError(f"{checkpoint} is not fine-tuned to predict {kind}")
+    model, fairseq_task = _load(checkpoint, state)
+    return {
+        subset: [made for _, made in _predict(task, model, fairseq_task, subset, batch_size)]
+        for subset in task.test_files
+    }
+
+
+def _load(checkpoint: Path, state: dict[str, Any]):
+    (model,), _, fairseq_task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(checkpoint)], state=state
+    )
+    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), fairseq_task
+
+
 @torch.no_grad()
-def _predict(task: GlueTask, model, fairseq_task, subset: str, batch_size: int):
-    """Labels and predictions in the order of the file."""
+def _predict(
+    task: GlueTask, model, fairseq_task, subset: str, batch_size: int
+) -> list[tuple[float | None, float]]:
+    """Label, None in a test set, and prediction of each example, in the order of the file."""
     warnings.filterwarnings("ignore", "'pin_memory'")  # fairseq's, without a GPU
     dataset = fairseq_task.load_dataset(subset)
     batches = fairseq_task.get_batch_iterator(
@@ -55,16 +93,17 @@ def _predict(task: GlueTask, model, fairseq_task, subset: str, batch_size: int):
         max_positions=fairseq_task.max_positions(),
         required_batch_size_multiple=1,
     ).next_epoch_itr(shuffle=False)
-    found: dict[int, tuple[float, float]] = {}
+    found: dict[int, tuple[float | None, float]] = {}
     for batch in batches:
         batch = utils.move_to_cuda(batch) if torch.cuda.is_available() else batch
         outputs, _ = model(**batch["net_input"], features_only=True, classification_head_name=HEAD)
         predictions = outputs.argmax(dim=-1) if task.classes else outputs.float().view(-1)
-        pairs = zip(batch["target"].view(-1).tolist(), predictions.tolist(), strict=True)
-        found |= zip(batch["id"].tolist(), pairs, strict=True)
+        numbers = batch["id"].tolist()
+        labels = batch["target"].view(-1).tolist() if "target" in batch else [None] * len(numbers)
+        found |= zip(numbers, zip(labels, predictions.tolist(), strict=True), strict=True)
     if len(found) != len(dataset):
         raise GlueError(f"{len(found)} of the {len(dataset)} examples of {subset} were read")
-    return zip(*(found[number] for number in range(len(dataset))), strict=True)
+    return [found[number] for number in range(len(dataset))]
 
 
 def example_lengths(task: GlueTask, data: Path, subset: str, separators: int) -> list[int]:

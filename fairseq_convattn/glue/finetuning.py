@@ -21,7 +21,7 @@ from ..training_options import refusal
 from .evaluation import evaluate, example_lengths
 from .metrics import summary, table
 from .pretrained import Pretrained, read_pretrained
-from .tasks import TASKS, GlueError
+from .tasks import TASKS, GlueError, GlueTask
 
 _WARMUP = 0.1
 _LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
@@ -31,6 +31,8 @@ class Run(NamedTuple):
     """One fine-tuning: model, task and options.
 
     Attributes:
+        model: a checkpoint, or a folder with ``results.json`` of another fine-tuning, whose best
+            seed is the start.
         data: the folder of the task's folder.
         max_positions: inputs are cut to this many tokens; None: as in the pre-training.
         extra: further arguments for fairseq-train.
@@ -61,6 +63,7 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
     """
     if missing := missing_modules("sklearn", "scipy"):
         raise GlueError(f"GLUE's metrics need {missing.replace('sklearn', 'scikit-learn')}")
+    run = run._replace(model=best_checkpoint(run.model))
     pretrained = read_pretrained(run.model)
     run = run._replace(max_positions=run.max_positions or pretrained.max_positions)
     data = run.data / run.task
@@ -168,11 +171,7 @@ def _finetune_seed(run: Run, pretrained: Pretrained, examples: int, seed: int) -
         text = ", ".join(f"{name} {value:.2f}" for name, value in found["scores"].items())
         print(f"  epoch {found['epoch']}, dev set: {text}", flush=True)
         epochs.append(found)
-    # with two dev sets, the first decides
-    best = max(
-        epochs,
-        key=lambda one: statistics.mean(list(one["scores"].values())[: len(task.metrics)]),
-    )
+    best = max(epochs, key=lambda one: _quality(task, one))
     record = {
         "seed": seed,
         **best,
@@ -185,6 +184,26 @@ def _finetune_seed(run: Run, pretrained: Pretrained, examples: int, seed: int) -
     for checkpoint in folder.glob("checkpoint*.pt"):
         if str(checkpoint) != best["checkpoint"]:
             checkpoint.unlink()
+
+
+def best_checkpoint(model: Path) -> Path:
+    """A checkpoint itself, or the one of the best seed of a folder of fine-tunings.
+
+    Raises:
+        GlueError: the folder has no results.
+    """
+    if not model.is_dir():
+        return model
+    if not (model / "results.json").is_file():
+        raise GlueError(f"{model} has no results.json of convattn glue finetune; give a checkpoint")
+    results = read_json(model / "results.json")
+    best = max(results["seeds"], key=lambda one: _quality(TASKS[results["task"]], one))
+    return model / f"seed{best['seed']}" / Path(best["checkpoint"]).name
+
+
+def _quality(task: GlueTask, found: dict[str, Any]) -> float:
+    """The mean of the metrics; with two dev sets, those of the first."""
+    return statistics.mean(list(found["scores"].values())[: len(task.metrics)])
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -213,6 +232,7 @@ def _command(run: Run, pretrained: Pretrained, examples: int, seed: int, folder:
         *("--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates)),
         *("--warmup-updates", str(int(_WARMUP * updates)), "--max-epoch", str(run.epochs)),
         *("--batch-size", str(run.batch_size), "--required-batch-size-multiple", "1"),
+        *("--update-epoch-batch-itr", "True"),
         *("--disable-validation", "--distributed-world-size", "1"),
         *("--log-format", "simple", *run.extra),
     ]

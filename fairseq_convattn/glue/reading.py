@@ -8,14 +8,19 @@ from .tasks import HIGHEST_SCORE, GlueError, GlueTask
 
 
 class Examples(NamedTuple):
-    """The rows of a file: one or two sentences each, and the labels."""
+    """The rows of a file: one or two sentences each, and the labels, if it has some."""
 
     sentences: list[tuple[str, ...]]
     labels: list[str]
 
 
-def read_examples(task: GlueTask, path: Path) -> Examples:
+def read_examples(task: GlueTask, path: Path, labelled: bool = True) -> Examples:
     """All examples of a file. If the task drops malformed rows, their number is printed.
+
+    Args:
+        labelled: whether it has labels; a test set has none, and a first line that names the
+            columns. None of its rows is dropped, for each needs a prediction: what a row lacks
+            is empty.
 
     Raises:
         GlueError: a column is missing, a row cannot be read (the message names its line) or
@@ -24,26 +29,25 @@ def read_examples(task: GlueTask, path: Path) -> Examples:
     """
     examples, malformed = Examples([], []), 0
     rows = _rows(path)
-    columns = list(task.columns) or next(rows, (0, []))[1]
-    for name in (*task.sentences, task.label):
+    columns = list(task.columns if labelled else ()) or next(rows, (0, []))[1]
+    for name in (*task.sentences, *([task.label] if labelled else ())):
         if name not in columns:
             first = " | ".join(columns)
             raise GlueError(f"{path} has no column {name}; its first line is {first}")
     for number, cells in rows:
+        if task.drop_malformed and not labelled:
+            cells = [*cells, *[""] * len(columns)][: len(columns)]
         if len(cells) == len(columns):
             row = dict(zip(columns, cells, strict=True))
-            if not _is_label(row[task.label], task):
-                expected = f"one of {', '.join(task.classes)}" if task.classes else "from 0 to 5"
-                found = f"{task.label} is '{row[task.label]}', not {expected}"
-                raise GlueError(f"{path}, line {number}: {found}")
             examples.sentences.append(tuple(row[name] for name in task.sentences))
-            examples.labels.append(row[task.label])
+            if labelled:
+                examples.labels.append(_label(row[task.label], task, f"{path}, line {number}"))
         elif task.drop_malformed:
             malformed += 1
         else:
             found = f"{len(cells)} columns, not {len(columns)}"
             raise GlueError(f"{path}, line {number}: {found}")
-    if not examples.labels:
+    if not examples.sentences:
         raise GlueError(f"{path} has no examples")
     if malformed:
         print(
@@ -64,9 +68,14 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield number, text.split("\t")
 
 
-def _is_label(text: str, task: GlueTask) -> bool:
-    if task.classes:
-        return text in task.classes
+def _label(text: str, task: GlueTask, where: str) -> str:
+    if not (text in task.classes if task.classes else _is_score(text)):
+        expected = f"one of {', '.join(task.classes)}" if task.classes else "from 0 to 5"
+        raise GlueError(f"{where}: {task.label} is '{text}', not {expected}")
+    return text
+
+
+def _is_score(text: str) -> bool:
     try:
         return 0.0 <= float(text) <= HIGHEST_SCORE
     except ValueError:

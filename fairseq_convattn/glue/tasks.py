@@ -19,9 +19,11 @@ class GlueTask:
         label: the column of the label.
         classes: the labels, in the order of the model's outputs; none: a score from 0 to 5.
         metrics: names of ``metrics.score``.
-        files: the file behind each of fairseq's subsets.
-        columns: names of the columns, where the files have no first line that gives them.
-        drop_malformed: leave out rows with another number of columns, as GLUE does.
+        files: the file behind each of fairseq's subsets with labels.
+        test_files: the same of the test sets, which have none; a release may lack them.
+        columns: names of the columns, where the labelled files have no first line that gives them.
+        drop_malformed: leave out rows with another number of columns, as GLUE does; none of a
+            test set.
     """
 
     sentences: tuple[str, ...]
@@ -30,6 +32,7 @@ class GlueTask:
     classes: tuple[str, ...] = ("0", "1")
     metrics: tuple[str, ...] = ("accuracy",)
     files: dict[str, str] = field(default_factory=lambda: {"train": "train", "valid": "dev"})
+    test_files: dict[str, str] = field(default_factory=lambda: {"test": "test"})
     columns: tuple[str, ...] = ()
     drop_malformed: bool = False
 
@@ -46,42 +49,49 @@ _ENTAILMENT = ("entailment", "not_entailment")
 TASKS = {
     "CoLA": GlueTask(
         ("sentence",),
-        {"train": (8551,), "dev": (1043,)},
+        {"train": (8551,), "dev": (1043,), "test": (1063,)},
         label="acceptable",
         metrics=("matthews",),
         columns=("source", "acceptable", "mark", "sentence"),
     ),
-    "SST-2": GlueTask(("sentence",), {"train": (67349,), "dev": (872,)}),
+    "SST-2": GlueTask(("sentence",), {"train": (67349,), "dev": (872,), "test": (1821,)}),
     "MRPC": GlueTask(
         ("#1 String", "#2 String"),
-        {"train": (3668,), "dev": (408,)},
+        {"train": (3668,), "dev": (408,), "test": (1725,)},
         label="Quality",
         metrics=("accuracy", "f1"),
     ),
     "STS-B": GlueTask(
         _PAIR,
-        {"train": (5749,), "dev": (1500,)},
+        {"train": (5749,), "dev": (1500,), "test": (1379,)},
         label="score",
         classes=(),
         metrics=("pearson", "spearman"),
     ),
     "QQP": GlueTask(
         ("question1", "question2"),
-        {"train": (363846, 363849), "dev": (40430,)},  # QQP-clean.zip and the QQP.zip before it
+        # QQP-clean.zip and the QQP.zip before it
+        {"train": (363846, 363849), "dev": (40430,), "test": (390965,)},
         label="is_duplicate",
         metrics=("accuracy", "f1"),
         drop_malformed=True,
     ),
     "MNLI": GlueTask(
         _PAIR,
-        {"train": (392702,), "dev_matched": (9815,), "dev_mismatched": (9832,)},
+        {
+            **{"train": (392702,), "dev_matched": (9815,), "dev_mismatched": (9832,)},
+            **{"test_matched": (9796,), "test_mismatched": (9847,)},
+        },
         label="gold_label",
         classes=("entailment", "neutral", "contradiction"),
         files={"train": "train", "valid": "dev_matched", "valid1": "dev_mismatched"},
+        test_files={"test": "test_matched", "test1": "test_mismatched"},
     ),
     "QNLI": GlueTask(
-        ("question", "sentence"), {"train": (104743,), "dev": (5463,)}, classes=_ENTAILMENT
+        ("question", "sentence"),
+        {"train": (104743,), "dev": (5463,), "test": (5463,)},
+        classes=_ENTAILMENT,
     ),
-    "RTE": GlueTask(_PAIR, {"train": (2490,), "dev": (277,)}, classes=_ENTAILMENT),
-    "WNLI": GlueTask(_PAIR, {"train": (635,), "dev": (71,)}),
+    "RTE": GlueTask(_PAIR, {"train": (2490,), "dev": (277,), "test": (3000,)}, classes=_ENTAILMENT),
+    "WNLI": GlueTask(_PAIR, {"train": (635,), "dev": (71,), "test": (146,)}),
 }

@@ -27,11 +27,13 @@ class MaskedLanguageModel(Recipe):
     Attributes:
         fine_tuning: options of scripts/finetune_glue.sh for all tasks.
         of_task: further options for single tasks.
+        from_mnli: tasks whose fine-tuning starts from MNLI's best seed.
         fine_tuning_further: fairseq-train's options of fine-tuning that differ from the script's.
     """
 
     fine_tuning: CommandOptions
     of_task: Mapping[str, CommandOptions]
+    from_mnli: Sequence[str] = ()
     fine_tuning_further: CommandOptions = field(default_factory=dict)
 
     task: ClassVar[str] = "masked_lm"
@@ -52,12 +54,20 @@ class MaskedLanguageModel(Recipe):
         return [*super().prepare(settings), further]
 
     def generate(self, settings: Settings) -> Stage:
-        return Stage("generate", [self._fine_tune(settings, task) for task in _tasks(settings)])
+        return Stage(
+            "generate", [self._fine_tune(settings, task) for task in self._in_order(settings)]
+        )
+
+    def _in_order(self, settings: Settings) -> Sequence[str]:
+        """The tasks, those that start from MNLI's model last."""
+        return sorted(_tasks(settings), key=self.from_mnli.__contains__)
 
     def _fine_tune(self, settings: Settings, task: str) -> Command:
         further = arguments(self.fine_tuning_further)
+        after_mnli = task in self.from_mnli and "MNLI" in _tasks(settings)
+        start = _glue(settings, "MNLI").parent if after_mnli else self.model(settings)
         return Command(
-            ["bash", script("finetune_glue.sh"), task, str(self.model(settings))],
+            ["bash", script("finetune_glue.sh"), task, str(start)],
             {
                 "--data": str(_glue_data(settings) / "bin"),
                 "--output": str(_glue(settings, task).parent),

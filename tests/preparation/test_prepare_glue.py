@@ -60,6 +60,7 @@ def msr(folder: Path, miniature: Path) -> None:
     (folder / "msr_paraphrase_train.txt").write_bytes(text.encode())
     pairs = ["\t".join(line.split("\t")[1:3]) for line in dev]
     (folder / "mrpc_dev_ids.tsv").write_text("".join(f"{pair}\n" for pair in pairs))
+    shutil.copy(miniature / "MRPC" / "test.tsv", folder / "msr_paraphrase_test.txt")
 
 
 @pytest.mark.slow
@@ -74,6 +75,7 @@ def test_all_tasks_are_downloaded_and_are_what_fairseq_reads(
     run = scripts.prepare(*options(pretrained_files, *arguments))
     assert run.returncode == 0, run.stderr
     wanted = {*ARCHIVES.values(), "msr_paraphrase_train.txt", "mrpc_dev_ids.tsv"}
+    wanted.add("msr_paraphrase_test.txt")
     assert sorted(name for name, _ in mirror.requests) == sorted(wanted)
     assert {path.name for path in output.iterdir()} == {"tsv", "bin", "sample"}
     assert {path.name for path in output.parent.iterdir()} == {"glue"}
@@ -87,7 +89,7 @@ def test_all_tasks_are_downloaded_and_are_what_fairseq_reads(
         assert {path.name for path in folder.iterdir()} == {*inputs, "label"}
         for number, column in enumerate(task.sentences):
             assert (folder / f"input{number}" / "dict.txt").read_bytes() == dictionary
-            for subset, file in task.files.items():
+            for subset, file in (task.files | task.test_files).items():
                 found = sentences(folder / f"input{number}", subset, processor)
                 assert found == [plain(cells[column]) for cells in rows[name, file]]
         cfg = {
@@ -138,10 +140,11 @@ def test_mrpc_is_cut_by_the_list_of_its_dev_set(scripts, miniature, pretrained_f
     arguments = ("--tasks", "MRPC", "--source", tmp_path / "source", "--output")
     run = scripts.prepare(*options(pretrained_files, *arguments, tmp_path / "out"))
     assert run.returncode == 0, run.stderr
-    for file in ("train", "dev"):
+    for file in ("train", "dev", "test"):
         found = read_examples(TASKS["MRPC"], tmp_path / "out" / "tsv" / "MRPC" / f"{file}.tsv")
         assert found == read_examples(TASKS["MRPC"], miniature[0] / "MRPC" / f"{file}.tsv")
 
+    (source / "msr_paraphrase_test.txt").unlink()
     (source / "mrpc_dev_ids.tsv").rename(source / "dev_ids.tsv")  # the name GLUE's script gives
     assert scripts.prepare(*options(pretrained_files, *arguments, tmp_path / "b")).returncode == 0
     (source / "dev_ids.tsv").unlink()
@@ -211,7 +214,7 @@ def test_what_fails_leaves_nothing_but_downloads(scripts, mirror, miniature, tmp
     assert len(mirror.requests) == 1
     assert tree(tmp_path / "out") == {
         *("sample", "bin", "tsv", "tsv/settings"),
-        *("tsv/WNLI", "tsv/WNLI/train.tsv", "tsv/WNLI/dev.tsv"),
+        *("tsv/WNLI", "tsv/WNLI/train.tsv", "tsv/WNLI/dev.tsv", "tsv/WNLI/test.tsv"),
     }
 
 

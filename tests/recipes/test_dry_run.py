@@ -167,6 +167,14 @@ def test_a_smoke_test_fine_tunes_one_task_for_an_epoch(capsys):
     assert " RTE " in smoke and " --epochs 1 -- --weight-decay 0 " in smoke
 
 
+def test_small_tasks_start_from_mnlis_model(capsys):
+    given = [line.split() for line in dry_run(capsys, "bert_small") if "finetune_glue" in line]
+    starts = {words[2]: words[3] for words in given}
+    mnli = "runs/bert_small-composite-seed1/glue/MNLI"
+    assert {task for task, start in starts.items() if start == mnli} == {"MRPC", "STS-B", "RTE"}
+    assert list(starts).index("MNLI") < min(map(list(starts).index, ("MRPC", "STS-B", "RTE")))
+
+
 def test_what_only_another_stage_needs_is_not_asked_for(monkeypatch, tmp_path):
     found = importlib.util.find_spec
     monkeypatch.setattr(

@@ -31,9 +31,9 @@ bert_small = MaskedLanguageModel(
     reading="four devices, with the public code's 32 sequences per device; the text is yours "
     "(--source), because the paper's is not published in one form. The public code differs: its "
     "pieces are SentencePiece unigrams, ours BPE; it pre-trains on sentence pairs, we on whole "
-    "texts; it has no weight decay of biases and norms, fairseq decays all parameters; its RTE, "
-    "STS-B and MRPC start from MNLI's model, ours from the pre-trained one; it scores the last "
-    "epoch, we the best on the dev set; its seeds are different",
+    "texts; it has no weight decay of biases and norms, fairseq decays all parameters; it scores "
+    "the last epoch, we the best on the dev set; its seeds are different; RTE, STS-B and MRPC "
+    "start from MNLI's model, as there, of ours the best seed",
     corpus="mlm",
     source="with train.txt and valid.txt, and what is there of GLUE",
     release=_RELEASE,
@@ -50,6 +50,7 @@ bert_small = MaskedLanguageModel(
     batch=Batch(32, workers=4, update_freq=1, unit="sentences"),
     fine_tuning=options("--seeds 1,2,3,4,5,6,7,8,9,10 --lr 0.0003 --batch-size 32 --epochs 3"),
     of_task=_OF_TASK,
+    from_mnli=("MRPC", "STS-B", "RTE"),
     fine_tuning_further={"--weight-decay": "0", "--adam-eps": "1e-08"},
 )
 
@@ -72,5 +73,6 @@ albert_base = replace(
     mixer="tisa",
     fine_tuning={"--seeds": "1,2,3"},  # else the script's, which is BERT's
     of_task={},
+    from_mnli=(),
     fine_tuning_further={},
 )
