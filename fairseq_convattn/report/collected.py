@@ -76,7 +76,8 @@ def _part(content: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _portable(command: str) -> str:
-    """A recipe's command without the places of a machine."""
+    """A recipe's command without the places of a machine; a source, which some recipes need, is
+    called DIR."""
     words = iter(shlex.split(command))
     kept = []
     for word in words:
@@ -84,6 +85,7 @@ def _portable(command: str) -> str:
         if option in _PLACES:
             if not equals:
                 next(words, None)
+            kept += ["--source", "DIR"] if option == "--source" else []
         else:
             kept.append(f"{option}={_without_place(value)}" if equals else _without_place(word))
     return shlex.join(kept)

@@ -178,7 +178,7 @@ def test_every_architecture_builds():
     ],
 )
 def test_parameters_of_the_big_models(arch, millions):
-    """With 32,768 shared types; the paper gives 213 M for the dynamic model."""
+    """With 32,768 shared types; the paper's figure is 213 M (unconfirmed) for the dynamic model."""
     assert round(parameters(arch) / 1e6, 1) == millions
 
 
@@ -187,7 +187,7 @@ def test_parameters_of_the_big_models(arch, millions):
     [("dynamic_conv_cnn_dm", 87.6), ("lightweight_conv_cnn_dm", 86.5), ("attention_cnn_dm", 90.2)],
 )
 def test_parameters_of_the_summarization_models(arch, millions):
-    """With 30,000 types in three tables; the paper gives 87, 86 and 90 M."""
+    """With 30,000 types in three tables; the paper's figures are 87, 86 and 90 M (unconfirmed)."""
     preset = Namespace(**ENCODER_DECODER_PRESETS[arch])
     assert count(skeleton(preset, 30_000, 30_000)) == millions
 

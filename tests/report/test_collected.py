@@ -71,7 +71,7 @@ def test_from_runs_to_a_table(tmp_path, capsys):
         "- [2] Wu et al. 2019",
         r"- [3] A \| B",
     ]
-    command = "python -m fairseq_convattn.recipes multi30k --mixer dynamic --"
+    command = "python -m fairseq_convattn.recipes multi30k --mixer dynamic --source DIR --"
     assert commands == f"1. `{command} --num-workers 0 {given}`"
 
 

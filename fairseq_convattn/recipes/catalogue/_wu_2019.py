@@ -4,6 +4,10 @@ from ..command import CommandOptions, options
 from ..devices import Batch
 
 PAPER = "Wu et al. 2019 (arXiv 1901.10430)"
+FIGURES = (  # where other recipes' figures were read
+    f"{PAPER}; the figures of convolutions as Papers with Code lists them, those of attention as "
+    "NLP-progress lists Ott et al. 2018 (arXiv 1806.00187)"
+)
 PUBLIC = "fairseq's examples/pay_less_attention_paper"
 OBJECTIVE = (
     "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer adam "

@@ -32,12 +32,12 @@ _HELDOUT = "heldout-monolingual.tokenized.shuffled"
 
 gbw = LanguageModel(
     title="One Billion Word",
-    paper=_wu_2019.PAPER,
+    paper=f"{_wu_2019.PAPER}, as Papers with Code lists it",
     origin="shape of the paper, which trains like Baevski and Auli 2019 and has no public recipe "
     "for this task; dropouts of fairseq's lightconv_lm_gbw and transformer_lm_baevski_gbw",
     unconfirmed="the schedule is quoted from memory of Baevski and Auli 2019: three cosine cycles "
     "in 975,000 updates, the first of 137,000, each with 0.6 times the learning rate of the one "
-    "before",
+    "before; so is the published perplexity of attention",
     reading="sentences are trained and scored one by one; dropouts are 0.1, with none of "
     "activations or in the adaptive softmax; everything else as in wikitext103",
     corpus="gbw",
