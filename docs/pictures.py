@@ -14,7 +14,7 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from fairseq_convattn.report.charts import COLOURS
 
@@ -36,12 +36,20 @@ CONVOLUTIONS = {
     "fairseq, band": {**LIGHTCONV, "color": "#4a4a50"},
     "fairseq, unfolded": LIGHTCONV,
 }
+SHORT = {
+    name: {**OURS["attention"], "linewidth": 1.4, "linestyle": style}
+    for name, style in (("static", ":"), ("headwise", "-."), ("low_rank", "--"))
+}
 SYSTEMS = {
     "attention": OURS["attention"],
-    "attention, static": {"color": "#c9a227", "linewidth": 1.2},
-    "attention, headwise": {"color": "#8a8a90", "linewidth": 1.2},
-    "attention, low_rank": {"color": "#a8483f", "linewidth": 1.6},
+    **{f"attention, {name}": look for name, look in SHORT.items()},
     "dynamic convolutions": OURS["dynamic"],
+}
+CORPORA = {  # the runs of a panel, as docs/data/results/ calls them
+    "IWSLT14, low-resource": "iwslt14_de_en_low-",
+    "Multi30k": "multi30k-",
+    "Multi30k, short, rates searched": "multi30k_short-best_",
+    "SAMSum": "samsum-",
 }
 STYLE = {
     "svg.fonttype": "none",
@@ -171,6 +179,27 @@ def short_convolutions() -> Figure:
     return figure
 
 
+def learning_curves() -> Figure:
+    """Validation perplexity against updates, a panel for each corpus on which mixers compete."""
+    figure = Figure(figsize=(9.5, 6.2))
+    axes = figure.subplots(2, 2).flat
+    for axis, (title, prefix) in zip(axes, CORPORA.items(), strict=True):
+        for name, look in {**OURS, **SHORT}.items():
+            run = DOCS / "data" / "results" / f"{prefix}{name}-seed1.json"
+            if run.exists():
+                curve = json.loads(run.read_text(encoding="utf-8"))["validation_perplexity"]
+                updates, perplexities = zip(*curve, strict=True)
+                axis.plot(updates, perplexities, label=name, **look)
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.minorticks_off()
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.set_title(title, loc="left")
+    _legend(figure, figure.axes[0])
+    return figure
+
+
 def _legend(figure: Figure, axis: Axes) -> None:
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
@@ -178,7 +207,10 @@ def _legend(figure: Figure, axis: Axes) -> None:
 
 def main() -> None:
     with rc_context(STYLE):
-        for draw in (long_inputs, convolutions, whole_models, short_convolutions):
+        for draw in (
+            *(long_inputs, convolutions, whole_models),
+            *(short_convolutions, learning_curves),
+        ):
             file = DOCS / f"{draw.__name__}.svg"
             draw().savefig(file, metadata={"Date": None})
             print(f"written: {file.relative_to(DOCS.parent)}")
