@@ -132,9 +132,11 @@ def given_options(content: Mapping[str, Any]) -> list[str]:
 
 
 def machine(environment: Mapping[str, Any]) -> str | None:
-    """The GPUs of a machine or, without any, its processor."""
-    gpus = environment.get("gpus") or []
-    return f"{len(gpus)} x {gpus[0]}" if gpus else environment.get("processor")
+    """The GPUs of a machine or, without any, its processor and how many of its cores there are."""
+    if gpus := environment.get("gpus"):
+        return f"{len(gpus)} x {gpus[0]}"
+    processor, cores = environment.get("processor"), environment.get("processors")
+    return f"{processor}, {cores} cores" if processor and cores else processor
 
 
 def read_object(path: Path, needed: Collection[str] = ()) -> dict[str, Any]:
