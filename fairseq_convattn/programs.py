@@ -8,6 +8,7 @@ import difflib
 import logging
 import os
 import sys
+import textwrap
 import warnings
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
@@ -114,11 +115,12 @@ def _one_line(error: BaseException) -> str | None:
         return _missing(path) if _was_named(path) else None
     if isinstance(error, OSError) and text.startswith(_NO_CHECKPOINT):
         return _missing_checkpoint(Path(text.removeprefix(_NO_CHECKPOINT)))
-    if text.startswith(_OTHER_WEIGHTS) and Path(sys.argv[0]).name == "fairseq-train":
-        return (
-            "the checkpoint to continue from does not fit --arch and its options: choose a new "
-            f"--save-dir, or repeat the options of its training ({' '.join(text.split())[:200]})"
-        )
+    if text.startswith(_OTHER_WEIGHTS):
+        way_out = "leave out what --model-overrides says of the model's shape"
+        if Path(sys.argv[0]).name == "fairseq-train":
+            way_out = "choose a new --save-dir, or repeat the options of its training"
+        reason = textwrap.shorten(text, 200, placeholder=" ...")
+        return f"the checkpoint does not fit --arch and its options: {way_out} ({reason})"
     if text.startswith(_NO_PAIR):
         return (
             "the data folder has no sentence pairs; give the folder that fairseq-preprocess wrote "

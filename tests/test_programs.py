@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from conftest import PLUGIN, SHRUNK, SHRUNK_LM, command, eval_lm, generate, preprocess, train
 
 from fairseq_convattn import programs
@@ -126,6 +127,46 @@ def test_other_programs_are_left_alone(monkeypatch):
     programs.install(["/usr/bin/python", "--arch", "none"])
     assert sys.excepthook is None
     logging.getLogger("fairseq_cli.eval_lm").info("Evaluated 12 tokens in 1.0s")
+
+
+@pytest.mark.parametrize(
+    ("program", "way_out"),
+    [("fairseq-train", "choose a new --save-dir"), ("fairseq-eval-lm", "what --model-overrides")],
+)
+def test_weights_of_another_model(program, way_out, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [program])
+    small, large = torch.nn.Linear(2, 2), torch.nn.Linear(2, 3)
+    line = reported(capsys, large.load_state_dict, small.state_dict())
+    assert line.startswith("error: the checkpoint does not fit") and way_out in line
+    assert "size mismatch for weight" in line and len(line) < 400
+
+
+def test_a_clone_is_not_taken_for_the_package():
+    """Whose guard against pickles would be missing."""
+    code = (
+        "import sys, types; clone = types.ModuleType('fairseq_convattn'); clone.__file__ = None; "
+        f"clone.__path__ = [{str(PLUGIN)!r}]; sys.modules['fairseq_convattn'] = clone; "
+        "import fairseq_convattn.architectures"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 1 and "is a clone of fairseq_convattn, not the pack" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("mixer", "options", "message"),
+    [
+        ("attention", {"short_convolution": "lowrank"}, "short_convolution: unknown 'lowrank'"),
+        ("attention", {"short_convolution_on": "xyz"}, "short_convolution_on: must be some of"),
+        ("attention", {"short_convolution_taps": 0}, "short_convolution_taps: must be at least 1"),
+        ("composite", {"short_convolution_rank": 0}, "short_convolution_rank: must be at least 1"),
+        ("tisa", {"short_convolution_window": "left"}, "short_convolution_window: unknown 'left'"),
+        ("composite", {"attention_terms": ("content", "fixd")}, "unknown term 'fixd'"),
+        ("dynamic", {"tap_norm": "soft"}, "tap_norm: unknown 'soft'"),
+    ],
+)
+def test_a_mixer_checks_the_values_that_it_reads(mixer, options, message):
+    with pytest.raises(ValueError, match=message):
+        build_mixer(MixerConfig(mixer, 64, 4, causal=True, **options))
 
 
 def test_an_unknown_mixer():

@@ -119,6 +119,7 @@ ARCHITECTURE_NAMES = {
 }
 # families not named after their mixer: the mixer and further settings
 _MIXERS = {"short_conv": ("attention", {"short_convolution": "low_rank"})}
+FAMILY_OPTIONS = frozenset(option for _, options in _MIXERS.values() for option in options)
 
 
 def _mixers(family: str, *stacks: str) -> dict:

@@ -24,6 +24,7 @@ from . import checks
 from .config import Configuration, Schema, configure, given_values
 from .dictionaries import check_types
 from .layer_mixers import refuse_unread
+from .presets import FAMILY_OPTIONS
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +152,8 @@ def _start(
             _check_task(model, cfg)
         configuration = configure(cfg, schema, preset)
         checks.run(configuration.options, **_run(cfg))
-        refuse_unread(configuration.options, schema.stacks, _given(cfg, schema))
+        given = _given(cfg, schema) | FAMILY_OPTIONS.intersection(preset or {})
+        refuse_unread(configuration.options, schema.stacks, given)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
     return configuration

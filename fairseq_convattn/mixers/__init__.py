@@ -4,7 +4,7 @@ from torch import nn
 
 from .attention import SelfAttention
 from .composite import CompositeAttention, tisa_attention
-from .config import MixerConfig
+from .config import MixerConfig, check
 from .convolution import ConvolutionMixer, DynamicConvolution, LightweightConvolution
 from .cross_attention import CrossAttention
 
@@ -21,10 +21,11 @@ def build_mixer(config: MixerConfig) -> nn.Module:
     """Build the mixer that ``config.mixer`` names.
 
     Raises:
-        ValueError: there is no mixer of that name.
+        ValueError: there is no mixer of that name, or a field has a value that is not allowed.
     """
     if config.mixer not in MIXERS:
         raise ValueError(f"mixer: unknown {config.mixer!r}, choose from {', '.join(MIXERS)}")
+    check(config)
     return MIXERS[config.mixer](config)
 
 

@@ -171,10 +171,14 @@ def _bad_short_convolution(config: "MixerConfig") -> str | None:
 def _bad_short_convolution_on(config: "MixerConfig") -> str | None:
     if config.mixer not in COMPOSITE or config.short_convolution == "none":
         return None
-    for letter in set(config.short_convolution_on) & PROJECTION_TERMS.keys():
-        if PROJECTION_TERMS[letter].isdisjoint(config.attention_terms):
-            return f"the terms {','.join(config.attention_terms)} do not use {letter}"
-    return None
+    unused = [
+        letter
+        for letter, terms in PROJECTION_TERMS.items()
+        if letter in config.short_convolution_on and terms.isdisjoint(config.attention_terms)
+    ]
+    used = "".join(letter for letter in config.short_convolution_on if letter not in unused)
+    terms = f"the terms {','.join(config.attention_terms)} do not use {' and '.join(unused)}"
+    return f"{terms}; give {used or 'v'}" if unused else None
 
 
 def _row(value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -184,6 +188,7 @@ def _row(value: Any, *args: Any, **kwargs: Any) -> Any:
 
 _SPAN = f"one of the terms {', '.join(TABLE_TERMS)}, or --beyond-span mask"
 _PARAMETERS = "a term that is learned, as neither content nor alibi is"
+_SHORT = "--short-convolution static, headwise or low_rank"
 _CONVOLVED = "--query-key-projection, --value-projection or --value-conv"
 
 
@@ -383,16 +388,16 @@ class MixerConfig:
         "projections followed by a short convolution: any of q, k, v, o",
         readers=ATTENTION,
         reads=_is_short_convolved,
-        needs="--short-convolution",
+        needs=_SHORT,
         refused=_bad_short_convolution_on,
     )
     short_convolution_taps: int = _row(
         4,
-        whole(1),
+        whole(1, 1024),
         "taps of the short convolutions",
         readers=ATTENTION,
         reads=_is_short_convolved,
-        needs="--short-convolution",
+        needs=_SHORT,
     )
     short_convolution_rank: int = _row(
         15,
@@ -408,7 +413,7 @@ class MixerConfig:
         "window in an encoder: both sides (centred) or the past only (causal)",
         readers=ATTENTION,
         reads=lambda config, values: not config.causal and config.short_convolution != "none",
-        needs="an encoder with --short-convolution",
+        needs=f"an encoder with {_SHORT}",
     )
     initialization: str = _row(
         "default",
@@ -425,6 +430,22 @@ class MixerConfig:
         if self.projection_kernel_size is None:
             taps = self.attention_span if self.causal else 2 * self.attention_span
             object.__setattr__(self, "projection_kernel_size", taps + 1)
+
+
+def check(config: MixerConfig) -> None:
+    """Check the values of the fields that the config's mixer reads.
+
+    Raises:
+        ValueError: one is not allowed; the message is one line and names it.
+    """
+    for field, option in OPTIONS.items():
+        value = getattr(config, field)
+        if config.mixer not in option.readers or value is None:
+            continue
+        try:
+            option.kind.read(",".join(value) if isinstance(value, tuple) else value)
+        except ValueError as error:
+            raise ValueError(f"{field}: {error}") from None
 
 
 OPTIONS: dict[str, Option] = {

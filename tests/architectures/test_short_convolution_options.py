@@ -1,5 +1,6 @@
 """Short convolutions from command line and presets."""
 
+import pytest
 from options_of_models import configuration, lm_options
 
 from fairseq_convattn.architectures.overview import preset_options
@@ -14,6 +15,18 @@ def test_short_convolutions_by_their_options():
     for mixer in (cfg.encoder.mixers[0], cfg.decoder.mixers[-1]):
         assert (mixer.short_convolution, mixer.short_convolution_on) == ("headwise", "vo")
         assert (mixer.short_convolution_taps, mixer.short_convolution_window) == (3, "causal")
+
+
+def test_an_architecture_with_them_needs_a_layer_that_has_them():
+    with pytest.raises(SystemExit, match="--short-convolution: no layer reads it"):
+        lm_options("short_conv_lm_tiny", "--decoder-mixers", "dynamic")
+    assert lm_options("short_conv_lm_tiny", "--decoder-mixers", "dynamic,attention,dynamic,dynamic")
+
+
+def test_all_projections_that_the_terms_do_not_use_are_named():
+    flags = ("--attention-terms", "fixed", "--short-convolution", "static")
+    with pytest.raises(SystemExit, match="the terms fixed do not use q and k; give v$"):
+        lm_options("composite_attention_lm_tiny", *flags)
 
 
 def test_architectures_have_those_of_low_rank():

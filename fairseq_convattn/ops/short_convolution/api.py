@@ -96,6 +96,7 @@ def low_rank_short_conv(
 
     All else, results and errors are those of :func:`short_conv`.
     """
+    _check_inputs(x, z, up, causal, tail)
     if static is not None:
         check(
             static.dim() == 2 and static.t().shape == up.shape[1:],
@@ -103,7 +104,6 @@ def low_rank_short_conv(
         )
         z = torch.cat([z, z.new_ones(*z.shape[:2], 1)], dim=2)
         up = torch.cat([up, static.t().unsqueeze(0)])
-    _check_inputs(x, z, up, causal, tail)
     implementation = _implementation(impl or _forced(), x, z, up)
     taps, inputs = up.size(1), x
     if tail is not None:
