@@ -210,7 +210,7 @@ def options_page() -> str:
         "(https://fairseq.readthedocs.io/en/latest/command_line_tools.html#fairseq-train).\n"
         "- Invalid options fail at once, with a one-line message: a list of the wrong length, an "
         "unknown mixer,\n  heads that do not divide the width, an even kernel in an encoder.\n"
-        "  Before the line about an unknown name or a number of the wrong kind, argparse prints its usage.\n"
+        "  Before the line about an unknown name or a wrong number, argparse prints its usage.\n"
         "- An architecture sets shapes and dropouts. The command line wins.\n\n"
         "This page is made by `python docs/generate.py`.",
         "## Mixer options, all tasks",
