@@ -23,7 +23,7 @@ if _fairseq is None or _fairseq.origin is None:  # a folder of that name is not 
         stacklevel=2,
     )
 else:
-    # hides its warning about tensorboardX at every start
+    # no line about tensorboardX where fairseq is imported by this package
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     _root = logging.getLogger()
     _is_configured, _level = _root.hasHandlers(), _root.level

@@ -121,6 +121,8 @@ def _one_line(error: BaseException) -> str | None:
             way_out = "choose a new --save-dir, or repeat the options of its training"
         reason = textwrap.shorten(text, 200, placeholder=" ...")
         return f"the checkpoint does not fit --arch and its options: {way_out} ({reason})"
+    if isinstance(error, AttributeError) and text.endswith("'supported_targets'"):
+        return "the checkpoint is no language model, and fairseq-eval-lm scores only these"
     if text.startswith(_NO_PAIR):
         return (
             "the data folder has no sentence pairs; give the folder that fairseq-preprocess wrote "

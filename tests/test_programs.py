@@ -9,6 +9,7 @@ import torch
 from conftest import PLUGIN, SHRUNK, SHRUNK_LM, command, eval_lm, generate, preprocess, train
 
 from fairseq_convattn import programs
+from fairseq_convattn.architectures import ConvAttnModel
 from fairseq_convattn.mixers import MixerConfig, build_mixer
 
 
@@ -94,6 +95,12 @@ def test_a_perplexity_of_nothing_is_an_error(monolingual, tmp_path):
     with pytest.raises(SystemExit, match="has scored 0 tokens. .*--tokens-per-sample"):
         eval_lm(monolingual, last, "--tokens-per-sample", "100", "--sample-break-mode", "none")
     assert eval_lm(monolingual, last, "--tokens-per-sample", "8") > 0
+
+
+def test_a_perplexity_of_a_translator_is_an_error(capsys):
+    """What fairseq's task asks of its model, when the dictionary is a translator's."""
+    line = reported(capsys, lambda: ConvAttnModel.supported_targets)
+    assert line.startswith("error: the checkpoint is no language model")
 
 
 def test_an_architecture_of_fairseqs_is_none_of_our_business():
