@@ -115,12 +115,9 @@ def _one_line(error: BaseException) -> str | None:
         return _missing(path) if _was_named(path) else None
     if isinstance(error, OSError) and text.startswith(_NO_CHECKPOINT):
         return _missing_checkpoint(Path(text.removeprefix(_NO_CHECKPOINT)))
-    if text.startswith(_OTHER_WEIGHTS):
-        way_out = "leave out what --model-overrides says of the model's shape"
-        if Path(sys.argv[0]).name == "fairseq-train":
-            way_out = "choose a new --save-dir, or repeat the options of its training"
+    if text.startswith(_OTHER_WEIGHTS) and (way_out := _fitting_options()):
         reason = textwrap.shorten(text, 200, placeholder=" ...")
-        return f"the checkpoint does not fit --arch and its options: {way_out} ({reason})"
+        return f"the checkpoint does not fit the model's options: {way_out} ({reason})"
     if isinstance(error, AttributeError) and text.endswith("'supported_targets'"):
         return "the checkpoint is no language model, and fairseq-eval-lm scores only these"
     if text.startswith(_NO_PAIR):
@@ -129,6 +126,17 @@ def _one_line(error: BaseException) -> str | None:
             "(its --destdir), or --source-lang and --target-lang where it has dictionaries alone"
         )
     return None
+
+
+def _fitting_options() -> str | None:
+    """What a command line can do about weights that do not fit."""
+    if "--model-overrides" in sys.argv:
+        return "leave out what --model-overrides says of the model's shape"
+    if Path(sys.argv[0]).name != "fairseq-train":
+        return None
+    if "--finetune-from-model" in sys.argv:
+        return "repeat --arch and the options of the model that --finetune-from-model names"
+    return "choose a new --save-dir, or repeat --arch and the options of its training"
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -35,6 +35,14 @@ def seed_numbers(text: str) -> list[int]:
     return sorted({whole_number(1)(number) for number in text.split(",")})
 
 
+def default_output(model: Path) -> Path:
+    """Beside the checkpoint, or beside the folder of another fine-tuning."""
+    if model.is_dir():
+        model = model.resolve()
+        return model.with_name(f"{model.name}-glue")
+    return model.with_name(f"{model.stem}-glue")
+
+
 def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -69,7 +77,8 @@ def command_line() -> argparse.ArgumentParser:
     add("task", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
     start = (
         "checkpoint of the pre-training; or the OUTPUT of another fine-tuning, whose best seed is "
-        "the start, as RTE's, STS-B's and MRPC's may be MNLI's"
+        "the start, as RTE's, STS-B's and MRPC's may be MNLI's (of a task with as many classes its "
+        "classifier is taken over too)"
     )
     add("model", type=Path, metavar="MODEL", help=start)
     bin_folder = "the bin folder that convattn prepare glue wrote (default: %(default)s)"
@@ -131,7 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
                 print(f"wrote {path}")
             return
         if options.output is None:
-            options.output = options.model.with_name(f"{options.model.stem}-glue") / options.task
+            options.output = default_output(options.model) / options.task
         run = Run(*(getattr(options, name) for name in Run._fields if name != "extra"), extra)
         finetune(run, options.seeds)
     except (GlueError, CommandFailed, OSError) as error:

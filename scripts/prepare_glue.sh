@@ -176,7 +176,9 @@ write_task() { # TASK FOLDER
     for file in $(files "$1"); do
       mv "$unpacked/$1/$file.tsv" "$2/" || die "there is no $1/$file.tsv in $obtained"
     done
-    for file in $(test_files "$1"); do mv "$unpacked/$1/$file.tsv" "$2/" 2>/dev/null || true; done
+    for file in $(test_files "$1"); do
+      [ ! -e "$unpacked/$1/$file.tsv" ] || mv "$unpacked/$1/$file.tsv" "$2/"
+    done
     rm -rf "$release"
   fi
 }

@@ -137,8 +137,7 @@ pip_install --constraint "$constraints" "numpy>=1.26,<3" cython setuptools wheel
   cannot_install "the build tools"
 
 echo "installing fairseq and fairseq_convattn (3/3); the first time fairseq compiles for some minutes..."
-pip_install --constraint "$constraints" --no-build-isolation \
-  --config-settings editable_mode=compat --editable ".$extras" ||
+pip_install --constraint "$constraints" --no-build-isolation --editable ".$extras" ||
   cannot_install fairseq
 
 printf '%s\n' "$wanted" >"${stamps[0]}"

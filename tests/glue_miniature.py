@@ -51,7 +51,7 @@ def write_miniature(folder: Path) -> dict[tuple[str, str], list[dict[str, str]]]
             write_tsv(path, columns, rows[name, file], header=name != "CoLA")
         for size, file in enumerate(task.test_files.values(), start=5):
             columns = COLUMNS["MRPC"] if name == "MRPC" else ("index", *task.sentences)
-            rows[name, file] = [row(name, columns, i, rng) for i in range(size)]
+            rows[name, file] = [row(name, columns, i, rng) | {"index": str(i)} for i in range(size)]
             write_tsv(folder / name / f"{file}.tsv", columns, rows[name, file])
     return rows
 

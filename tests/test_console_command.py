@@ -30,6 +30,15 @@ def test_help_names_the_commands_and_imports_none_of_them():
         assert f"\n  {name} " in result.stdout
 
 
+def test_the_installed_command_starts_in_any_folder(tmp_path):
+    command = Path(sys.executable).parent / "convattn"
+    if not command.exists():
+        pytest.skip("fairseq_convattn is not installed in this environment")
+    result = run(command, "--help", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("example:\n  convattn ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -20,7 +20,7 @@ from glue_miniature import miniature_sentences, write_miniature, write_pretraine
 from release_scripts import load_script
 
 from fairseq_convattn.folder_lock import locked
-from fairseq_convattn.glue import finetuning
+from fairseq_convattn.glue import finetuning, submission
 from fairseq_convattn.glue.binarising import Pieces, binarise
 from fairseq_convattn.glue.evaluation import evaluate
 from fairseq_convattn.glue.finetuning import Run, finetune
@@ -158,6 +158,7 @@ def test_finetuning_learns_and_a_finished_seed_is_not_trained_again(
     }
     command = shlex.split(seed["command"])
     assert command[0] == "fairseq-train" and "--finetune-from-model" in command
+    assert command[command.index("--update-epoch-batch-itr") + 1] == "True"
     assert command[-2:] == ["--dropout", "0.05"]
     for option, value in (("--seed", 2), ("--total-num-update", 19 * 3), ("--warmup-updates", 5)):
         assert command[command.index(option) + 1] == str(value)
@@ -238,15 +239,44 @@ def test_predictions_of_the_test_sets_in_the_format_of_glues_server(
         else:
             scores = [min(max(5 * made, 0), 5) for made in expected]
             assert [float(made) for _, made in rows] == pytest.approx(scores, abs=2e-3)
-    other = "MRPC" if task == "MNLI" else "SST-2"
-    for wrong, message in (
-        (["predict", task, str(tuned), *data, *output], "is there already"),
-        (["predict", other, str(tuned), *data, *output], "is not fine-tuned to predict 2 classes"),
-        (["predict", task, str(tmp_path / "new"), *data, *output], "has no results.json"),
-        (["predict", "RTE", str(tuned), *data, *output], "has no test set.*RTE/test.tsv"),
+    moved = tuned.rename(tmp_path / "moved")
+    last = ["--output", str(tmp_path / "again")]
+    glue.main(["predict", task, str(moved), *data, *last])
+    assert files(tmp_path / "again") == names
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").write_text('{"task": "translation"}')
+    (tmp_path / "text.pt").write_text("no checkpoint")
+    for name, given, where, message in (
+        (task, moved, output, "is there already"),
+        ("MRPC", moved, last, "checkpoint.*pt is not fine-tuned on MRPC"),
+        (task, roberta, ["--output", str(tmp_path / "b")], "is not fine-tuned on"),
+        (task, tmp_path / "text.pt", ["--output", str(tmp_path / "c")], "text.pt"),
+        (task, tmp_path / "none.pt", ["--output", str(tmp_path / "d")], "there is no such file"),
+        (task, tmp_path / "new", last, "has no results.json"),
+        (task, tmp_path / "run", last, "is no output of convattn glue finetune"),
+        ("RTE", moved, last, "has no test set.*RTE/test.tsv"),
+        (task, moved, ["--output", str(tmp_path / "text.pt" / "x")], "text.pt"),
     ):
-        with pytest.raises(SystemExit, match=f"error: .*{message}"):
-            glue.main(wrong)
+        with pytest.raises(SystemExit, match=f"^error: .*{message}"):
+            glue.main(["predict", name, str(given), *data, *where])
+
+
+def test_predictions_stay_within_the_scores():
+    assert [submission._word(TASKS["STS-B"], made) for made in (-0.1, 0.5, 1.2)] == [
+        *("0.000", "2.500", "5.000")
+    ]
+    with pytest.raises(GlueError, match="not a number"):
+        submission._word(TASKS["STS-B"], float("nan"))
+
+
+def test_the_first_dev_set_decides_which_seed_is_best(tmp_path):
+    scores = ({"accuracy_matched": 60.0, "accuracy_mismatched": 60.0}, {"accuracy_matched": 61.0})
+    seeds = [
+        {"seed": seed, "checkpoint": f"elsewhere/seed{seed}/checkpoint3.pt", "scores": found}
+        for seed, found in enumerate((scores[0], scores[1] | {"accuracy_mismatched": 40.0}), 1)
+    ]
+    (tmp_path / "results.json").write_text(json.dumps({"task": "MNLI", "seeds": seeds}))
+    assert finetuning.best_checkpoint(tmp_path) == tmp_path / "seed2" / "checkpoint3.pt"
 
 
 def test_fine_tuning_starts_from_the_best_seed_of_another_task(folder, model, tmp_path, in_process):

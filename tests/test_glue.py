@@ -37,6 +37,18 @@ def test_what_cannot_be_read_is_named_with_its_line(tmp_path, task, lines, messa
         read_examples(TASKS[task], path)
 
 
+def test_rows_of_a_test_set_are_in_order_and_complete(tmp_path):
+    path = tmp_path / "test.tsv"
+    path.write_text("index\tsentence\n0\tone\n1\ttwo\n")
+    assert read_examples(TASKS["CoLA"], path, labelled=False) == ([("one",), ("two",)], [])
+    path.write_text("index\tsentence\n0\tone\n2\ttwo\n")
+    with pytest.raises(GlueError, match="line 3: index is '2', not 1"):
+        read_examples(TASKS["CoLA"], path, labelled=False)
+    path.write_text("index\tquestion1\tquestion2\n0\tone\n")
+    with pytest.raises(GlueError, match="line 2: 2 columns, not 3"):
+        read_examples(TASKS["QQP"], path, labelled=False)
+
+
 def test_a_sentence_may_be_empty_and_a_line_end_as_on_windows(tmp_path):
     (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\r\n\t1\r\n a \t0\n")
     found = read_examples(TASKS["SST-2"], tmp_path / "dev.tsv")

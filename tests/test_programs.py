@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from conftest import PLUGIN, SHRUNK, SHRUNK_LM, command, eval_lm, generate, preprocess, train
@@ -138,10 +139,14 @@ def test_other_programs_are_left_alone(monkeypatch):
 
 @pytest.mark.parametrize(
     ("program", "way_out"),
-    [("fairseq-train", "choose a new --save-dir"), ("fairseq-eval-lm", "what --model-overrides")],
+    [
+        ("fairseq-train DATA", "choose a new --save-dir"),
+        ("fairseq-train DATA --finetune-from-model x.pt", "that --finetune-from-model names"),
+        ("fairseq-eval-lm --model-overrides {}", "what --model-overrides"),
+    ],
 )
 def test_weights_of_another_model(program, way_out, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [program])
+    monkeypatch.setattr(sys, "argv", program.split())
     small, large = torch.nn.Linear(2, 2), torch.nn.Linear(2, 3)
     line = reported(capsys, large.load_state_dict, small.state_dict())
     assert line.startswith("error: the checkpoint does not fit") and way_out in line
@@ -168,12 +173,20 @@ def test_a_clone_is_not_taken_for_the_package():
         ("composite", {"short_convolution_rank": 0}, "short_convolution_rank: must be at least 1"),
         ("tisa", {"short_convolution_window": "left"}, "short_convolution_window: unknown 'left'"),
         ("composite", {"attention_terms": ("content", "fixd")}, "unknown term 'fixd'"),
+        ("composite", {"attention_terms": "content,fixed"}, "must be a tuple of names"),
         ("dynamic", {"tap_norm": "soft"}, "tap_norm: unknown 'soft'"),
+        ("dynamic", {"glu": "false"}, "glu: must be True or False, not 'false'"),
     ],
 )
 def test_a_mixer_checks_the_values_that_it_reads(mixer, options, message):
     with pytest.raises(ValueError, match=message):
         build_mixer(MixerConfig(mixer, 64, 4, causal=True, **options))
+
+
+def test_a_mixer_takes_lists_and_numpys_numbers():
+    build_mixer(MixerConfig("composite", 64, 4, causal=True, attention_terms=["content", "fixed"]))
+    build_mixer(MixerConfig("dynamic", 64, 4, causal=True, conv_dim=np.int64(32)))
+    build_mixer(MixerConfig("dynamic", 64, 4, causal=True, short_convolution="not read"))
 
 
 def test_an_unknown_mixer():

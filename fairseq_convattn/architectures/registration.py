@@ -20,10 +20,11 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..mixers.options import refuse
+from ..outputs import flag
 from . import checks
 from .config import Configuration, Schema, configure, given_values
 from .dictionaries import check_types
-from .layer_mixers import refuse_unread
+from .layer_mixers import refuse_unread, unread
 from .presets import FAMILY_OPTIONS
 
 logger = logging.getLogger(__name__)
@@ -152,8 +153,10 @@ def _start(
             _check_task(model, cfg)
         configuration = configure(cfg, schema, preset)
         checks.run(configuration.options, **_run(cfg))
-        given = _given(cfg, schema) | FAMILY_OPTIONS.intersection(preset or {})
-        refuse_unread(configuration.options, schema.stacks, given)
+        refuse_unread(configuration.options, schema.stacks, _given(cfg, schema))
+        for name in FAMILY_OPTIONS.intersection(preset or {}):
+            if reason := unread(configuration.options, schema.stacks).get(name):
+                refuse("arch", f"it sets {flag(name)}, but {reason}; choose another architecture")
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
     return configuration

@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.data.data_utils import load_indexed_dataset
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
 
+from ..checkpoints.files import read_checkpoint
 from .metrics import score
-from .tasks import GlueError, GlueTask
+from .tasks import TASKS, GlueError, GlueTask
 
 HEAD = "sentence_classification_head"
 
@@ -43,37 +46,42 @@ def evaluate(task: GlueTask, checkpoint: Path, data: Path, batch_size: int) -> d
     }
 
 
-def predict(
-    task: GlueTask, checkpoint: Path, data: Path, batch_size: int
-) -> dict[str, list[float]]:
+def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[str, list[float]]:
     """The predictions of a checkpoint, by test set: numbers of classes, or scores divided by
     ``HIGHEST_SCORE``, in the order of the file.
 
+    Args:
+        name: of ``TASKS``.
+        data: the task's folder.
+
     Raises:
-        GlueError: the data have no test sets, or the checkpoint is not of this task.
+        GlueError: the data have no test sets, the checkpoint is not of this task, or they do not go
+            together.
     """
+    task = TASKS[name]
     for subset, file in task.test_files.items():
-        if load_indexed_dataset(str(data / "input0" / subset), None) is None:
-            raise GlueError(
-                f"{data} has no test set; `convattn prepare glue` writes one where the release has "
-                f"{data.name}/{file}.tsv"
-            )
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"data": str(data)})
-    chosen = state["cfg"]["task"]
-    if (chosen["_name"], chosen["num_classes"], chosen["regression_target"]) != (
-        *("sentence_prediction", len(task.classes) or 1),
-        not task.classes,
-    ):
-        kind = f"{len(task.classes)} classes" if task.classes else "scores"
-        raise GlueError(f"{checkpoint} is not fine-tuned to predict {kind}")
-    model, fairseq_task = _load(checkpoint, state)
-    return {
-        subset: [made for _, made in _predict(task, model, fairseq_task, subset, batch_size)]
-        for subset in task.test_files
-    }
+        for number in range(len(task.sentences)):
+            if load_indexed_dataset(str(data / f"input{number}" / subset), None) is None:
+                raise GlueError(
+                    f"{data} has no test set: remove the folder of `convattn prepare glue` and "
+                    f"prepare it again, from a release that has {name}/{file}.tsv"
+                )
+    try:
+        chosen = read_checkpoint(checkpoint)["cfg"]["task"]
+        if chosen["_name"] != "sentence_prediction" or Path(chosen["data"]).name != name:
+            raise GlueError(f"{checkpoint} is not fine-tuned on {name}")
+        overrides = {"data": str(data)}
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), overrides)
+        model, fairseq_task = _load(checkpoint, state)
+        return {
+            subset: [made for _, made in _predict(task, model, fairseq_task, subset, batch_size)]
+            for subset in task.test_files
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise GlueError(f"{checkpoint} and {data}: {error}") from error
 
 
-def _load(checkpoint: Path, state: dict[str, Any]):
+def _load(checkpoint: Path, state: dict[str, Any]) -> tuple[BaseFairseqModel, FairseqTask]:
     (model,), _, fairseq_task = checkpoint_utils.load_model_ensemble_and_task(
         [str(checkpoint)], state=state
     )
@@ -82,7 +90,11 @@ def _load(checkpoint: Path, state: dict[str, Any]):
 
 @torch.no_grad()
 def _predict(
-    task: GlueTask, model, fairseq_task, subset: str, batch_size: int
+    task: GlueTask,
+    model: BaseFairseqModel,
+    fairseq_task: FairseqTask,
+    subset: str,
+    batch_size: int,
 ) -> list[tuple[float | None, float]]:
     """Label, None in a test set, and prediction of each example, in the order of the file."""
     warnings.filterwarnings("ignore", "'pin_memory'")  # fairseq's, without a GPU

@@ -18,9 +18,8 @@ def read_examples(task: GlueTask, path: Path, labelled: bool = True) -> Examples
     """All examples of a file. If the task drops malformed rows, their number is printed.
 
     Args:
-        labelled: whether it has labels; a test set has none, and a first line that names the
-            columns. None of its rows is dropped, for each needs a prediction: what a row lacks
-            is empty.
+        labelled: whether it has labels. A test set has none; its first line names the columns,
+            and no row is dropped, for each needs a prediction.
 
     Raises:
         GlueError: a column is missing, a row cannot be read (the message names its line) or
@@ -35,14 +34,15 @@ def read_examples(task: GlueTask, path: Path, labelled: bool = True) -> Examples
             first = " | ".join(columns)
             raise GlueError(f"{path} has no column {name}; its first line is {first}")
     for number, cells in rows:
-        if task.drop_malformed and not labelled:
-            cells = [*cells, *[""] * len(columns)][: len(columns)]
         if len(cells) == len(columns):
             row = dict(zip(columns, cells, strict=True))
             examples.sentences.append(tuple(row[name] for name in task.sentences))
+            place = str(len(examples.sentences) - 1)
+            if not labelled and row.get("index", place) != place:
+                raise GlueError(f"{path}, line {number}: index is '{row['index']}', not {place}")
             if labelled:
                 examples.labels.append(_label(row[task.label], task, f"{path}, line {number}"))
-        elif task.drop_malformed:
+        elif labelled and task.drop_malformed:
             malformed += 1
         else:
             found = f"{len(cells)} columns, not {len(columns)}"

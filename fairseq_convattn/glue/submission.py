@@ -1,5 +1,6 @@
 """Predictions of the test sets as GLUE's server takes them: ``index`` and ``prediction``."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,12 +8,11 @@ from ..durable import put_in_place
 from .evaluation import predict
 from .tasks import HIGHEST_SCORE, TASKS, GlueError, GlueTask
 
+_BATCH_SIZE = 32  # sentences
 _SUFFIX = {"test": "", "test_matched": "-m", "test_mismatched": "-mm"}
 
 
-def write_submission(
-    name: str, checkpoint: Path, data: Path, output: Path, batch_size: int = 32
-) -> list[Path]:
+def write_submission(name: str, checkpoint: Path, data: Path, output: Path) -> list[Path]:
     """Write ``output/TASK.tsv`` for each test set of a task (MNLI's: -m and -mm), and return them.
 
     Args:
@@ -21,7 +21,9 @@ def write_submission(
         data: the folder of the task's folder.
 
     Raises:
-        GlueError: there is no test set, the checkpoint is of another task, or a file is there.
+        GlueError: there is no test set, the checkpoint is of another task, a file is there, or a
+            prediction is no number.
+        OSError: ``output`` cannot be made.
     """
     task = TASKS[name]
     paths = {
@@ -30,11 +32,12 @@ def write_submission(
     for path in paths.values():
         if path.exists():
             raise GlueError(f"{path} is there already; choose another folder with --output")
-    predictions = predict(task, checkpoint, data / name, batch_size)
     output.mkdir(parents=True, exist_ok=True)
-    for subset, path in paths.items():
-        partial = path.with_name(f"{path.name}.partial")
+    predictions = predict(name, checkpoint, data / name, _BATCH_SIZE)
+    partials = [path.with_name(f"{path.name}.partial") for path in paths.values()]
+    for subset, partial in zip(paths, partials, strict=True):
         partial.write_text(_text(task, predictions[subset]), encoding="ascii")
+    for partial, path in zip(partials, paths.values(), strict=True):
         put_in_place(partial, path)
     return list(paths.values())
 
@@ -47,4 +50,6 @@ def _text(task: GlueTask, predictions: Sequence[float]) -> str:
 def _word(task: GlueTask, prediction: float) -> str:
     if task.classes:
         return task.classes[int(prediction)]
+    if math.isnan(prediction):
+        raise GlueError("a prediction is not a number: the fine-tuning has diverged")
     return f"{min(max(HIGHEST_SCORE * prediction, 0.0), HIGHEST_SCORE):.3f}"

@@ -1,6 +1,8 @@
 """The configuration of a mixer, which doubles as the table of the mixers' options."""
 
 import dataclasses
+import numbers
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -393,7 +395,7 @@ class MixerConfig:
     )
     short_convolution_taps: int = _row(
         4,
-        whole(1, 1024),
+        whole(1),
         "taps of the short convolutions",
         readers=ATTENTION,
         reads=_is_short_convolved,
@@ -443,9 +445,21 @@ def check(config: MixerConfig) -> None:
         if config.mixer not in option.readers or value is None:
             continue
         try:
-            option.kind.read(",".join(value) if isinstance(value, tuple) else value)
+            option.kind.read(_as_option(value, option))
         except ValueError as error:
             raise ValueError(f"{field}: {error}") from None
+
+
+def _as_option(value: Any, option: Option) -> Any:
+    """A value of Python as the option's kind reads it."""
+    if option.kind in (SWITCH, FLAG) and not isinstance(value, bool):
+        raise ValueError(f"must be True or False, not {value!r}")
+    if isinstance(option.default, tuple):
+        if isinstance(value, str):
+            raise ValueError(f"must be a tuple of names, not {value!r}")
+        return ",".join(value)
+    whole_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return operator.index(value) if whole_number else value
 
 
 OPTIONS: dict[str, Option] = {

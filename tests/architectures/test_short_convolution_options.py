@@ -18,7 +18,9 @@ def test_short_convolutions_by_their_options():
 
 
 def test_an_architecture_with_them_needs_a_layer_that_has_them():
-    with pytest.raises(SystemExit, match="--short-convolution: no layer reads it"):
+    with pytest.raises(
+        SystemExit, match="--arch: it sets --short-convolution, but no layer reads it"
+    ):
         lm_options("short_conv_lm_tiny", "--decoder-mixers", "dynamic")
     assert lm_options("short_conv_lm_tiny", "--decoder-mixers", "dynamic,attention,dynamic,dynamic")
 

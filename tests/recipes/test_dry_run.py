@@ -166,6 +166,7 @@ def test_what_a_local_copy_lacks_of_glue_is_downloaded(capsys, tmp_path):
 def test_a_smoke_test_fine_tunes_one_task_for_an_epoch(capsys):
     (smoke,) = (line for line in dry_run(capsys, "bert_base", "--smoke") if "finetune_glue" in line)
     assert " RTE " in smoke and " --epochs 1 -- --weight-decay 0 " in smoke
+    assert "/glue/MNLI" not in smoke
 
 
 def test_small_tasks_start_from_mnlis_model(capsys):

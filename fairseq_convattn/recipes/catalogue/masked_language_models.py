@@ -32,8 +32,8 @@ bert_small = MaskedLanguageModel(
     "(--source), because the paper's is not published in one form. The public code differs: its "
     "pieces are SentencePiece unigrams, ours BPE; it pre-trains on sentence pairs, we on whole "
     "texts; it has no weight decay of biases and norms, fairseq decays all parameters; it scores "
-    "the last epoch, we the best on the dev set; its seeds are different; RTE, STS-B and MRPC "
-    "start from MNLI's model, as there, of ours the best seed",
+    "the last epoch, we the best on the dev set; its seeds are different. As there, RTE, STS-B "
+    "and MRPC start from MNLI's model: from its best seed",
     corpus="mlm",
     source="with train.txt and valid.txt, and what is there of GLUE",
     release=_RELEASE,

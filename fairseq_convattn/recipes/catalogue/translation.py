@@ -47,6 +47,7 @@ wmt16_en_de = Translation(
 wmt16_en_de_base = replace(
     wmt16_en_de,
     title="WMT16 English-German, base",
+    paper=_wu_2019.PAPER,
     shape="wmt_en_de",
     published={},
     reading="trained like the big models; the paper has base models only in its ablations, on "
