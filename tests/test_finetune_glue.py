@@ -249,7 +249,7 @@ def test_predictions_of_the_test_sets_in_the_format_of_glues_server(
     for name, given, where, message in (
         (task, moved, output, "is there already"),
         ("MRPC", moved, last, "checkpoint.*pt is not fine-tuned on MRPC"),
-        (task, roberta, ["--output", str(tmp_path / "b")], "is not fine-tuned on"),
+        (task, roberta, ["--output", str(tmp_path / "b")], f"last.pt is not fine-tuned on {task}$"),
         (task, tmp_path / "text.pt", ["--output", str(tmp_path / "c")], "text.pt"),
         (task, tmp_path / "none.pt", ["--output", str(tmp_path / "d")], "there is no such file"),
         (task, tmp_path / "new", last, "has no results.json"),

@@ -10,7 +10,7 @@ from fairseq.data.data_utils import load_indexed_dataset
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 
-from ..checkpoints.files import read_checkpoint
+from ..checkpoints.files import CheckpointError, read_checkpoint
 from .metrics import score
 from .tasks import TASKS, GlueError, GlueTask
 
@@ -66,19 +66,26 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
                     f"{data} has no test set: remove the folder of `convattn prepare glue` and "
                     f"prepare it again, from a release that has {name}/{file}.tsv"
                 )
+    _require_tuned(name, checkpoint)
     try:
-        chosen = read_checkpoint(checkpoint)["cfg"]["task"]
-        if chosen["_name"] != "sentence_prediction" or Path(chosen["data"]).name != name:
-            raise GlueError(f"{checkpoint} is not fine-tuned on {name}")
-        overrides = {"data": str(data)}
-        state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), overrides)
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"data": str(data)})
         model, fairseq_task = _load(checkpoint, state)
         return {
             subset: [made for _, made in _predict(task, model, fairseq_task, subset, batch_size)]
             for subset in task.test_files
         }
-    except (ValueError, KeyError, TypeError) as error:
-        raise GlueError(f"{checkpoint} and {data}: {error}") from error
+    except ValueError as error:
+        raise GlueError(f"{checkpoint} and {data} do not go together: {error}") from error
+
+
+def _require_tuned(name: str, checkpoint: Path) -> None:
+    """Refuse a checkpoint that was not fine-tuned on the task, in a folder of its name."""
+    try:
+        chosen = (read_checkpoint(checkpoint).get("cfg") or {}).get("task") or {}
+    except CheckpointError as error:
+        raise GlueError(str(error)) from None
+    if chosen.get("_name") != "sentence_prediction" or Path(chosen["data"]).name != name:
+        raise GlueError(f"{checkpoint} is not fine-tuned on {name}")
 
 
 def _load(checkpoint: Path, state: dict[str, Any]) -> tuple[BaseFairseqModel, FairseqTask]:
