@@ -301,9 +301,9 @@ def _shown_command(step: Step, arguments: argparse.Namespace) -> str:
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="a folder that is not there yet"
-    )
+    folder = "a folder that is not there yet (default: %(default)s)"
+    default = Path("outputs/gpu_acceptance")
+    parser.add_argument("--output", type=Path, default=default, metavar="DIR", help=folder)
     parser.add_argument("--only", nargs="+", metavar="STEP", help="these steps alone")
     parser.add_argument(
         "--source", type=Path, metavar="DIR", help="Multi30k, to train on; see docs/recipes.md"
