@@ -7,7 +7,7 @@
 A table follows a comment that names its data, and is replaced:
 
     <!-- table data/long.csv rows=tokens columns=model value=ms unit=", ms" where=task:training -->
-    <!-- table data/multi30k.csv columns=architecture,parameters -->
+    <!-- table data/multi30k_short.csv columns=mixer,parameters -->
 
 The first form spreads ``value`` over the values of ``columns``, whose heads get the ``unit``; the
 second prints columns as they are, all of them where none is named. ``where`` keeps the rows with

@@ -1,14 +1,10 @@
 #!/usr/bin/env bash
-# A training of short_convolution_language_models.csv and its test perplexities, in the folder `lm` that
-# news_language_models.sh prepares. The runs:
+# A training of a language model on news and its test perplexities, in the folder `lm` that
+# news_language_models.sh prepares. search_language_models.sh calls it.
 #
-#     bash docs/data/short_convolution_language_models.sh attention_lm_tiny
-#     bash docs/data/short_convolution_language_models.sh short_conv_lm_tiny --short-convolution static
-#     bash docs/data/short_convolution_language_models.sh short_conv_lm_tiny --short-convolution headwise --decoder-ffn-embed-dim 224
-#     bash docs/data/short_convolution_language_models.sh short_conv_lm_tiny --decoder-ffn-embed-dim 136
 #     bash docs/data/short_convolution_language_models.sh dynamic_conv_lm_tiny --decoder-ffn-embed-dim 288
 #
-# So are the models of ours in news_language_models.csv, and without --bf16 its pre-norm transformer_lm, with
+# So were trained our models of news_language_models.csv, and without --bf16 its pre-norm transformer_lm, with
 # the shape in news_language_models.sh and --decoder-normalize-before.
 set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
