@@ -20,10 +20,10 @@ ENVIRONMENT = {
 }
 
 
-def full_run(folder: Path, **more) -> Path:
+def full_run(folder: Path, source: str = "--source ", **more) -> Path:
     """A run with everything in its results that a real one has."""
     command = (
-        f"python -m fairseq_convattn.recipes multi30k --mixer dynamic --source {folder}/raw "
+        f"python -m fairseq_convattn.recipes multi30k --mixer dynamic {source}{folder}/raw "
         f"--output={folder} -- --num-workers 0 --weight-norm l2 "
         f"--finetune-from-model {folder}/model.pt --bpe-codes=../../codes {folder}/lr=1/x.pt"
     )
@@ -43,9 +43,10 @@ def cells(line: str) -> list[str]:
     return [cell.strip().replace("!", "|") for cell in kept]
 
 
-def test_from_runs_to_a_table(tmp_path, capsys):
+@pytest.mark.parametrize("source", ["--source ", "--source="])
+def test_from_runs_to_a_table(tmp_path, capsys, source):
     (tmp_path / "runs").mkdir()
-    run = full_run(tmp_path / "runs" / "multi30k-dynamic-seed1", unknown_key=1)
+    run = full_run(tmp_path / "runs" / "multi30k-dynamic-seed1", source, unknown_key=1)
     main([str(run), "--collect", str(tmp_path / "docs" / "results")])
     (path,) = (tmp_path / "docs" / "results").iterdir()
     assert path.name == "multi30k-dynamic-seed1.json"
