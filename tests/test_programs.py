@@ -176,11 +176,21 @@ def test_a_clone_is_not_taken_for_the_package():
         ("composite", {"attention_terms": "content,fixed"}, "must be a tuple of names"),
         ("dynamic", {"tap_norm": "soft"}, "tap_norm: unknown 'soft'"),
         ("dynamic", {"glu": "false"}, "glu: must be True or False, not 'false'"),
+        ("dynamic", {"kernel_size": 0}, "kernel_size: must be a whole number of at least 1"),
+        ("lightweight", {"kernel_size": [3, 5]}, "kernel_size: must be a whole number"),
+        ("dynamic", {"conv_dim": 30}, "conv_dim: 4 heads do not divide the width 30"),
+        ("dynamic", {"tap_norm": "tanh", "renorm_padding": True}, "renorm_padding: works with"),
+        ("composite", {"num_heads": 5}, "num_heads: 5 heads do not divide the width 64"),
+        ("composite", {"num_heads": 1, "convolved_heads": "half"}, "needs an even number of heads"),
     ],
 )
 def test_a_mixer_checks_the_values_that_it_reads(mixer, options, message):
     with pytest.raises(ValueError, match=message):
-        build_mixer(MixerConfig(mixer, 64, 4, causal=True, **options))
+        build_mixer(
+            MixerConfig(
+                **{"mixer": mixer, "embed_dim": 64, "num_heads": 4, "causal": True, **options}
+            )
+        )
 
 
 def test_a_mixer_takes_lists_and_numpys_numbers():

@@ -154,7 +154,7 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
                 return {"is_causal": True}
             visible = q.new_ones(time, keys, dtype=torch.bool).tril(keys - time)
         if padding_mask is not None:
-            unpadded = ~padding_mask[:, None, None, :].bool()
+            unpadded = ~padding_mask[:, None, None, :]
             visible = unpadded if visible is None else visible & unpadded
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             visible = ~attn_mask if visible is None else visible & ~attn_mask

@@ -22,7 +22,8 @@ class RelativeTerms(nn.Module):
 
     Initialised as in the papers: ``fixed`` with zeros, ``query`` and ``key`` uniformly
     within 1 / sqrt(taps), TISA's centres from N(0, 5), amplitudes and sharpnesses from
-    N(0.1, 0.01). In a causal mixer the centres are mirrored to earlier positions.
+    N(0.1, 0.01), KERPLE's factors uniformly within 2, its rates within 1. ``key_only`` and
+    ``t5`` start with zeros. In a causal mixer TISA's centres are mirrored to earlier positions.
     """
 
     def __init__(self, config: MixerConfig):
@@ -47,7 +48,7 @@ class RelativeTerms(nn.Module):
         if "tisa" in config.attention_terms:
             self._add_tisa(self._heads("tisa"), config.tisa_kernels)
         if "kerple" in config.attention_terms:
-            self.kerple_scale = nn.Parameter(torch.rand(self._heads("kerple")))
+            self.kerple_scale = nn.Parameter(2 * torch.rand(self._heads("kerple")))
             self.kerple_rate = nn.Parameter(torch.rand(self._heads("kerple")))
 
     def _heads(self, term: str) -> int:

@@ -3,6 +3,7 @@
 import dataclasses
 import numbers
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -448,6 +449,25 @@ def check(config: MixerConfig) -> None:
             option.kind.read(_as_option(value, option))
         except ValueError as error:
             raise ValueError(f"{field}: {error}") from None
+    for field, reason in _impossible(config):
+        raise ValueError(f"{field}: {reason}")
+
+
+def _impossible(config: MixerConfig) -> Iterator[tuple[str, str]]:
+    """Fields whose values do not work together, each with the reason. A command line refuses more:
+    what has no effect, too."""
+    heads, taps = config.num_heads, config.kernel_size
+    if config.embed_dim % heads:
+        yield "num_heads", f"{heads} heads do not divide the width {config.embed_dim}"
+    if config.mixer in CONVOLUTIONS:
+        if not isinstance(taps, numbers.Integral) or taps < 1:
+            yield "kernel_size", f"must be a whole number of at least 1, not {taps!r}"
+        if reason := _bad_conv_dim(config):
+            yield "conv_dim", reason
+    if _normalises(config, {}) and (reason := _bad_renormalization(config)):
+        yield "renorm_padding", reason
+    if config.mixer in COMPOSITE and config.convolved_heads == "half" and heads % 2:
+        yield "convolved_heads", f"half needs an even number of heads, not {heads}"
 
 
 def _as_option(value: Any, option: Option) -> Any:

@@ -80,10 +80,7 @@ class ProjectionConvolution(nn.Module, ABC):
 
 
 class SeparableProjection(ProjectionConvolution):
-    """Depthwise convolution over time with a bias -> activation -> linear.
-
-    State dicts from before the bias load with a bias of zero.
-    """
+    """Depthwise convolution over time with a bias -> activation -> linear."""
 
     def __init__(self, config: MixerConfig):
         super().__init__(config)
@@ -104,11 +101,6 @@ class SeparableProjection(ProjectionConvolution):
         if self.channels == self.config.embed_dim:
             return y
         return torch.cat([y[..., : self.channels], linear(x)[..., self.channels :]], dim=-1)
-
-    def _load_from_state_dict(self, state_dict, prefix, *args):
-        if f"{prefix}taps" in state_dict:
-            state_dict.setdefault(f"{prefix}bias", torch.zeros_like(self.bias))
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class LightweightProjection(ProjectionConvolution):

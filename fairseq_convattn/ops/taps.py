@@ -29,7 +29,7 @@ def normalize_taps(logits: Tensor, norm: str, inside: Tensor | None = None) -> T
             weights are finite but meaningless). Only for the norms in ``RENORMALIZABLE``.
 
     Returns:
-        The taps, in the dtype of ``logits``; softmax is computed in float32 at least.
+        The taps, in the dtype of ``logits``; sums are computed in float32 at least.
 
     Raises:
         ValueError: ``norm`` is unknown or does not go with ``inside``.
@@ -41,12 +41,13 @@ def normalize_taps(logits: Tensor, norm: str, inside: Tensor | None = None) -> T
             raise ValueError(f"norm {norm!r} has no sum over the taps to renormalise")
         outside = torch.finfo(logits.dtype).min if norm == "softmax" else 0.0
         logits = torch.where(inside, logits, outside)
+    wide = torch.promote_types(logits.dtype, torch.float32)
     if norm == "softmax":
-        wide = torch.promote_types(logits.dtype, torch.float32)
         return F.softmax(logits, dim=-1, dtype=wide).to(logits.dtype)
     if norm in ("l2", "abs_l2"):
-        length = torch.linalg.vector_norm(logits, dim=-1, keepdim=True)
-        return (logits.abs() if norm == "abs_l2" else logits) / (length + EPSILON)
+        length = torch.linalg.vector_norm(logits, dim=-1, keepdim=True, dtype=wide)
+        signed = logits.abs() if norm == "abs_l2" else logits
+        return (signed / (length + EPSILON)).to(logits.dtype)
     if norm == "sigmoid":
         return logits.sigmoid()
     if norm == "tanh":
@@ -55,9 +56,13 @@ def normalize_taps(logits: Tensor, norm: str, inside: Tensor | None = None) -> T
 
 
 def tap_weights(taps: Tensor, softmax: bool, kept: Tensor | None, keep: float) -> Tensor:
-    """The weights of a convolution: the taps, or their softmax in float32 at least. With
-    ``kept``, a boolean of the same shape, weights that are not kept become zero and the others
-    are divided by ``keep``, the probability (DropConnect, Wan et al. 2013)."""
+    """The weights of a convolution: the taps, or their softmax in float32 at least.
+
+    Args:
+        taps: ``[..., kernel_size]``.
+        kept: boolean of the same shape; weights that are not kept become zero and the others are
+            divided by ``keep``, the probability (DropConnect, Wan et al. 2013).
+    """
     if softmax:
         taps = taps.softmax(-1, dtype=torch.promote_types(taps.dtype, torch.float32))
     return taps if kept is None else torch.where(kept, taps / keep, 0)

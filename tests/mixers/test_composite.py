@@ -143,20 +143,6 @@ def test_gradients_of_depthwise_convolutions(causal):
         torch.testing.assert_close(a, e.bfloat16())
 
 
-def test_state_dicts_of_before_the_separable_projections_bias():
-    """Such a checkpoint computes what it did; what is no such checkpoint is still refused."""
-    separable = {"query_key_projection": "separable", "value_projection": "separable"}
-    module, x = mixer(**separable), torch.randn(TIME, BATCH, WIDTH)
-    for projection in (module.q_conv, module.k_conv, module.v_conv):
-        torch.nn.init.zeros_(projection.bias)
-    before = {k: v for k, v in module.state_dict().items() if not k.endswith("_conv.bias")}
-    loaded = mixer(**separable)
-    loaded.load_state_dict(before)
-    torch.testing.assert_close(run(loaded, x), run(module, x), rtol=0, atol=0)
-    with pytest.raises(RuntimeError, match="v_conv.taps"):
-        loaded.load_state_dict({k: v for k, v in before.items() if not k.startswith("v_conv")})
-
-
 def test_the_separable_projections_bias_starts_as_that_of_conv1d():
     torch.manual_seed(3)
     config = MixerConfig("composite", 512, 8, True, value_projection="separable")

@@ -414,6 +414,22 @@ def test_no_sentences(name):
 
 
 @pytest.mark.parametrize("name", ["reference", "blocked", *["native"] * is_built()])
+def test_scores_of_half_precision_are_float32(name):
+    """Under autocast too: nothing is rounded but the inputs, whose scores here reach 20."""
+    torch.manual_seed(5)
+    qkv = [3 * x.detach().bfloat16() for x in inputs(20, 20, dtype=torch.float32)]
+    terms = parameters(["content", "query", "key", "key_only"], False, dtype=torch.float32)
+    terms = converted(terms, lambda x: x.detach().bfloat16())
+    exact = converted(terms, torch.Tensor.double)
+    expected = composite_attention(*(x.double() for x in qkv), exact, causal=False)
+    half = [*qkv[:2], qkv[2].float()]
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            y = composite_attention(*half, terms, causal=False, impl=name)
+        torch.testing.assert_close(y.double(), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["reference", "blocked", *["native"] * is_built()])
 def test_the_output_has_the_values_precision(name):
     q, k, v = inputs(5, 5, dtype=torch.float32)
     q, k = q.detach().half(), k.detach().half()

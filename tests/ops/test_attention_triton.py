@@ -197,7 +197,7 @@ def test_tables_without_gradients():
 @pytest.mark.parametrize("causal", [False, True])
 def test_half_precision(dtype, tolerance, causal):
     torch.manual_seed(11)
-    terms = parameters(("content", "fixed", "query", "key"), causal, dtype=dtype)
+    terms = parameters(("content", "fixed", "query", "key", "key_only"), causal, dtype=dtype)
     qkv = inputs(20, 20, dtype=dtype)
     assert run(qkv, terms, causal=causal).dtype == dtype
     compare(qkv, terms, tolerance, causal=causal)

@@ -211,6 +211,15 @@ def test_operator_keeps_pytorchs_rules(dtype):
 
 
 @pytest.mark.skipif(not library.is_built(), reason="the kernels were not compiled")
+@pytest.mark.parametrize("rank", [3, 16])
+def test_gradients_have_the_layout_that_compilers_expect(rank):
+    """Kernels pad the ranks to 16 and the channels to their panels."""
+    x, z, up = torch.randn(9, 2, 24), torch.randn(9, 2, rank), torch.randn(rank, 4, 24)
+    operator = torch.ops.convattn.short_convolve_backward.default
+    torch.library.opcheck(operator, (torch.randn(9, 2, 24), x, z, up, 2, -1, [True] * 3))
+
+
+@pytest.mark.skipif(not library.is_built(), reason="the kernels were not compiled")
 @pytest.mark.parametrize("instructions", ["portable", "avx2", "avx512", "amx"])
 def test_every_instruction_set(instructions):
     try:

@@ -36,6 +36,12 @@ def test_no_tap_inside_gives_finite_values_and_gradients(norm):
     assert taps.isfinite().all() and w.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("norm", ["l2", "abs_l2"])
+def test_large_taps_in_float16(norm):
+    taps = normalize_taps(torch.full((1, 64), 1e4, dtype=torch.float16), norm)
+    torch.testing.assert_close(taps, torch.full_like(taps, 0.125))
+
+
 def test_softmax_runs_in_float32():
     w = torch.tensor([[1.0, 1.0078125, 3.0]], dtype=torch.bfloat16)
     expected = w.double().softmax(-1)

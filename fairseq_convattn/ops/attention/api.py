@@ -1,6 +1,7 @@
 """Composite attention: self-attention united with relative-position convolutions."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ def composite_attention(
         kerple    -|a_h| log(1 + |b_h| |j - i|)
 
     Args:
-        q: ``[batch, heads, queries, head_dim]``: the last positions of the keys'.
+        q: ``[batch, heads, queries, head_dim]``, at the last ``queries`` of the keys' positions.
         k: ``[batch, heads, keys, head_dim]``, keys >= queries >= 1.
         v: ``[batch, heads, keys, value_dim]``.
         terms: what the score is made of, by name; ``content``: None; ``fixed``: beta,
@@ -60,8 +61,8 @@ def composite_attention(
             farther positions), ``zero``, or ``mask`` (nothing beyond n is seen, whatever
             the terms: a window). The other terms are defined at every distance.
         span: n, where no table says it; only ``mask`` needs it.
-        padding_mask: boolean ``[batch, keys]``, True at padding. A query that sees
-            nothing gets zeros.
+        padding_mask: boolean ``[batch, keys]``, True at padding, where keys and values must be
+            finite. A query that sees nothing gets zeros.
         dropout_p: probability of dropping a normalised weight.
         scale: of the content; ``head_dim ** -0.5`` when None.
         impl: ``reference`` (builds a score tensor per head), ``blocked`` (tiles in PyTorch),
@@ -84,7 +85,15 @@ def composite_attention(
     span = _span(terms, span, causal, beyond)
     scale = q.size(3) ** -0.5 if scale is None else scale
     options = Options(causal, beyond, span, padding_mask, dropout_p, scale)
-    return _implementation(impl, q, v)(q, k, v, terms, options)
+    with _without_autocast(q.device.type):
+        return _implementation(impl, q, v)(q, k, v, terms, options)
+
+
+def _without_autocast(device: str) -> AbstractContextManager:
+    """Autocast would compute scores in half precision."""
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def _implementation(impl: str | None, q: Tensor, v: Tensor) -> Callable[..., Tensor]:

@@ -87,19 +87,23 @@ def decompose(
 
     column = band = row_step = column_step = None
     if "query" in terms:
-        table, _, step = _from_edge(terms["query"] * scale, causal, beyond)
+        table, _, step = _from_edge(wide(terms["query"]) * scale, causal, beyond)
         band, row_step = _products(q, table), _product(q, step)
     if "key" in terms:
-        table, edge, step = _from_edge(terms["key"].flip(1) * scale, causal, beyond)
+        table, edge, step = _from_edge(wide(terms["key"]).flip(1) * scale, causal, beyond)
         column, column_step = _product(k, edge), _product(k, step)
         along_keys = F.pad(_products(k, table), (0, 0, left, right))
         along_keys = _Sheared.apply(along_keys, past, q.size(2))
         band = along_keys if band is None else band + along_keys
+    if "key_only" in terms:
+        by_key = _product(k, wide(terms["key_only"]).unsqueeze(1) * scale)
+        column = by_key if column is None else column + by_key
     if padding_mask is not None:
         column = wide(k.new_zeros(1)) if column is None else column
         column = column.masked_fill(padding_mask[:, None], HIDDEN).expand(-1, k.size(1), -1)
     curve = _curve(terms, past, k.size(2), layout, beyond, k.device)
-    q, k = _features(q, k, terms)
+    if "content" not in terms:
+        q, k = q[..., :0], k[..., :0]
     curve = curve.to(torch.promote_types(k.dtype, torch.float32))
     by_position = (column, band, row_step, column_step)
     added = (x if x is None else x.contiguous() for x in by_position)
@@ -108,7 +112,7 @@ def decompose(
 
 def _products(x: Tensor, table: Tensor) -> Tensor:
     """``[batch, heads, time, width]`` times ``[heads or 1, taps, width]``, over the width."""
-    return wide(x @ table.to(x.dtype).transpose(-1, -2))
+    return wide(x) @ table.transpose(-1, -2)
 
 
 def _product(x: Tensor, vector: Tensor | None) -> Tensor | None:
@@ -147,16 +151,6 @@ class _Sheared(torch.autograd.Function):
         *outer, _, taps = x.shape
         strides = (*x.stride()[:-2], taps, taps + 1)
         return x.as_strided((*outer, length, taps), strides, start * taps)
-
-
-def _features(q: Tensor, k: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
-    """Queries and keys whose products are the ``content`` and ``key_only`` terms."""
-    if "key_only" in terms:
-        u = terms["key_only"].to(q.dtype).unsqueeze(1)
-        q = q + u if "content" in terms else u.expand_as(q)
-    elif "content" not in terms:
-        q, k = q[..., :0], k[..., :0]
-    return q, k
 
 
 def _curve(

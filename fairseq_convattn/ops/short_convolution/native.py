@@ -132,10 +132,10 @@ def _backward(
         problem.grad_u = grad_u.data_ptr()
     _run(problem, backward=True)
     if wanted[1]:
-        grad_z = grad_z.sum(0)[..., : z.size(2)].to(dtype)
+        grad_z = grad_z.sum(0)[..., : z.size(2)].to(dtype).contiguous()
     if wanted[2]:
         grad_u = grad_u.sum(0).permute(2, 1, 0, 3).flatten(2)
-        grad_u = grad_u[: up.size(0), :, : up.size(2)].to(up.dtype)
+        grad_u = grad_u[: up.size(0), :, : up.size(2)].to(up.dtype).contiguous()
     return grad_x, grad_z, grad_u
 
 
