@@ -23,7 +23,7 @@ score against text/test.target with scripts/score.py --metric rouge --rouge-spli
 END
 }
 
-options[--pieces]=pieces
+options[--pieces]=pieces shaping=(--pieces)
 pieces=30000 subfolder=url_lists needs=(sentencepiece) languages=(source target)
 read_options data/cnn_dm "$@"
 

@@ -7,11 +7,11 @@
 # $output, so a repeated run continues where the last one stopped.
 
 scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# the variables of options, to which a script may add its own with their defaults: of those with a
-# value, and of those without, which are empty or "yes"
+# option name -> variable: options with a value, then flags (empty or yes); a script may add its own
 declare -A options=([--source]=source_dir [--mirror]=mirror [--output]=output)
 declare -A flags=([--sample]=sample)
 source_dir="" mirror="" output="" sample="" download_rest=""
+shaping=()                # options and flags that change the data
 needs=()
 languages=()              # source and target; none for a corpus of one language
 splits=(train valid test) # what binarise looks for, in files of these names or of other ones
@@ -77,15 +77,24 @@ read_options() {
   choose_output "$1"
 }
 
-# what the data are: nothing to say of the whole release
-origin() { [ -z "$sample" ] || echo "a sample of ${source_dir:-${mirror:-the release}}"; }
+# origin: what the data are made of
+origin() {
+  local option variable told="the whole release"
+  [ -z "$sample" ] || told="a sample of ${source_dir:-${mirror:-the release}}"
+  for option in "${shaping[@]}"; do
+    variable=${options[$option]:-${flags[$option]:-}}
+    [ -z "${!variable}" ] || told+=", $option${options[$option]:+ ${!variable}}"
+  done
+  echo "$told"
+}
 
-# require_same_origin FOLDER: a sample is neither continued as the release nor taken for it
+# require_same_origin FOLDER: data of other options are neither continued nor taken for these
 require_same_origin() {
-  local found=""
-  [ ! -f "$1/sample" ] || found=$(cat "$1/sample")
+  local found
+  [ -f "$1/origin" ] || return 0
+  found=$(cat "$1/origin")
   [ "$found" = "$(origin)" ] ||
-    die "$1 is ${found:-the whole release}; remove it or choose another folder with --output"
+    die "$1 is $found; remove it or choose another folder with --output"
 }
 
 # plain FILE: its content, unpacked if it is FILE.gz
@@ -128,13 +137,13 @@ begin() {
   trap clean_up EXIT
   rm -rf "$work"/*.partial
   release=$work/release.partial
-  [ -z "$sample" ] || origin >"$work/sample"
+  origin >"$work/origin"
 }
 
 clean_up() {
   rm -rf "$work"/*.partial
   rmdir "$work/download" 2>/dev/null || true
-  local notes=(! -name lock ! -name sample ! -name sha256sums)
+  local notes=(! -name lock ! -name origin ! -name sha256sums)
   [ -z "$(find "$work" -mindepth 1 "${notes[@]}" -print -quit)" ] || return 0
   rm -rf "$work"
 }
@@ -237,7 +246,7 @@ check_pairs() {
   local first second
   first=$(wc -l <"$1") second=$(wc -l <"$2")
   [ "$first" -eq "$second" ] ||
-    die "$(basename "$1") has $first lines and $(basename "$2") $second, which should be as many; get the release's files again, one of them is not whole"
+    die "$(basename "$1") has $first lines and $(basename "$2") $second, but both must have as many; one file is incomplete, get it again"
 }
 
 # note_sum FILE: $work/sha256sums says what a file was for which nobody publishes a checksum

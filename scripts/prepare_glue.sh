@@ -8,9 +8,9 @@ usage() {
   cat <<'END'
 Downloads the TSV files of GLUE (Wang et al. 2019), splits their sentences with the SentencePiece
 model of a pre-trained model and binarises them with its dictionary. DIR/bin has one folder for each
-task, for convattn glue finetune. For ALBERT's pieces the text is prepared as ALBERT's: lower
-case, no accents, plain quotes, commas after numbers apart. Labels are numbered in a fixed order, the scores of STS-B are
-divided by 5. Test sets have no labels; convattn glue predict reads them.
+task, for convattn glue finetune. For ALBERT's pieces the text is prepared as ALBERT's: lower case,
+no accents, plain quotes, commas after numbers apart. Labels are numbered in a fixed order, the
+scores of STS-B are divided by 5. Test sets have no labels; convattn glue predict reads them.
 
   --sentencepiece MODEL  needed: the .model file that split the text of the pre-training
   --dictionary DICT      needed: dict.txt of the data folder of the pre-training
@@ -19,9 +19,9 @@ divided by 5. Test sets have no labels; convattn glue predict reads them.
                  TASK/dev.tsv and, if there is one, TASK/test.tsv (MNLI: dev_matched.tsv and
                  dev_mismatched.tsv, test_matched.tsv and test_mismatched.tsv), plain or .gz; or
                  the archives (CoLA.zip, ..., QQP-clean.zip, QNLIv2.zip). MRPC is also read from
-                 msr_paraphrase_train.txt and mrpc_dev_ids.tsv, which says what of it is GLUE's
-                 dev set; msr_paraphrase_test.txt is GLUE's test set, with --sample it serves
-                 as dev set without the latter.
+                 msr_paraphrase_train.txt and msr_paraphrase_test.txt; mrpc_dev_ids.tsv lists
+                 GLUE's dev set. With --sample and without that list, the test file becomes the
+                 dev set.
                  DIR/tsv of an earlier output serves for another pre-trained model.
   --download-rest  download the tasks of which --source has nothing
 END
@@ -115,7 +115,7 @@ find_task() {
     found=msr
     in_task MRPC mrpc_dev_ids.tsv dev_ids.tsv >/dev/null ||
       { [ -n "$sample" ] && in_task MRPC msr_paraphrase_test.txt >/dev/null; } ||
-      die "no mrpc_dev_ids.tsv in $source_dir, which says what of MRPC is GLUE's dev set (with --sample msr_paraphrase_test.txt serves in its place)"
+      die "no mrpc_dev_ids.tsv in $source_dir, which lists GLUE's dev set of MRPC (with --sample msr_paraphrase_test.txt serves in its place)"
   elif [ -z "$download_rest" ]; then
     require_in_source "$1/train.tsv" "${archives[$1]}"
   fi

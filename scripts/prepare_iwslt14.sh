@@ -20,7 +20,7 @@ was released, too (test.raw). Needs subword-nmt and sacremoses.
 END
 }
 
-flags[--low]=low
+flags[--low]=low shaping=(--low)
 low=""
 parse_options 'data/iwslt14, or data/iwslt14_low for --low' "$@"
 choose_output "data/iwslt14${low:+_low}"

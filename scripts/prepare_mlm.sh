@@ -15,7 +15,7 @@ so there is no download.
 END
 }
 
-options[--pieces]=pieces
+options[--pieces]=pieces shaping=(--source --pieces)
 unset 'options[--mirror]'
 pieces=30000 subfolder=mlm needs=(sentencepiece) splits=(train valid)
 read_options data/mlm "$@"

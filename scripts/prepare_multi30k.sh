@@ -17,7 +17,7 @@ subword-nmt).
 END
 }
 
-options[--target]=target
+options[--target]=target shaping=(--target)
 target=de
 parse_options 'data/multi30k, or data/multi30k_en_fr for fr' "$@"
 case "$target" in

@@ -17,7 +17,7 @@ turns of each test dialogue.
 END
 }
 
-options[--pieces]=pieces
+options[--pieces]=pieces shaping=(--pieces)
 pieces=8000 subfolder=samsum needs=(sentencepiece) languages=(source target)
 read_options data/samsum "$@"
 

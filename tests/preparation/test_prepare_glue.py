@@ -77,7 +77,7 @@ def test_all_tasks_are_downloaded_and_are_what_fairseq_reads(
     wanted = {*ARCHIVES.values(), "msr_paraphrase_train.txt", "mrpc_dev_ids.tsv"}
     wanted.add("msr_paraphrase_test.txt")
     assert sorted(name for name, _ in mirror.requests) == sorted(wanted)
-    assert {path.name for path in output.iterdir()} == {"tsv", "bin", "sample"}
+    assert {path.name for path in output.iterdir()} == {"tsv", "bin", "origin"}
     assert {path.name for path in output.parent.iterdir()} == {"glue"}
     assert "note: " in run.stdout and "CoLA/dev.tsv has 8 examples, not 1,043" in run.stdout
 
@@ -208,12 +208,12 @@ def test_what_fails_leaves_nothing_but_downloads(scripts, mirror, miniature, tmp
     arguments += ("--mirror", mirror.address, "--output", tmp_path / "out")
     assert_refused(scripts.prepare(*arguments), "line 7")
     work = tmp_path / "out.preparing"
-    assert tree(work) == {"lock", "sample", "download", "download/WNLI.zip"}
+    assert tree(work) == {"lock", "origin", "download", "download/WNLI.zip"}
     only_tsv(scripts)
     assert scripts.prepare(*arguments).returncode == 0
     assert len(mirror.requests) == 1
     assert tree(tmp_path / "out") == {
-        *("sample", "bin", "tsv", "tsv/settings"),
+        *("origin", "bin", "tsv", "tsv/settings"),
         *("tsv/WNLI", "tsv/WNLI/train.tsv", "tsv/WNLI/dev.tsv", "tsv/WNLI/test.tsv"),
     }
 

@@ -164,8 +164,29 @@ def test_a_sample_is_shown_to_be_one_and_is_not_continued_as_the_release(
     assert_refused(scripts.prepare(*arguments), f"out is a sample of {source}; remove it")
     run = scripts.prepare(*arguments, "--sample")
     assert run.returncode == 0 and "is there already" in run.stdout
-    (output / "sample").unlink()
+    (output / "origin").write_text("the whole release")
     assert_refused(scripts.prepare(*arguments, "--sample"), "out is the whole release; remove it")
+
+
+@pytest.mark.parametrize(
+    ("corpus", "before", "now"),
+    [
+        ("multi30k", ", --target de", ("--target", "fr")),
+        ("iwslt14", "", ("--low",)),
+        ("samsum", ", --pieces 8000", ("--pieces", "99")),
+    ],
+)
+def test_data_of_other_options_are_not_taken_for_these(scripts, tmp_path, corpus, before, now):
+    output = tmp_path / "out"
+    arguments = (corpus, "--output", output)
+    (output / "bin").mkdir(parents=True)
+    (output / "origin").write_text(f"the whole release{before}\n")
+    assert scripts.prepare(*arguments).returncode == 0
+    message = f"out is the whole release{before}; remove it"
+    assert_refused(scripts.prepare(*arguments, *now), message)
+    shutil.move(output, tmp_path / "out.preparing")
+    (tmp_path / "out.preparing" / "bin").rmdir()
+    assert_refused(scripts.prepare(*arguments, *now), "out.preparing is the whole release")
 
 
 def test_two_runs_do_not_share_a_folder(scripts, wikitext, tmp_path):

@@ -112,7 +112,7 @@ def test_sides_of_different_lengths_are_refused(scripts, tmp_path):
     cut.write_text("".join(cut.read_text().splitlines(keepends=True)[:-1]))
     arguments = ("wmt17_zh_en", "--source", source, "--output", tmp_path / "out", "--sample")
     run = scripts.prepare(*arguments)
-    assert_refused(run, "NEU_cn.txt has 300 lines and NEU_en.txt 299", "files again")
+    assert_refused(run, "NEU_cn.txt has 300 lines and NEU_en.txt 299", "one file is incomplete")
 
 
 def test_chinese_needs_what_nobody_offers_for_download(scripts, tmp_path):
