@@ -80,7 +80,10 @@ def _run(words: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:
         if lines and lines[-1].startswith("error: "):
             raise CommandFailed(f"{lines[-1].removeprefix('error: ')} (log: {log})")
         print(*lines, sep="\n", file=sys.stderr)
-        raise CommandFailed(f"{words[0]} failed; its log is {log}")
+        ended = "failed"
+        if process.returncode < 0:
+            ended = f"was killed by {signal.Signals(-process.returncode).name}"
+        raise CommandFailed(f"{words[0]} {ended}; its log is {log}")
     return usage.ru_maxrss * 1024
 
 

@@ -65,7 +65,7 @@ def check_architecture(options: Sequence[str]) -> None:
     if given.arch in {None, *ARCH_MODEL_REGISTRY} or Path(given.user_dir).name != PACKAGE.name:
         return
     close = difflib.get_close_matches(given.arch, ARCH_MODEL_REGISTRY, n=1)
-    way_out = f"did you mean {close[0]}?" if close else "'convattn architectures' lists those here"
+    way_out = f"did you mean {close[0]}?" if close else "'convattn architectures' lists them"
     raise SystemExit(f"error: --arch: there is no {given.arch}; {way_out}")
 
 

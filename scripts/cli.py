@@ -7,6 +7,7 @@ import difflib
 import logging
 import os
 import runpy
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ COMMANDS = {
     ),
     "pack": Command(
         "fairseq_convattn.report.pack",
-        "a recipe's model as a folder to hand on, with a model card",
+        "a recipe's model as a folder to share, with a model card",
         "runs/multi30k-dynamic-seed1 --output multi30k-dynamic",
     ),
     "export": Command(
@@ -153,8 +154,13 @@ def run(module: str, arguments: Sequence[str], program: str) -> None:
         sys.path.insert(0, str(FOLDER.parent))
     logging.basicConfig(level=logging.WARNING)
     warnings.filterwarnings("ignore", "fairseq is not installed")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8")
     try:
         runpy.run_module(module, run_name="__main__")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in ("fairseq_convattn", module):
             raise

@@ -1,7 +1,6 @@
 #!/usr/bin/env python
-"""GLUE: binarise its files, fine-tune a pre-trained model on a task, predict the test sets.
-
-convattn prepare glue calls the first.
+"""GLUE: binarise its files (which convattn prepare glue does), fine-tune a pre-trained model on a
+task, predict the test sets.
 """
 
 import argparse
@@ -35,6 +34,14 @@ def seed_numbers(text: str) -> list[int]:
     return sorted({whole_number(1)(number) for number in text.split(",")})
 
 
+def task_names(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in TASKS:
+            raise argparse.ArgumentTypeError(f"'{name}' is none of {', '.join(TASKS)}")
+    return names
+
+
 def default_output(model: Path) -> Path:
     """Beside the checkpoint, or beside the folder of another fine-tuning."""
     if model.is_dir():
@@ -50,7 +57,7 @@ def command_line() -> argparse.ArgumentParser:
     add = commands.add_parser("binarise", help="write TASK/input0, input1 and label").add_argument
     add("--tsv", type=Path, required=True, help="folder of TASK/train.tsv, ...")
     add("--output", type=Path, required=True, help="folder to write to")
-    add("--tasks", type=lambda text: text.split(","), required=True)
+    add("--tasks", type=task_names, required=True)
     add("--sentencepiece", type=Path, required=True)
     add("--dictionary", type=Path, required=True)
     add("--sample", action="store_true", help="any numbers of examples")
@@ -76,9 +83,8 @@ def command_line() -> argparse.ArgumentParser:
     folder = {"type": Path, "metavar": "DIR"}
     add("task", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
     start = (
-        "checkpoint of the pre-training; or the OUTPUT of another fine-tuning, whose best seed is "
-        "the start, as RTE's, STS-B's and MRPC's may be MNLI's (of a task with as many classes its "
-        "classifier is taken over too)"
+        "checkpoint of the pre-training; or the OUTPUT of another fine-tuning: its best seed is "
+        "used, for example MNLI's for RTE. A classifier with as many classes is kept"
     )
     add("model", type=Path, metavar="MODEL", help=start)
     bin_folder = "the bin folder that convattn prepare glue wrote (default: %(default)s)"
@@ -96,8 +102,8 @@ def command_line() -> argparse.ArgumentParser:
     add("--batch-size", default=32, help="default: 32", **number)
     add("--epochs", default=3, help="default: 3", **number)
     cut = (
-        "cut inputs to N tokens (default: to the longest input of the pre-training; a model with "
-        "learned embeddings of positions takes no other)"
+        "cut inputs to N tokens (default: to the longest input of the pre-training; fixed for "
+        "models with learned positions)"
     )
     add("--max-positions", help=cut, **number)
 
@@ -146,7 +152,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (GlueError, CommandFailed, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        print("interrupted; the same command continues", file=sys.stderr)
+        again = "; the same command continues" if options.command == "finetune" else ""
+        print(f"interrupted{again}", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
 
 

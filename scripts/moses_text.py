@@ -19,6 +19,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from itertools import zip_longest
 
 RATIO = 1.5
 CHUNK = 1000  # lines per process and batch
@@ -93,7 +94,9 @@ def clean(arguments: argparse.Namespace) -> None:
         open(names[0], "w", encoding="utf-8") as new_source,
         open(names[1], "w", encoding="utf-8") as new_target,
     ):
-        for pair in zip(source, target, strict=True):
+        for pair in zip_longest(source, target):
+            if None in pair:
+                raise ValueError(f"{arguments.source} and {arguments.target} differ in length")
             total += 1
             shorter, longer = sorted(len(side.split()) for side in pair)
             if not shorter or longer > min(arguments.longest, RATIO * shorter):

@@ -1,9 +1,9 @@
 """How positions enter a model, read from its checkpoint (Wennberg and Henter 2021).
 
   convattn analyse checkpoints/checkpoint_best.pt
-prints what was found in sentences, and R^2 of the Toeplitz fit, 1 where a table depends on the
-distance of two positions alone: of E E^T (E: the position embeddings, learned or sinusoidal) and
-of E W_Q W_K^T E^T of every head, overall and by blocks of positions. In --output it writes
+prints its findings, and R^2 of the Toeplitz fit (1 where a table depends on distance alone): of
+E E^T (E: the position embeddings, learned or sinusoidal) and of E W_Q W_K^T E^T of every head,
+overall and by blocks of positions. In --output it writes
 analysis.json with all numbers, and figures: these, the curves of relative terms (fixed, tisa,
 t5, ...) and the kernels of lightweight convolutions, of every layer and head.
   convattn analyse checkpoints/checkpoint_*_*.pt

@@ -6,6 +6,7 @@ the attention and fine-tune it.
 
 import json
 import re
+import shlex
 import shutil
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -113,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         convert_albert(arguments.old, arguments.new, arguments.mixer, arguments.keep_positions)
     except (CheckpointError, OSError) as error:
         sys.exit(f"error: {error}")
-    new = arguments.new
+    new = shlex.quote(str(arguments.new))
     print(
         f"wrote {new}\nto fine-tune it: convattn prepare glue --sentencepiece "
         f"{new}/sentencepiece.bpe.model --dictionary {new}/dict.txt --output {new}_glue; "

@@ -145,7 +145,9 @@ def _require_count(
     if len(found) < count:
         option = "--best" if kind == "best" else "--last"
         way_out = f"; {option} {len(found)} is what there is"
-        if not found:
+        if not found and kind == "best":
+            way_out = ": train with --keep-best-checkpoints N"
+        elif not found:
             way_out = ": no epoch ended, or the training had --no-epoch-checkpoints"
         raise CheckpointError(
             f"{directory} has {len(found)} {kind} checkpoints, fewer than {count}{way_out}"

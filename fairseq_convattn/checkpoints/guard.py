@@ -16,6 +16,7 @@ from fairseq import checkpoint_utils
 from omegaconf import DictConfig
 
 from .checks import CheckpointError, check_configuration, check_digest, check_finite, naming
+from .continuation import require_same_model
 from .files import CONVERT, architecture_of, check_file, is_ours
 from .recovery import recovered
 
@@ -85,7 +86,11 @@ def _explained(path: str) -> Iterator[None]:
 def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
     @functools.wraps(load)
     def load_checkpoint(cfg: DictConfig, trainer: Any, **kwargs: Any) -> tuple:
-        """fairseq's, but from the newest intact checkpoint if the last one is damaged."""
+        """fairseq's, but from the newest intact checkpoint if the last one is damaged.
+
+        Raises:
+            CheckpointError: the checkpoint is of another model.
+        """
         is_first = trainer.data_parallel_rank == 0
         regroups = not trainer.cfg.dataset.update_epoch_batch_itr
         if is_first and regroups and cfg.save_interval_updates > 0:
@@ -93,6 +98,8 @@ def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
                 "--save-interval-updates saves within epochs: a training that goes on from there "
                 "sees other batches than an uninterrupted one; add --update-epoch-batch-itr True"
             )
-        return load(recovered(cfg, is_first), trainer, **kwargs)
+        cfg = recovered(cfg, is_first)
+        require_same_model(cfg, trainer.cfg.model)
+        return load(cfg, trainer, **kwargs)
 
     return load_checkpoint

@@ -32,6 +32,9 @@ class Pieces:
 
     def __init__(self, sentencepiece_model: Path, dictionary: Path):
         self.file = dictionary
+        for file in (sentencepiece_model, dictionary):
+            if not file.is_file():
+                raise GlueError(f"there is no file {file}")
         try:
             self.processor = sentencepiece.SentencePieceProcessor(
                 model_file=str(sentencepiece_model)

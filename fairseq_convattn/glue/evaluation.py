@@ -25,9 +25,12 @@ def evaluate(task: GlueTask, checkpoint: Path, data: Path, batch_size: int) -> d
         written; ``checkpoint``.
 
     Raises:
-        GlueError: not every example has one prediction.
+        GlueError: the checkpoint cannot be read, or not every example has one finite prediction.
     """
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"data": str(data)})
+    try:
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"data": str(data)})
+    except CheckpointError as error:
+        raise GlueError(str(error)) from None
     model, fairseq_task = _load(checkpoint, state)
     scores: dict[str, float] = {}
     for subset, suffix in task.dev_sets.items():
@@ -116,6 +119,8 @@ def _predict(
     for batch in batches:
         batch = utils.move_to_cuda(batch) if torch.cuda.is_available() else batch
         outputs, _ = model(**batch["net_input"], features_only=True, classification_head_name=HEAD)
+        if not outputs.isfinite().all():
+            raise GlueError("a prediction is not a number: the fine-tuning has diverged")
         predictions = outputs.argmax(dim=-1) if task.classes else outputs.float().view(-1)
         numbers = batch["id"].tolist()
         labels = batch["target"].view(-1).tolist() if "target" in batch else [None] * len(numbers)

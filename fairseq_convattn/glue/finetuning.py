@@ -24,6 +24,14 @@ from .pretrained import Pretrained, read_pretrained
 from .tasks import TASKS, GlueError, GlueTask
 
 _WARMUP = 0.1
+# options of fairseq-train that the command sets itself
+_OURS = {
+    *("--arch", "-a", "--task", "--criterion", "--user-dir", "--seed", "--save-dir"),
+    *("--restore-file", "--finetune-from-model", "--num-classes", "--regression-target"),
+    *("--init-token", "--separator-token", "--max-positions", "--batch-size", "--max-sentences"),
+    *("--max-tokens", "--update-freq", "--lr", "--lr-scheduler", "--total-num-update"),
+    *("--warmup-updates", "--max-epoch", "--max-update", "--distributed-world-size"),
+}
 _LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
 
 
@@ -108,6 +116,12 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
             f"{run.model} has learned embeddings of {pretrained.max_positions} positions; "
             f"--max-positions {run.max_positions} does not go with them"
         )
+    for word in run.extra:
+        if word.split("=")[0] in _OURS:
+            raise GlueError(
+                f"{word} after --: the command sets it, or --seeds, --lr, --batch-size, --epochs, "
+                "--max-positions and --output do, before --"
+            )
     command = _command(run, pretrained, examples=1, seed=1, folder=run.output)
     if run.extra and (reason := refusal(command[1:])):
         raise GlueError(f"after --: {reason}")
@@ -148,7 +162,9 @@ def _require_same(settings: dict[str, Any], output: Path) -> None:
         return
     may_move = {"model": "", "data": ""}
     if found := difference(read_json(path) | may_move, settings | may_move):
-        raise GlueError(f"{output} has results with {found}; choose another folder with --output")
+        raise GlueError(
+            f"{output} has results of other options ({found}); choose another folder with --output"
+        )
 
 
 def _finetune_seed(run: Run, pretrained: Pretrained, examples: int, seed: int) -> None:

@@ -40,7 +40,7 @@ def score(task: GlueTask, labels: Sequence, predictions: Sequence) -> dict[str, 
 
 
 def _correlation(function: Callable, labels: Sequence, predictions: Sequence) -> float:
-    """A correlation; 0, like Matthews', for constant predictions, for which it is undefined."""
+    """A correlation; 0, like Matthews', for constant predictions, where it is undefined."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "An input array is constant")
         value = function(labels, predictions)[0]

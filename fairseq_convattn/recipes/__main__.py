@@ -22,7 +22,7 @@ from ..training_options import refusal
 from . import catalogue
 from .checkpoint import evaluated, require_data
 from .command import RecipeError, Stage
-from .devices import FLOAT32, PRECISIONS, Batch, Devices, choose_devices
+from .devices import PRECISIONS, Batch, Devices, choose_devices
 from .recipe import STAGES, Recipe
 from .record import results, score_lines
 from .runner import Runner, exclusive
@@ -108,6 +108,8 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
         return
     _require(recipe, settings, chosen)
     to_do = runner.check(chosen)
+    if "prepare" in to_do:
+        _require_new(settings)
     if to_do and "prepare" not in to_do:
         require_data(settings)  # a refused command leaves no folder
     with exclusive(settings.output):
@@ -146,6 +148,8 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
                 "--checkpoint prepares and trains nothing, and says which mixer it has: leave out "
                 "--smoke, --seed, --source, --mixer and fairseq-train's options after --"
             )
+        if options.nodes > 1 or options.fsdp or (options.gpus or 1) > 1:
+            raise RecipeError("--checkpoint is evaluated on one device: leave out --nodes, --fsdp")
         published_format, mixer = evaluated(options.checkpoint, recipe.task)
         name = f"{options.recipe}-{options.checkpoint.stem}-{sha256(options.checkpoint)[:_DIGITS]}"
     output = options.output or Path("runs", *(("smoke",) if options.smoke else ()), name)
@@ -159,7 +163,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
         smoke=options.smoke,
         checkpoint=options.checkpoint,
         published_format=published_format,
-        extra=tuple(word for word in extra if word != FLOAT32),
+        extra=tuple(extra),
     )
 
 
@@ -235,6 +239,13 @@ def _require(recipe: Recipe, settings: Settings, chosen: Sequence[str]) -> None:
             )
     if missing := missing_modules(*dict.fromkeys(needed)):
         raise RecipeError(f"a stage needs {missing}")
+
+
+def _require_new(settings: Settings) -> None:
+    """Refuse a ``--data`` folder of other files before its preparation starts."""
+    data = settings.data
+    if data.is_dir() and not settings.binarised.is_dir() and any(data.iterdir()):
+        raise RecipeError(f"--data {data} has no folder bin and is not empty; choose another")
 
 
 def _run(

@@ -51,7 +51,7 @@ def require_data(settings: Settings) -> None:
             "--data is the binarised test set that comes with the model, or prepare the data "
             "without --checkpoint first"
             if checkpoint
-            else f"to prepare the data again remove {settings.output}/stages"
+            else f"prepare the data again: convattn prepare CORPUS --output {settings.data}"
         )
         raise RecipeError(f"{settings.binarised} has no dictionary: {way_out}")
     for dictionary in dictionaries if checkpoint else ():

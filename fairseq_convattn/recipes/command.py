@@ -24,6 +24,7 @@ class Command:
         writes: files that an interrupted run may leave and that the program would not replace.
         scaling: arguments for devices and precision, which may differ when a run is continued.
         further: arguments that a user gave; they come last and win.
+        not_passed: further ones that the program does not know.
     """
 
     arguments: Sequence[str]
@@ -33,10 +34,12 @@ class Command:
     writes: Sequence[Path] = ()
     scaling: Sequence[str] = ()
     further: Sequence[str] = ()
+    not_passed: Sequence[str] = ()
 
     def words(self) -> list[str]:
         """The program and all its arguments."""
-        return [*self.arguments, *arguments(self.options), *self.scaling, *self.further]
+        further = (word for word in self.further if word not in self.not_passed)
+        return [*self.arguments, *arguments(self.options), *self.scaling, *further]
 
     def line(self) -> str:
         """As one line for a shell."""

@@ -101,11 +101,11 @@ class Devices:
     def notes(self) -> list[str]:
         """Notes on how these devices differ from this machine's."""
         if not self.gpus:
-            float32 = "--bf16, as this CPU computes in it: -- --fp32 trains in float32"
-            return ["--gpus N has the commands for GPUs", *([float32] if self.precision else ())]
+            float32 = "--bf16: this CPU supports it; -- --fp32 trains in float32"
+            return ["--gpus N prints the commands for GPUs", *([float32] if self.precision else ())]
         if self.precision != "--fp16" or self.fsdp or torch.cuda.device_count():
             return []
-        return ["--fp16, for this machine has no GPU to ask: -- --bf16 where they compute in it"]
+        return ["--fp16: no GPU here to check; add -- --bf16 if yours support it"]
 
     def explain(self, batch: Batch, smoke: bool) -> str:
         """The size of an update as a readable product."""

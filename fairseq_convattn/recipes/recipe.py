@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ..architectures.presets import ARCHITECTURE_NAMES
 from .command import Command, CommandOptions, Stage, options
-from .devices import Batch
+from .devices import FLOAT32, Batch
 from .settings import Settings, script, user_dir
 
 STAGES = ("prepare", "train", "average", "generate", "score")
@@ -147,6 +147,7 @@ class Recipe(ABC):
             },
             scaling=settings.devices.training(batch),
             further=settings.extra,
+            not_passed=(FLOAT32,),
         )
 
     @abstractmethod

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..run_records import sha256, versions
-from .devices import processor_name
+from .devices import FLOAT32, PRECISIONS, processor_name
 from .recipe import Recipe, Score
 from .settings import ROOT, Settings
 
@@ -87,7 +87,7 @@ def results(
         "mixer": settings.mixer,
         "architecture": recipe.architecture(settings) if trained else None,
         "seed": settings.seed if trained else None,
-        "precision": settings.precision if trained else None,
+        "precision": _precision(stages.get("train"), settings) if trained else None,
         "smoke": settings.smoke,
         "checkpoint": None if trained else str(settings.checkpoint),
         "batch": {"size": batch.size, "unit": batch.unit, "per_update": batch.per_update},
@@ -96,6 +96,14 @@ def results(
         "data": data_checksums(settings),
         "scores": [_compared(score, recipe, settings) for score in scores],
     }
+
+
+def _precision(training: Mapping[str, Any] | None, settings: Settings) -> str:
+    """That of the training if it is done; that of ``settings`` else."""
+    if not training:
+        return settings.precision
+    words = " ".join(training["commands"]).split()
+    return next((PRECISIONS[word] for word in words if word in PRECISIONS), PRECISIONS[FLOAT32])
 
 
 def _compared(score: Score, recipe: Recipe, settings: Settings) -> dict[str, Any]:

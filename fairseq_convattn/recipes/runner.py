@@ -169,7 +169,7 @@ class Runner:
         if not record:
             return None
         if not record.keys() >= {"directory", "settings"}:
-            return "that its record does not tell"
+            return "its record has no options"
         before, after = (
             [{"from": str((self.output / known["directory"]).resolve())}, *known["settings"]]
             for known in (record, self._identity(stage))

@@ -7,8 +7,8 @@ from pathlib import Path
 from .devices import FLOAT32, PRECISIONS, Devices
 
 ROOT = Path(__file__).resolve().parents[2]
-_INSTALLED = ROOT / "convattn"  # scripts/ as installed, without a checkout
-_SCRIPTS = _INSTALLED if _INSTALLED.is_dir() else ROOT / "scripts"
+_CHECKOUT = ROOT / "scripts"
+_SCRIPTS = _CHECKOUT if (_CHECKOUT / "setup.sh").is_file() else ROOT / "convattn"
 
 
 @dataclass(frozen=True)

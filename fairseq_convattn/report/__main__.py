@@ -40,9 +40,9 @@ def command_line() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN_DIR", help="folder of a run, with results.json")
     page = "the page; it must not exist (default: report.html)"
-    add("--output", type=Path, default=Path("report.html"), metavar="FILE", help=page)
+    add("--output", type=Path, metavar="FILE", help=page)
     samples = "sentences whose translations or summaries are shown (default: 5)"
-    add("--samples", type=whole_number(0), default=5, metavar="N", help=samples)
+    add("--samples", type=whole_number(0), metavar="N", help=samples)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--collect", type=Path, metavar="DIR", help="write results to commit, and no page"
@@ -54,7 +54,11 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    arguments = command_line().parse_args(given)
+    parser = command_line()
+    arguments = parser.parse_args(given)
+    no_page = arguments.table or arguments.collect
+    if no_page and not (arguments.output is None and arguments.samples is None):
+        parser.error("--output and --samples are for the page; --collect and --table write none")
     exit_on_signals()
     for name in ("sacrebleu", "matplotlib"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -65,7 +69,8 @@ def main(given: Sequence[str] | None = None) -> None:
             for path in collect(arguments.runs, arguments.collect):
                 print(f"wrote {path}", file=sys.stderr)
         else:
-            _write_page(arguments.runs, arguments.output, arguments.samples)
+            samples = 5 if arguments.samples is None else arguments.samples
+            _write_page(arguments.runs, arguments.output or Path("report.html"), samples)
     except FileExistsError as error:
         sys.exit(f"error: {error}; choose another with --output or --collect")
     except (ReportError, ScoringError, OSError) as error:

@@ -122,7 +122,7 @@ class _Notes(list[str]):
     """Texts below a table, which refers to them by number."""
 
     def reference(self, content: str) -> str:
-        """To a note, which is added where it is not there yet."""
+        """The number of a note, added if new."""
         if content not in self:
             self.append(content)
         return f"[{self.index(content) + 1}]"

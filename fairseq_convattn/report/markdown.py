@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MISSING = "\u2013"
-"""What stands for a figure that there is not."""
+"""Shown for a missing figure."""
 
 
 class Table(NamedTuple):
@@ -32,12 +32,12 @@ def raw_table(content: Table) -> str:
 
 
 def code(content: str) -> str:
-    """As it is typed."""
+    """As inline code."""
     return f"`{' '.join(content.replace('`', ' ').split())}`"
 
 
 def text(content: str) -> str:
-    """Plain, whatever it has that would begin code, emphasis, a cell or a tag."""
+    """Escape Markdown."""
     for sign in "\\`*|<>":
         content = content.replace(sign, f"\\{sign}")
     return " ".join(content.split())

@@ -59,7 +59,7 @@ def pack(run: Path, output: Path, data: Path | None = None) -> None:
         CheckpointError: the model cannot be read, or has values beyond float16's.
         FileExistsError: ``output`` is there already.
         FileNotFoundError: the folder of ``output`` or the prepared data are not there.
-        ReportError: ``run`` is no run of a recipe, a smoke test, or has not what is told of it.
+        ReportError: ``run`` is no run of a recipe, a smoke test, or lacks what the card tells.
     """
     record = Run(run)
     results = collected(record)
@@ -73,7 +73,7 @@ def pack(run: Path, output: Path, data: Path | None = None) -> None:
     state = read_checkpoint(model)
     state.pop("last_optimizer_state", None)
     task = state["cfg"]["task"]
-    binarised = data / "bin" if data else Path(task["data"])
+    binarised = _binarised(data) if data else Path(task["data"])
     with appearing(output) as folder:
         folder.mkdir()
         _copy_dictionaries(binarised, folder)
@@ -88,6 +88,18 @@ def pack(run: Path, output: Path, data: Path | None = None) -> None:
         write_json(results, folder / "results.json")
         card = _card(output.name, results, use, _sample(record), folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _binarised(data: Path) -> Path:
+    """A folder of prepared data, or a binarised one, as a recipe takes it.
+
+    Raises:
+        FileNotFoundError: it has no dictionaries.
+    """
+    for folder in (data / "bin", data):
+        if any(folder.glob("dict*.txt")):
+            return folder
+    raise FileNotFoundError(f"--data {data} has no dictionaries, nor has {data / 'bin'}")
 
 
 def _copy_dictionaries(binarised: Path, folder: Path) -> None:
@@ -113,7 +125,7 @@ def _copy_subwords(prepared: Path, source: str | None, folder: Path) -> dict[str
 
 
 def _halved(weights: Mapping[str, Tensor], model: Path) -> dict[str, Tensor]:
-    """Equal ones, such as tied embeddings, are one tensor, which a file has once."""
+    """In half precision; equal tensors, such as tied embeddings, are stored once."""
     halved: dict[str, Tensor] = {}
     for name, weight in weights.items():
         half = weight.half() if weight.is_floating_point() else weight

@@ -90,19 +90,19 @@ def command_line() -> argparse.ArgumentParser:
         "Moses' tokens of that language (en, de, fr, ...), by sacremoses",
     )
     for name, what in {
-        "--detokenize-reference": "the same of --reference, where it is tokenised, too",
+        "--detokenize-reference": "detokenise --reference too",
         "--compound-split": "BLEU: split a-b into a ##AT##-##AT## b on both sides, as the papers "
         "do on WMT en-de",
         "--lowercase": "BLEU, chrF: ignore case (ROUGE always does)",
-        "--rouge-no-stem": "compare words, not their Porter stems",
+        "--rouge-no-stem": "ROUGE: compare words, not their Porter stems",
     }.items():
         add(name, action="store_true", help=what)
     add(
         "--rouge-split",
         metavar="WHERE",
-        help="where a sentence begins for ROUGE-Lsum, which papers call ROUGE-L: newline (never, "
-        "as a text is a line; ROUGE-Lsum is then ROUGE-L), punctuation (after . ! ? and a space) "
-        "or a marker that the texts have between sentences, such as <q> (default: newline)",
+        help="ROUGE: where sentences are split for ROUGE-Lsum, which papers call ROUGE-L: newline "
+        "(a text is one line, so it is never split and ROUGE-Lsum equals ROUGE-L), punctuation "
+        "(after . ! ? and a space) or a marker between sentences, such as <q> (default: newline)",
     )
     add("--format", choices=("text", "json"), default="text")
     return parser
@@ -112,8 +112,8 @@ def parsed_arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = command_line()
     arguments = parser.parse_args(given)
     for option, metrics in METRICS_OF_OPTIONS.items():
-        given = getattr(arguments, option) not in (None, False)
-        if given and arguments.metric not in metrics:
+        is_given = getattr(arguments, option) not in (None, False)
+        if is_given and arguments.metric not in metrics:
             parser.error(f"{flag(option)} cannot be used with --metric {arguments.metric}")
     if arguments.compound_split and arguments.tokenize not in (None, "none"):
         parser.error("--compound-split is for tokenised text: it needs --tokenize none")
@@ -122,6 +122,8 @@ def parsed_arguments(given: Sequence[str] | None) -> argparse.Namespace:
     if arguments.detokenize_reference and not (arguments.detokenize and arguments.reference):
         parser.error("--detokenize-reference is for --detokenize LANGUAGE and --reference FILE")
     arguments.tokenize = arguments.tokenize or ("none" if arguments.compound_split else "13a")
+    arguments.tokenised = bool(arguments.tokenize == "none" or arguments.detokenize)
+    arguments.detokenize_reference |= bool(arguments.detokenize and not arguments.reference)
     return arguments
 
 
@@ -142,9 +144,8 @@ def references(arguments: argparse.Namespace, systems: Sequence[Texts]) -> list[
     if first.targets is None:
         raise ScoringError(f"{first.path} has no T- lines to score against; add --reference")
     if any(system.targets not in (None, first.targets) for system in systems):
-        raise ScoringError("--hypothesis and --baseline have other T- lines; add --reference")
-    tokenised = arguments.tokenize == "none" or arguments.detokenize
-    if tokenised and first.hypotheses != first.detokenised:
+        raise ScoringError("--hypothesis and --baseline have different T- lines; add --reference")
+    if arguments.tokenised and first.hypotheses != first.detokenised:
         raise ScoringError(
             f"the T- lines of {first.path} are detokenised; add a tokenised --reference"
         )
@@ -247,7 +248,7 @@ def report(arguments: argparse.Namespace) -> Report:
     """
     systems = [read_texts(path) for path in (arguments.hypothesis, arguments.baseline) if path]
     refs = references(arguments, systems)
-    tokenised = arguments.tokenize == "none" or arguments.detokenize
+    tokenised = arguments.tokenised
     texts = [list(system.hypotheses if tokenised else system.detokenised) for system in systems]
     names = arguments.reference or [f"T- lines of {arguments.hypothesis}"]
     require_same_length((*names, *(str(system.path) for system in systems)), (*refs, *texts))
@@ -260,7 +261,7 @@ def report(arguments: argparse.Namespace) -> Report:
     refs = [list(map(mask_unknowns, lines)) for lines in refs]
     if arguments.detokenize:
         texts = [detokenise(lines, arguments.detokenize) for lines in texts]
-        if arguments.detokenize_reference or not arguments.reference:
+        if arguments.detokenize_reference:
             refs = [detokenise(lines, arguments.detokenize) for lines in refs]
     if arguments.metric == "rouge":
         return rouge_report(arguments, texts, refs)
@@ -274,8 +275,7 @@ def conventions(arguments: argparse.Namespace) -> str:
     """Conventions that sacreBLEU's signature does not record."""
     fields = ["compounds:split"] if arguments.compound_split else []
     if arguments.detokenize:
-        both = arguments.detokenize_reference or not arguments.reference
-        sides = "both" if both else "hypothesis"
+        sides = "both" if arguments.detokenize_reference else "hypothesis"
         fields.append(f"detok:sacremoses-{arguments.detokenize}-{sides}-{detokenizer_version()}")
     return "".join(f"|{field}" for field in fields)
 

@@ -4,6 +4,9 @@ import re
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
+from .generated import ScoringError
+
+_WITHOUT_PREFIXES = ("ja", "ko", "zh")  # sacremoses knows them too
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 
 
@@ -22,9 +25,15 @@ def detokenise(texts: Iterable[str], language: str) -> list[str]:
 
     Raises:
         ImportError: sacremoses is not installed.
+        ScoringError: it does not know the language.
     """
     detokenizer_version()
     from sacremoses import MosesDetokenizer
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    known = sorted({*NonbreakingPrefixes().available_langs.values(), *_WITHOUT_PREFIXES})
+    if language not in known:
+        raise ScoringError(f"--detokenize: unknown {language!r}, choose from {', '.join(known)}")
 
     join = MosesDetokenizer(language).detokenize
     return [join(text.split()) for text in texts]

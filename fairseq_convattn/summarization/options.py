@@ -120,7 +120,11 @@ def check_options(cfg: SummarizationConfig) -> None:
         )
     if cfg.eval_rouge:
         shortest_source = len((cfg.source_prefix or "").split()) + 1
-        check_decoding(eval_rouge_args(cfg), shortest_source, cfg.max_target_positions)
+        args = eval_rouge_args(cfg)
+        try:
+            check_decoding(args, shortest_source, cfg.max_target_positions)
+        except ValueError as error:
+            raise ValueError(f"--eval-rouge-args: {error}") from None
         eval_rouge_settings(cfg)
         json_options("--eval-rouge-detok-args", cfg.eval_rouge_detok_args)
         if cfg.eval_rouge_detok not in TOKENIZER_REGISTRY:
@@ -173,6 +177,8 @@ def check_decoding(args: Any, shortest_source: int, target_positions: int) -> No
         shortest_source: tokens of the shortest source, end-of-sentence included.
         target_positions: longest target, end-of-sentence included.
     """
+    if getattr(args, "beam", 1) < 1:
+        raise ValueError(f"--beam: must be at least 1, not {args.beam}")
     size = getattr(args, "no_repeat_ngram_size", 0)
     if size < 0:
         raise ValueError(f"--no-repeat-ngram-size: {size} is negative; 0 blocks nothing")

@@ -17,7 +17,13 @@ def test_prepares_trains_and_translates(scripts, shared, tmp_path):
     folder = tmp_path / "multi30k"
     run = prepare("--source", shared / "data" / "multi30k", "--output", folder)
     assert run.returncode == 0, run.stderr
-    assert {path.name for path in folder.iterdir()} == {"bin", "bpe", "origin", "text", "sha256sums"}
+    assert {path.name for path in folder.iterdir()} == {
+        "bin",
+        "bpe",
+        "origin",
+        "text",
+        "sha256sums",
+    }
     assert "is there already" in prepare("--output", folder).stdout
     text = (folder / "text" / "test_2016_flickr.en").read_text(encoding="utf-8").splitlines()
     assert len(text) == 1000

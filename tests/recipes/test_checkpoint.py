@@ -151,7 +151,7 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(prepared, t
     def ended(node: int) -> None:
         main(arguments)
         lines = capsys.readouterr().out.splitlines()
-        assert any("-- --bf16 where they compute in it" in line for line in lines)
+        assert any("add -- --bf16 if yours support it" in line for line in lines)
         (torchrun,) = (line for line in lines if "; torchrun --nnodes 2" in line)
         last = torchrun.rpartition(" && ")[2]
         subprocess.run(last, shell=True, check=True, env={**os.environ, "NODE_RANK": str(node)})
@@ -183,7 +183,7 @@ def test_a_training_that_has_a_checkpoint_needs_its_data_and_options(prepared, t
     (output / "checkpoints").mkdir()
     (output / "checkpoints" / "checkpoint1.pt").touch()
     (tmp_path / "dict.en.txt").rename(tmp_path / "moved")
-    with pytest.raises(SystemExit, match="bin has no dictionary: to prepare the data again remove"):
+    with pytest.raises(SystemExit, match="bin has no dictionary: prepare the data again: convattn"):
         main(arguments)
     (tmp_path / "moved").rename(tmp_path / "dict.en.txt")
     begun = {"settings": [{"--dropout": "0.9"}], "directory": os.path.relpath(ROOT, output)}

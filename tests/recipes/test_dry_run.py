@@ -64,7 +64,7 @@ def test_what_is_said_about_the_commands(capsys):
         "# 73,728 tokens an update, on 8 GPUs: 8 x 3,072 x update-freq 3 "
         "(the recipe's 8 x 3,072 x 3)"
     )
-    assert precision.startswith("# --fp16, for this machine has no GPU to ask")
+    assert precision.startswith("# --fp16: no GPU here to check")
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,7 @@ def test_texts_that_cannot_be_scored(score, write, tmp_path):
     assert refused(rouge(None, "--hypothesis", "hyp"), f"hyp {missing}")
     assert refused(rouge(None, "--hypothesis", "no T"), f"no T {missing}")
     result = rouge(None, "--hypothesis", "gen", "--baseline", "other T")
-    assert refused(result, "--hypothesis and --baseline have other T- lines; add --reference")
+    assert refused(result, "--hypothesis and --baseline have different T- lines; add --reference")
     result = rouge("gen", "--hypothesis", "hyp")
     assert refused(result, "gen is fairseq-generate's output, no reference")
 

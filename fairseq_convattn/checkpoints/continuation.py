@@ -1,0 +1,56 @@
+"""Checks that a training continues as the model that its checkpoint holds."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from ..architectures.options import mixer_options
+from ..outputs import flag
+from .checks import CheckpointError
+from .files import architecture_of, as_mapping, is_ours, read_outline
+from .recovery import LAST
+
+_STACKS = ("encoder", "decoder")
+# options that change what a layer computes, but not the shape of its weights
+_OPTIONS = (
+    *(name for name, o in mixer_options(_STACKS).items() if o.kind.annotation is not float),
+    *(f"{side}_{name}" for side in _STACKS for name in ("attention_heads", "normalize_before")),
+    "activation_fn",
+)
+_MAY_CHANGE = ("initialization",)
+
+
+def require_same_model(checkpoint: DictConfig, model: Any) -> None:
+    """Refuse to continue a training as another network.
+
+    Args:
+        checkpoint: fairseq's checkpoint options.
+        model: those of the model.
+
+    Raises:
+        CheckpointError: an option differs from that of the checkpoint in ``--save-dir``.
+    """
+    path = Path(checkpoint.save_dir, LAST)
+    if checkpoint.restore_file != LAST or checkpoint.checkpoint_suffix or not path.is_file():
+        return
+    state = read_outline(path)
+    if not is_ours(architecture_of(state)):
+        return
+    before, now = as_mapping(state["cfg"]["model"]), as_mapping(model)
+    for name in _OPTIONS:
+        old, new = _plain(before, name), _plain(now, name)
+        if name not in _MAY_CHANGE and None not in (old, new) and old != new:
+            raise CheckpointError(
+                f"{path} was trained with {flag(name)} {old}, not {new}: repeat its options, or "
+                "choose another --save-dir"
+            )
+
+
+def _plain(options: Mapping[str, Any], name: str) -> str | None:
+    """An option as a command line has it."""
+    value = options.get(name)
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return None if value is None else str(getattr(value, "value", value))
