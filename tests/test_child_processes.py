@@ -123,3 +123,9 @@ def test_file_systems_that_lock_only_what_may_be_written(tmp_path, monkeypatch):
     with locked(tmp_path):
         left.append(subprocess.Popen(["sleep", "300"], close_fds=False))
     assert left[0].returncode == -signal.SIGKILL
+
+
+def test_a_command_that_was_killed_is_said_to_be(tmp_path):
+    command = ["bash", "-c", "echo fine; kill -KILL $$"]
+    with pytest.raises(child_processes.CommandFailed, match="bash was killed by SIGKILL; its log"):
+        child_processes.run(command, tmp_path / "log")

@@ -15,6 +15,8 @@ from fairseq_convattn.checkpoints.files import write_checkpoint
 from fairseq_convattn.checkpoints.recovery import restore_last
 from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import command_line, main, resolve
+from fairseq_convattn.recipes.command import RecipeError
+from fairseq_convattn.recipes.record import results
 from fairseq_convattn.recipes.runner import Runner, exclusive
 from fairseq_convattn.report.__main__ import main as report
 from fairseq_convattn.run_records import write_json
@@ -112,6 +114,23 @@ def test_a_model_of_2019_of_another_kind_is_refused(tmp_path):
     torch.save({"args": Namespace(task="translation", arch="lightconv"), "model": {}}, model)
     with pytest.raises(SystemExit, match="is a model for translation, and .* for language_model"):
         main(["gbw", "--checkpoint", str(model), "--dry-run"])
+
+
+def test_the_precision_is_that_of_the_training(prepared, tmp_path):
+    """Whatever this machine or a later command would choose."""
+    arguments, output = ["multi30k", "--output", str(tmp_path)], tmp_path
+    recipe = catalogue.recipe("multi30k")
+    settings = resolve(command_line().parse_args(arguments), recipe, [])
+    for option, expected in (("--bf16", "bfloat16"), ("--fp16", "float16"), ("", "float32")):
+        record = {"train": {"commands": [f"fairseq-train data --lr 1 {option} --cpu"]}}
+        assert results("", recipe, settings, record, [])["precision"] == expected
+    stages = recipe.stages(settings)
+    (train_,) = (stage for stage in stages if stage.name == "train")
+    runner = Runner(output, stages)
+    runner.finish(train_)
+    other = resolve(command_line().parse_args(arguments), recipe, ["--fp32"])
+    with pytest.raises(RecipeError, match="was run with other options .without --fp32"):
+        Runner(output, recipe.stages(other)).check(["train"])
 
 
 def test_training_goes_on_where_the_last_checkpoint_is_gone(prepared, tmp_path, monkeypatch):

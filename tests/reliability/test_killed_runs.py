@@ -16,6 +16,7 @@ from fairseq_convattn.architectures.config import LANGUAGE_MODEL, complete
 from fairseq_convattn.architectures.language_model import ConvAttnLanguageModel
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.checkpoints.averaging import average_checkpoints
+from fairseq_convattn.checkpoints.checks import CheckpointError
 from fairseq_convattn.checkpoints.recovery import newest_whole
 from fairseq_convattn.mixers import MIXERS
 
@@ -190,3 +191,21 @@ def test_nothing_in_a_model_is_whatever_was_in_memory(monkeypatch):
     state = ConvAttnLanguageModel.build_model(args, task_of(types=26)).state_dict()
     found = [name for name in state if name.endswith("_float_tensor")]
     assert len(found) == 2 and all(value.isfinite().all() for value in state.values())
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        (("--attention-terms", "content,alibi"), "--attention-terms content,fixed"),
+        (("--decoder-attention-heads", "2"), "--decoder-attention-heads 4"),
+    ],
+)
+def test_a_training_does_not_continue_as_another_network(data, tmp_path, changed, named):
+    """All weights have the same names and shapes, or would load."""
+    first = ("--arch", "composite_attention_tiny", *SHRUNK, "--attention-terms", "content,fixed")
+    train(data, tmp_path, *first, "--max-update", "1")
+    before = (tmp_path / "checkpoint_last.pt").read_bytes()
+    with pytest.raises(CheckpointError, match=f"was trained with {named}"):
+        train(data, tmp_path, *first, *changed, "--max-update", "2")
+    assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
+    train(data, tmp_path, *first, "--dropout", "0.5", "--max-update", "2")

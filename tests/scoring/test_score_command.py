@@ -205,6 +205,8 @@ def test_tokens_are_scored_as_text(score, write):
         result = score("bleu", *options, *both).json
         assert result["scores"]["BLEU"]["score"] == pytest.approx(100)
         assert "|detok:sacremoses-en-both-" in result["signature"]
+    unknown = score("bleu", *options[2:], "--detokenize", "xx", "--reference", "raw")
+    assert "--detokenize: unknown 'xx', choose from" in unknown.message
     result = score("chrf", *options, "--reference", "raw").json
     assert result["scores"]["chrF2"]["score"] == sacrebleu.CHRF().corpus_score(text, [raw]).score
     tokenised = ("--tokenize", "none", "--reference", "ref", "--hypothesis", "gen")
