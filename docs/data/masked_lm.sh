@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A pre-training of masked_lm.csv and its fine-tunings of glue.csv.
+# A pre-training of masked_lm_long.csv and its fine-tunings of glue_long.csv.
 #
 #     bash docs/data/masked_lm.sh absolute attention_bert_tiny
 #     bash docs/data/masked_lm.sh none attention_bert_tiny --no-token-positional-embeddings
@@ -8,9 +8,8 @@
 #     bash docs/data/masked_lm.sh tisa tisa_bert_tiny
 #
 # `data` has bbc/{train,valid,test}.source.gz, one article a line, multi30k/raw/{train,val}.en.gz and
-# glue/{CoLA,SST-2,MRPC} as their authors publish them, compressed; DIR has the latter as they are.
-# `--sample`, for these are not the full files of GLUE. Pre-training 2 of the table is on this text, with
-# `--skip-invalid-size-inputs-valid-test`; pre-training 1 had a slightly smaller text.
+# glue/{CoLA,SST-2,MRPC,RTE,STS-B} as their authors publish them, compressed. `--sample`, for CoLA,
+# SST-2 and MRPC are not the full files of GLUE.
 set -euo pipefail
 cat > corpus.py <<'END'
 import csv, gzip
@@ -32,6 +31,7 @@ def sentences(articles):
 glue = {
     part: column(f"glue/CoLA/{part}.tsv", 3, header=False) + column(f"glue/SST-2/{part}.tsv", 0)
     + column(f"glue/MRPC/msr_paraphrase_{test}.txt", 3, 4)
+    + column(f"glue/RTE/{part}.tsv", 1, 2) + column(f"glue/STS-B/{part}.tsv", 7, 8)
     for part, test in (("train", "train"), ("dev", "test"))
 }
 valid = [*sentences(lines("bbc/valid.source")), *lines("multi30k/raw/val.en")]
@@ -53,10 +53,15 @@ fairseq-preprocess --only-source --trainpref train.bpe --validpref valid.bpe --d
 
 fairseq-train mlm --user-dir fairseq_convattn --task masked_lm --criterion masked_lm --arch "$2" "${@:3}" \
   --sample-break-mode complete --tokens-per-sample 128 --batch-size 32 --required-batch-size-multiple 1 \
+  --update-epoch-batch-itr True --skip-invalid-size-inputs-valid-test \
   --optimizer adam --adam-betas '(0.9,0.999)' --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 1.0 \
-  --lr 2e-3 --lr-scheduler polynomial_decay --warmup-updates 150 --total-num-update 1500 --max-update 1500 \
-  --seed 1 --no-epoch-checkpoints --save-interval-updates 250 --num-workers 0 --save-dir "checkpoints/$1"
-convattn prepare glue --tasks CoLA,SST-2,MRPC --sample --source DIR --sentencepiece bpe.model --dictionary mlm/dict.txt
-for task in CoLA SST-2 MRPC; do
-  convattn glue finetune $task "checkpoints/$1/checkpoint_last.pt" --seeds 1,2,3 --lr 5e-4 --batch-size 32 --epochs 3
+  --lr 2e-3 --lr-scheduler polynomial_decay --warmup-updates 1500 --total-num-update 15000 --max-update 15000 \
+  --seed 1 --no-epoch-checkpoints --num-workers 0 --bf16 --save-dir "checkpoints/$1"
+pieces=(--sentencepiece bpe.model --dictionary mlm/dict.txt)
+convattn prepare glue --tasks RTE,STS-B --source data/glue "${pieces[@]}" --output glue
+convattn prepare glue --tasks CoLA,SST-2,MRPC --sample --source data/glue "${pieces[@]}" --output glue_sample
+for task in RTE STS-B CoLA SST-2 MRPC; do
+  folder=glue; case $task in CoLA | SST-2 | MRPC) folder=glue_sample ;; esac
+  convattn glue finetune $task "checkpoints/$1/checkpoint_last.pt" --data $folder/bin --seeds 1,2,3 \
+    --lr 5e-4 --batch-size 32 --epochs 3
 done
