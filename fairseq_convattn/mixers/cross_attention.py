@@ -125,8 +125,8 @@ class CrossAttention(MultiheadAttention):
         return alike and torch.equal(groups, groups[:, :1].expand_as(groups))
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> dict:
-        """Keep the keys and values of the remaining sentences. Nothing is copied while
-        hypotheses swap within their sentences."""
+        """Keep the keys and values of the remaining sentences. With several beams nothing is copied
+        while hypotheses swap within their sentences."""
         state = self._get_input_buffer(incremental_state)
         if "prev_key" not in state:
             return incremental_state

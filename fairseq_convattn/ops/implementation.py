@@ -43,7 +43,8 @@ def forced_implementation() -> str | None:
 
 @contextlib.contextmanager
 def use_implementation(name: str | None) -> Iterator[None]:
-    """Compute convolutions within by one implementation, or fail; for all threads.
+    """Within the block every convolution, in every thread, uses this implementation or raises
+    ValueError. Attention is not affected.
 
     Args:
         name: as ``impl`` of :func:`lightweight_conv`; None for the fastest.
@@ -70,7 +71,7 @@ def unfit_for_operators() -> str:
     in_forward_mode = torch.autograd.forward_ad._current_level >= 0
     in_torch_func = torch._C._functorch.maybe_current_level() is not None
     if in_forward_mode or in_torch_func or torch.jit.is_tracing():
-        return "knows neither torch.jit.trace nor torch.func and forward-mode differentiation"
+        return "does not support torch.jit.trace, torch.func or forward-mode differentiation"
     if torch.compiler.is_exporting():
-        return "would be an operator that only this package has: torch.export takes the reference"
+        return "cannot be exported: use impl='reference'"
     return ""

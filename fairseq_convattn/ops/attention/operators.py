@@ -27,7 +27,7 @@ def register(
     Args:
         forward: from scores, layout and dropout (or None) returns the outputs ``[batch, heads,
             queries, value_dim]`` and ``lse`` ``[batch, heads, queries]``, the logarithms of the
-            sums of exponentials.
+            sums of exponentials, in the base that ``backward`` expects.
         backward: from the gradient, the outputs, ``lse``, the arguments of ``forward`` and a flag
             for each tensor of the scores returns the wanted gradients, None for others.
         devices: PyTorch's dispatch keys.

@@ -86,6 +86,7 @@ def dynamic_conv(
 
     Args:
         taps: ``[time, batch, heads, kernel_size]``.
+        dropout_p: probability of dropping a weight; every position drops its own.
 
     All else, results and errors are those of :func:`lightweight_conv`.
     """

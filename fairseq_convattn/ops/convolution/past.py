@@ -11,14 +11,14 @@ LEAST_SPARE = 16  # spare rows for further inputs
 class Past(NamedTuple):
     """The last inputs of a sequence.
 
-    New inputs are appended in spare memory, and beam search reorders only an index, so inputs are
-    never copied.
+    New inputs go to spare memory, and beam search reorders only an index. Inputs are copied when
+    the spare memory is full.
 
     Attributes:
         rows: ``[slots, width, channels]``.
         index: the row of every remembered input among ``slots x width``, ``[n, batch]``.
         used: number of slots written.
-        last: highest ``used`` of any state that shares this memory.
+        last: a list of one number, which all states of this memory share: the highest slot written.
     """
 
     rows: Tensor
