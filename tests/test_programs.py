@@ -70,7 +70,10 @@ def test_a_checkpoint_of_another_vocabulary(trained, tmp_path, capsys):
 def test_a_folder_with_another_model(trained, data, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fairseq-train", str(data)])
     line = reported(capsys, train, data, trained.parent, "--arch", "attention_tiny", *SHRUNK)
-    assert "choose a new --save-dir" in line and "self_attn" in line
+    assert "--encoder-mixers dynamic, not attention: choose a new --save-dir" in line
+    wider = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--encoder-ffn-embed-dim", "48")
+    line = reported(capsys, train, data, trained.parent, *wider)
+    assert "choose a new --save-dir" in line and "fc1" in line
 
 
 @pytest.mark.parametrize("adaptive", [False, True])

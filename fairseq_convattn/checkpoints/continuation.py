@@ -43,8 +43,8 @@ def require_same_model(checkpoint: DictConfig, model: Any) -> None:
         old, new = _plain(before, name), _plain(now, name)
         if name not in _MAY_CHANGE and None not in (old, new) and old != new:
             raise CheckpointError(
-                f"{path} was trained with {flag(name)} {old}, not {new}: repeat its options, or "
-                "choose another --save-dir"
+                f"{path} was trained with {flag(name)} {old}, not {new}: choose a new "
+                "--save-dir, or repeat its options"
             )
 
 
