@@ -276,7 +276,7 @@ def test_what_operators_cannot_differentiate():
     _, tangent = torch.func.jvp(function, (q,), (q,))
     torch.testing.assert_close(tangent, (expected * q).sum())
     for impl in ("blocked", "native") if is_built() else ("blocked",):
-        with pytest.raises(ValueError, match=f"impl='{impl}' knows neither .* nor torch.func"):
+        with pytest.raises(ValueError, match=f"impl='{impl}' does not support .*torch.func"):
             torch.func.grad(function)(q, impl)
         (grad,) = torch.autograd.grad(function(x, impl), x, create_graph=True)
         with pytest.raises(RuntimeError, match="use impl='reference'"):
