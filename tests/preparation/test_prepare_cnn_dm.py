@@ -117,7 +117,7 @@ def test_cnn_dm(scripts, cnn_dm, tmp_path):
     scripts.for_release("cnn_dm", **numbers)
     run = scripts.prepare("cnn_dm", "--source", source, "--output", output)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert {path.name for path in output.iterdir()} == {"text", "bpe", "pieces", "bin"}
+    assert {path.name for path in output.iterdir()} == {"text", "bpe", "pieces", "bin", "origin"}
     dictionaries = [output / "bin" / f"dict.{side}.txt" for side in ("source", "target")]
     assert dictionaries[0].read_bytes() == dictionaries[1].read_bytes()
     assert len(Dictionary.load(str(dictionaries[0]))) == 30_001  # with <pad>

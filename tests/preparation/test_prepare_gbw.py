@@ -58,7 +58,7 @@ def test_gbw(scripts, gbw, tmp_path):
     scripts.for_release("gbw", sum=sha256(source / f"{GBW}.tar.gz"), **numbers)
     run = scripts.prepare("gbw", "--source", source, "--output", output)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert {path.name for path in output.iterdir()} == {"text", "bin"}
+    assert {path.name for path in output.iterdir()} == {"text", "bin", "origin"}
     assert {path.name for path in source.iterdir()} == {f"{GBW}.tar.gz"}
     dictionary = (output / "bin" / "dict.txt").read_text(encoding="utf-8")
     words = {line.split()[0] for line in dictionary.splitlines()}

@@ -49,14 +49,20 @@ def test_wikitext103_resumes_and_is_what_fairseq_reads(scripts, wikitext, mirror
     mirror.cut = [100]
     assert_refused(scripts.prepare(*arguments), f"cannot download {mirror.address}/{WIKITEXT}")
     work = output.with_name("wikitext.preparing")
-    assert tree(work) == {"lock", "download", f"download/{WIKITEXT}.part"}
+    assert tree(work) == {"lock", "origin", "download", f"download/{WIKITEXT}.part"}
 
     scripts.stand_in("fairseq-preprocess", "echo out of memory; exit 1")
     run = scripts.prepare(*arguments)
     assert_refused(run, "fairseq-preprocess failed")
     assert "out of memory" in run.stderr
     assert mirror.requests == [(WIKITEXT, None), (WIKITEXT, "bytes=100-")]
-    assert tree(work) == {"lock", "preprocess.log", "text", *(f"text/{x}" for x in SPLITS)}
+    assert tree(work) == {
+        "lock",
+        "origin",
+        "preprocess.log",
+        "text",
+        *(f"text/{x}" for x in SPLITS),
+    }
 
     (scripts.bin / "fairseq-preprocess").unlink()
     written = (work / "text" / "train").stat().st_mtime_ns
@@ -64,7 +70,7 @@ def test_wikitext103_resumes_and_is_what_fairseq_reads(scripts, wikitext, mirror
     assert run.returncode == 0, run.stderr
     assert len(mirror.requests) == 2
     assert (output / "text" / "train").stat().st_mtime_ns == written
-    assert {path.name for path in output.iterdir()} == {"text", "bin"}
+    assert {path.name for path in output.iterdir()} == {"text", "bin", "origin"}
     assert {path.name for path in output.parent.iterdir()} == {"wikitext"}
     for split, text in wikitext.items():
         assert (output / "text" / split).read_text(encoding="utf-8") == text

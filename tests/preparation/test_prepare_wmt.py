@@ -54,7 +54,7 @@ def test_wmt16_wrong_and_truncated_downloads_are_detected(scripts, mirror, tmp_p
     file.write_bytes(whole)
     run = scripts.prepare(*arguments)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert {path.name for path in output.iterdir()} == {"bpe", "text", "bin"}
+    assert {path.name for path in output.iterdir()} == {"bpe", "text", "bin", "origin"}
     dictionaries = [output / "bin" / f"dict.{language}.txt" for language in ("en", "de")]
     assert dictionaries[0].read_bytes() == dictionaries[1].read_bytes()
     assert len(binarised(output / "bin" / "test.en-de.de", dictionaries[1])) == 20
@@ -77,7 +77,7 @@ def test_iwslt14_is_known_by_its_archives_git_blob_and_by_its_lines(scripts, mir
     run = scripts.prepare(*arguments)
     assert run.returncode == 0, run.stdout + run.stderr
     output = tmp_path / "out"
-    assert {path.name for path in output.iterdir()} == {"text", "bpe", "bin"}
+    assert {path.name for path in output.iterdir()} == {"text", "bpe", "bin", "origin"}
     assert "note: text/train.de differs from fairseq's own" in run.stdout
     assert len(binarised(output / "bin" / "test.de-en.de", output / "bin" / "dict.de.txt")) == 100
     train, valid = (
