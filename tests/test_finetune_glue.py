@@ -1,6 +1,7 @@
 """scripts/finetune_glue.sh: small models, pre-trained for a moment, on generated tasks."""
 
 import json
+import math
 import random
 import shlex
 import shutil
@@ -259,6 +260,17 @@ def test_predictions_of_the_test_sets_in_the_format_of_glues_server(
     ):
         with pytest.raises(SystemExit, match=f"^error: .*{message}"):
             glue.main(["predict", name, str(given), *data, *where])
+
+
+def test_a_model_that_has_diverged_gets_no_scores(folder, roberta, tmp_path, in_process):
+    """The first class is the largest of those that are not a number."""
+    finetune(run_of("MRPC", folder, roberta, tmp_path / "out", epochs=1), [1])
+    tuned = results(tmp_path / "out")["seeds"][0]["checkpoint"]
+    state = torch.load(tuned, weights_only=False)
+    state["model"]["classification_heads.sentence_classification_head.out_proj.bias"] *= math.nan
+    torch.save(state, tuned)
+    with pytest.raises(GlueError, match="a prediction is not a number"):
+        evaluate(TASKS["MRPC"], Path(tuned), folder / "bin" / "MRPC", 4)
 
 
 def test_predictions_stay_within_the_scores():

@@ -13,13 +13,16 @@ from .files import architecture_of, as_mapping, is_ours, read_outline
 from .recovery import LAST
 
 _STACKS = ("encoder", "decoder")
-# options that change what a layer computes, but not the shape of its weights
+# options that say what a layer computes; probabilities and initial values may change
 _OPTIONS = (
-    *(name for name, o in mixer_options(_STACKS).items() if o.kind.annotation is not float),
+    *(
+        name
+        for name, option in mixer_options(_STACKS).items()
+        if option.kind.annotation is not float and name != "initialization"
+    ),
     *(f"{side}_{name}" for side in _STACKS for name in ("attention_heads", "normalize_before")),
     "activation_fn",
 )
-_MAY_CHANGE = ("initialization",)
 
 
 def require_same_model(checkpoint: DictConfig, model: Any) -> None:
@@ -41,7 +44,7 @@ def require_same_model(checkpoint: DictConfig, model: Any) -> None:
     before, now = as_mapping(state["cfg"]["model"]), as_mapping(model)
     for name in _OPTIONS:
         old, new = _plain(before, name), _plain(now, name)
-        if name not in _MAY_CHANGE and None not in (old, new) and old != new:
+        if None not in (old, new) and old != new:
             raise CheckpointError(
                 f"{path} was trained with {flag(name)} {old}, not {new}: choose a new "
                 "--save-dir, or repeat its options"

@@ -143,6 +143,15 @@ def test_gradients_of_depthwise_convolutions(causal):
         torch.testing.assert_close(a, e.bfloat16())
 
 
+def test_kerples_parameters_start_as_in_its_code():
+    """p uniform within 2, a within 1 (Chi et al. 2022, ParallelKerpleLog)."""
+    torch.manual_seed(3)
+    config = MixerConfig("composite", 512, 512, True, attention_terms=("content", "kerple"))
+    terms = build_mixer(config).terms
+    for parameter, most in ((terms.kerple_scale, 2), (terms.kerple_rate, 1)):
+        assert 0 <= parameter.min() < 0.1 * most and 0.9 * most < parameter.max() <= most
+
+
 def test_the_separable_projections_bias_starts_as_that_of_conv1d():
     torch.manual_seed(3)
     config = MixerConfig("composite", 512, 8, True, value_projection="separable")

@@ -70,6 +70,21 @@ def test_data_with_another_dictionary_are_refused(trained, data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("devices", [("--nodes", "4"), ("--fsdp",), ("--gpus", "8")])
+def test_a_checkpoint_is_evaluated_on_one_device(trained, devices):
+    with pytest.raises(SystemExit, match="--checkpoint is evaluated on one device"):
+        main(["wmt16_en_de", "--checkpoint", str(trained), *devices, "--dry-run"])
+
+
+def test_data_of_something_else_are_refused(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "notes").touch()
+    arguments = ["multi30k", "--data", str(tmp_path / "data"), "--output", str(tmp_path / "run")]
+    with pytest.raises(SystemExit, match="--data .*data has no folder bin and is not empty"):
+        main(arguments)
+    assert not (tmp_path / "run").exists()
+
+
 def test_trains_nothing(trained):
     with pytest.raises(SystemExit, match="--checkpoint needs no stage train"):
         main(["wmt16_en_de", "train", "--checkpoint", str(trained)])
@@ -116,21 +131,20 @@ def test_a_model_of_2019_of_another_kind_is_refused(tmp_path):
         main(["gbw", "--checkpoint", str(model), "--dry-run"])
 
 
-def test_the_precision_is_that_of_the_training(prepared, tmp_path):
+def test_the_precision_is_that_of_the_training(tmp_path):
     """Whatever this machine or a later command would choose."""
-    arguments, output = ["multi30k", "--output", str(tmp_path)], tmp_path
+    arguments = ["multi30k", "--output", str(tmp_path)]
     recipe = catalogue.recipe("multi30k")
     settings = resolve(command_line().parse_args(arguments), recipe, [])
     for option, expected in (("--bf16", "bfloat16"), ("--fp16", "float16"), ("", "float32")):
         record = {"train": {"commands": [f"fairseq-train data --lr 1 {option} --cpu"]}}
         assert results("", recipe, settings, record, [])["precision"] == expected
     stages = recipe.stages(settings)
-    (train_,) = (stage for stage in stages if stage.name == "train")
-    runner = Runner(output, stages)
-    runner.finish(train_)
+    (training,) = (stage for stage in stages if stage.name == "train")
+    Runner(tmp_path, stages).finish(training)
     other = resolve(command_line().parse_args(arguments), recipe, ["--fp32"])
     with pytest.raises(RecipeError, match="was run with other options .without --fp32"):
-        Runner(output, recipe.stages(other)).check(["train"])
+        Runner(tmp_path, recipe.stages(other)).check(["train"])
 
 
 def test_training_goes_on_where_the_last_checkpoint_is_gone(prepared, tmp_path, monkeypatch):

@@ -119,6 +119,14 @@ def test_collected_results_are_not_replaced(tmp_path):
             main(["--table", str(tmp_path / "a.json")])
 
 
+def test_options_of_the_page_do_not_go_with_a_table(tmp_path, capsys):
+    for page in (("--output", "t.md"), ("--samples", "3")):
+        for instead in (("--table",), ("--collect", str(tmp_path))):
+            with pytest.raises(SystemExit):
+                main([str(tmp_path), *instead, *page])
+            assert "--output and --samples are for the page" in capsys.readouterr().err
+
+
 def test_the_documents_have_the_table_of_the_committed_results(capsys):
     files = sorted(map(str, (ROOT / "docs" / "data" / "results").glob("*.json")))
     if not files:
