@@ -49,7 +49,7 @@ from measuring import (
 PASSES = ("forward", "training")
 CONVOLUTIONS = ("dynamic", "lightweight")
 FASTEST = {"cpu": "native", "cuda": "triton"}  # of ours
-OURS = (*FASTEST.values(), "banded", "reference")
+OURS = (*FASTEST.values(), "tiled", "reference")
 FAIRSEQ = ("fairseq", "fairseq unfolded")
 BASELINES = (*FAIRSEQ, "loop", "compiled loop", "attention")
 FLOORS = ("copy", "product")

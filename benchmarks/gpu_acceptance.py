@@ -108,7 +108,7 @@ def steps(arguments: argparse.Namespace) -> list[Step]:
             f"--channels {CHANNELS} --heads {HEADS} --tokens 256,1024,4096 --all-tokens {TOKENS} "
             "--implementations triton,attention,copy,product",
             "--convolutions dynamic --kernel-sizes 3 --channels 8 --heads 2 --tokens 8 "
-            "--all-tokens 16 --threads 1 --repetitions 2 --implementations banded,copy,product",
+            "--all-tokens 16 --threads 1 --repetitions 2 --implementations tiled,copy,product",
         ),
         benchmark(
             "composite: Composite attention", "composite_attention", 60, ("triton",),

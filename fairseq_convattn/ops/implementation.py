@@ -1,16 +1,30 @@
-"""Which implementation of the convolutions is the default, and where operators can be used."""
+"""Which implementation of an operation runs, and where operators can be used."""
 
 import contextlib
 import functools
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-TRITON = "triton"  # its kernels are imported when they are used
+from .native import is_built, warn_that_not_built
 
-_NAMES = ("reference", "banded", "native", TRITON)
+NAMES = ("reference", "tiled", "native", "triton")
+
+
+class Implementation(NamedTuple):
+    """One way to compute an operation.
+
+    Attributes:
+        run: computes it.
+        unfit: says why ``run`` cannot take such inputs; empty when it can.
+    """
+
+    run: Callable[..., Tensor]
+    unfit: Callable[..., str] = lambda *inputs: ""
 
 
 def check(condition: bool, message: str) -> None:
@@ -20,13 +34,13 @@ def check(condition: bool, message: str) -> None:
 
 
 def checked_name(name: str | None, source: str = "") -> str | None:
-    """The name of an implementation of the convolutions; None for the fastest.
+    """The name of an implementation; None for the fastest.
 
     Raises:
         ValueError: there is none of this name.
     """
-    message = f"{source}unknown impl {name!r}: choose from {', '.join(_NAMES)}"
-    check(name in (None, *_NAMES), message)
+    message = f"{source}unknown impl {name!r}: choose from {', '.join(NAMES)}"
+    check(name in (None, *NAMES), message)
     return name
 
 
@@ -35,16 +49,10 @@ _forced = checked_name(
 )
 
 
-def forced_implementation() -> str | None:
-    """The name in ``CONVATTN_IMPL`` or of :func:`use_implementation`; None: the fastest one
-    that can take the inputs."""
-    return _forced
-
-
 @contextlib.contextmanager
 def use_implementation(name: str | None) -> Iterator[None]:
-    """Within the block every convolution, in every thread, uses this implementation or raises
-    ValueError. Attention is not affected.
+    """Within the block every convolution and :func:`composite_attention`, in every thread, uses
+    this implementation or raises ValueError.
 
     Args:
         name: as ``impl`` of :func:`lightweight_conv`; None for the fastest.
@@ -58,6 +66,46 @@ def use_implementation(name: str | None) -> Iterator[None]:
         yield
     finally:
         _forced = before
+
+
+def choose(
+    name: str | None,
+    implementations: Mapping[str, Implementation],
+    triton: Callable[[], Implementation],
+    inputs: tuple[Tensor, ...],
+    otherwise: str,
+    native_pays: bool = True,
+) -> Callable[..., Tensor]:
+    """What computes an operation.
+
+    Args:
+        name: that of the implementation; None: what ``CONVATTN_IMPL`` or
+            :func:`use_implementation` names, else the fastest that can take the inputs.
+        implementations: all but Triton's, by name.
+        triton: imports and returns Triton's.
+        inputs: what ``Implementation.unfit`` takes.
+        otherwise: the fastest where neither Triton nor compiled kernels serve.
+        native_pays: whether compiled kernels are faster than that.
+
+    Raises:
+        ValueError: there is none of this name, or it cannot take the inputs.
+    """
+    name = checked_name(name or _forced)
+    if name is not None:
+        check(name != "triton" or has_triton(), "impl='triton' needs Triton: pip install triton")
+        chosen = triton() if name == "triton" else implementations[name]
+        unfit = chosen.unfit(*inputs)
+        check(not unfit, f"impl={name!r} {unfit}")
+        return chosen.run
+    device = inputs[0].device.type
+    if device == "cuda" and has_triton() and not triton().unfit(*inputs):
+        return triton().run
+    if device == "cpu" and native_pays:
+        if not implementations["native"].unfit(*inputs):
+            return implementations["native"].run
+        if not is_built():
+            warn_that_not_built()
+    return implementations[otherwise].run
 
 
 @functools.cache

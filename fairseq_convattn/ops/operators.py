@@ -25,14 +25,13 @@ def define(
     torch.library.register_fake(f"convattn::{name}", fake)
 
 
-def differentiate(name: str, save: Callable, gradients: Callable, instead: str) -> Callable:
+def differentiate(name: str, save: Callable, gradients: Callable) -> Callable:
     """Register the derivatives of ``convattn::name``, computed by ``convattn::name_backward``,
     which itself cannot be differentiated.
 
     Args:
         save, gradients: as ``setup_context`` and ``backward`` of torch.library.register_autograd;
             ``gradients`` gets the operator ``name_backward`` first.
-        instead: for the error message, what to use for second derivatives.
 
     Returns:
         The operator ``name``.
@@ -40,7 +39,8 @@ def differentiate(name: str, save: Callable, gradients: Callable, instead: str) 
     operator, of_backward = (getattr(torch.ops.convattn, n) for n in (name, f"{name}_backward"))
 
     def refuse(ctx, *grads):
-        raise RuntimeError(f"convattn::{name} has no second derivatives: use {instead}")
+        instead = "use impl='reference', or set CONVATTN_IMPL=reference"
+        raise RuntimeError(f"convattn::{name} has no second derivatives: {instead}")
 
     gradients = functools.partial(gradients, of_backward)
     torch.library.register_autograd(f"convattn::{name}", gradients, setup_context=save)

@@ -13,7 +13,6 @@ from torch.utils import backend_registration
 
 from fairseq_convattn.mixers import CrossAttention
 from fairseq_convattn.ops import use_implementation
-from fairseq_convattn.ops.attention import api
 from fairseq_convattn.ops.implementation import has_triton
 
 DEVICE = "elsewhere"
@@ -53,8 +52,6 @@ def kernels(request, monkeypatch):
             monkeypatch.setattr(launching, "_launch", lambda *_, **__: None)
         for module in (attention, convolution, short):
             monkeypatch.setattr(module, "unfit", lambda *_: "")
-    choose = api._implementation
-    monkeypatch.setattr(api, "_implementation", lambda _, q, v: choose(request.param, q, v))
     with use_implementation(request.param), FakeTensorMode():
         yield request.param
 

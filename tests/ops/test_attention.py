@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from attention_cases import converted, gradients, set_small_blocks, table_parameters, tensors
 from torch.autograd import gradcheck
 
-from fairseq_convattn.ops import composite_attention, relative_bias
+from fairseq_convattn.ops import composite_attention, relative_bias, use_implementation
 from fairseq_convattn.ops.attention import BEYOND, TERMS
 from fairseq_convattn.ops.attention.dropout import Dropout
 from fairseq_convattn.ops.native import is_built, use_instructions
 
 HEADS, WIDTH, SPAN = 2, 4, 2
 LENGTHS = [(1, 1), (2, 2), (3, 9), (1, 6), (13, 13)]
-IMPLEMENTATIONS = ["reference", "blocked"]
+IMPLEMENTATIONS = ["reference", "tiled"]
 needs_kernels = pytest.mark.skipif(
     not is_built(), reason="the kernels were not compiled: no C compiler at installation"
 )
@@ -143,7 +143,7 @@ def test_dropout_is_by_the_weights_place(monkeypatch, instructions, causal):
     """In blocks, with compiled kernels for the instructions or without, and in the reference."""
     set_small_blocks(monkeypatch)
     torch.manual_seed(11)
-    impl, dtype = ("native", torch.float32) if instructions else ("blocked", torch.float64)
+    impl, dtype = ("native", torch.float32) if instructions else ("tiled", torch.float64)
     try:
         if instructions and not use_instructions(instructions):
             pytest.skip(f"this machine has no {instructions}")
@@ -197,7 +197,7 @@ def test_choice_of_implementation():
 @pytest.mark.parametrize(
     "impl, dtype, terms",
     [
-        ("blocked", torch.float64, ("fixed",)),
+        ("tiled", torch.float64, ("fixed",)),
         pytest.param("native", torch.float32, tuple(TERMS), marks=needs_kernels),
     ],
 )
@@ -227,7 +227,7 @@ def test_operators_keep_pytorchs_rules(monkeypatch, impl, dtype, terms):
     "impl",
     [
         None,
-        "blocked",
+        "tiled",
         pytest.param("native", marks=[needs_kernels, pytest.mark.slow, pytest.mark.ci]),
     ],
 )
@@ -258,9 +258,18 @@ def test_inside_a_compiled_function(impl):
             results.append((y, *torch.autograd.grad(y.sum(), [*qkv, *tensors(made)])))
         for expected, actual in zip(*results, strict=True):
             torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
-    fastest = "native" if is_built() else "blocked"
+    fastest = "native" if is_built() else "tiled"
     name = f"attend_{impl or fastest}"
     assert called == {name, f"{name}_backward"}
+
+
+def test_use_implementation_reaches_attention():
+    arguments, refusal = (inputs(5, 5), {"content": None}, "clip"), "impl='native'"
+    with use_implementation("native"), pytest.raises(ValueError, match=refusal):
+        run(*arguments, causal=True)
+    with use_implementation("native"):
+        run(*arguments, causal=True, impl="reference")
+    run(*arguments, causal=True)
 
 
 def test_what_operators_cannot_differentiate():
@@ -275,7 +284,7 @@ def test_what_operators_cannot_differentiate():
     torch.testing.assert_close(torch.func.grad(function)(q), expected)
     _, tangent = torch.func.jvp(function, (q,), (q,))
     torch.testing.assert_close(tangent, (expected * q).sum())
-    for impl in ("blocked", "native") if is_built() else ("blocked",):
+    for impl in ("tiled", "native") if is_built() else ("tiled",):
         with pytest.raises(ValueError, match=f"impl='{impl}' does not support .*torch.func"):
             torch.func.grad(function)(q, impl)
         (grad,) = torch.autograd.grad(function(x, impl), x, create_graph=True)
@@ -283,7 +292,7 @@ def test_what_operators_cannot_differentiate():
             grad.sum().backward()
 
 
-@pytest.mark.parametrize("impl", ["blocked", pytest.param("native", marks=needs_kernels)])
+@pytest.mark.parametrize("impl", ["tiled", pytest.param("native", marks=needs_kernels)])
 def test_gradients_of_any_stride(impl):
     qkv, terms = inputs(9, 9, dtype=torch.float32), parameters(TERMS, False, dtype=torch.float32)
     y = run(qkv, terms, "clip", causal=False, impl=impl)
@@ -405,7 +414,7 @@ def test_refuses_inputs_of_wrong_shapes():
             composite_attention(*bad, {"content": None}, causal=False)
 
 
-@pytest.mark.parametrize("name", ["reference", "blocked", *["native"] * is_built()])
+@pytest.mark.parametrize("name", ["reference", "tiled", *["native"] * is_built()])
 def test_no_sentences(name):
     q, k, v = (x.detach().requires_grad_() for x in inputs(5, 8, batch=0, dtype=torch.float32))
     terms = parameters(["content", "fixed", "tisa"], True, dtype=torch.float32)
@@ -413,7 +422,7 @@ def test_no_sentences(name):
     assert y.shape == (0, HEADS, 5, WIDTH) and not any(g.any() for g in grads)
 
 
-@pytest.mark.parametrize("name", ["reference", "blocked", *["native"] * is_built()])
+@pytest.mark.parametrize("name", ["reference", "tiled", *["native"] * is_built()])
 def test_scores_of_half_precision_are_float32(name):
     """Under autocast too: nothing is rounded but the inputs, whose scores here reach 20."""
     torch.manual_seed(5)
@@ -429,7 +438,7 @@ def test_scores_of_half_precision_are_float32(name):
         torch.testing.assert_close(y.double(), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["reference", "blocked", *["native"] * is_built()])
+@pytest.mark.parametrize("name", ["reference", "tiled", *["native"] * is_built()])
 def test_the_output_has_the_values_precision(name):
     q, k, v = inputs(5, 5, dtype=torch.float32)
     q, k = q.detach().half(), k.detach().half()

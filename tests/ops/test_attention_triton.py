@@ -12,8 +12,8 @@ from attention_cases import converted, gradients, table_parameters, tensors
 from conftest import PLUGIN
 from triton_cases import DEVICE, FAR, GPU, far_apart, needs_gpu, record_grids
 
-from fairseq_convattn.ops import composite_attention
-from fairseq_convattn.ops.attention import BEYOND, TERMS, api
+from fairseq_convattn.ops import composite_attention, implementation
+from fairseq_convattn.ops.attention import BEYOND, TERMS
 
 triton, tl = map(importlib.import_module, ("triton", "triton.language"))
 operators, triton_kernels, triton_tiles = (
@@ -332,7 +332,7 @@ def test_refuses_what_it_cannot_compute(monkeypatch):
     if not GPU:
         with pytest.raises(ValueError, match="needs a GPU for bfloat16"):
             run(inputs(5, 5, dtype=torch.bfloat16), terms)
-    monkeypatch.setattr(api, "has_triton", lambda: False)
+    monkeypatch.setattr(implementation, "has_triton", lambda: False)
     with pytest.raises(ValueError, match="pip install triton"):
         run(inputs(5, 5), terms)
 

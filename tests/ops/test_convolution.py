@@ -15,7 +15,7 @@ NATIVE = pytest.param(
         not native.is_built(), reason="the kernels were not compiled: no C compiler at installation"
     ),
 )
-IMPLEMENTATIONS = ["reference", "banded"]
+IMPLEMENTATIONS = ["reference", "tiled"]
 WITH_NATIVE = [*IMPLEMENTATIONS, NATIVE]
 HEADS, CHANNELS, BATCH = 3, 6, 2
 

@@ -108,7 +108,7 @@ def convolve(x, taps, case, **options):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-@pytest.mark.parametrize("impl", ["banded", *NATIVE])
+@pytest.mark.parametrize("impl", ["tiled", *NATIVE])
 def test_convolutions(impl, examples):
     """Outputs and gradients."""
 
@@ -127,7 +127,7 @@ def test_convolutions(impl, examples):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-@pytest.mark.parametrize("impl", ["reference", "banded", *NATIVE])
+@pytest.mark.parametrize("impl", ["reference", "tiled", *NATIVE])
 @torch.no_grad()
 def test_convolutions_in_pieces(impl, examples):
     """However a sequence is cut, and whichever state carries it on."""
@@ -177,7 +177,7 @@ attentions = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-@pytest.mark.parametrize("impl", ["blocked", *NATIVE])
+@pytest.mark.parametrize("impl", ["tiled", *NATIVE])
 def test_composite_attention(monkeypatch, impl, examples):
     """Outputs and gradients, of all parameters too."""
     set_small_blocks(monkeypatch)

@@ -11,7 +11,7 @@ ORDERS = [[0, 1, 2], [2, 2, 0], [0, 0], [1, 0, 1, 1, 0], [4, 3]]  # swapped, few
 PIECES = [1, 1, 3, 1, 40, 1, 1, 2, 1, 1]
 
 
-@pytest.fixture(params=["reference", "banded", "native"])
+@pytest.fixture(params=["reference", "tiled", "native"])
 def impl(request):
     if request.param == "native" and not is_built():
         pytest.skip("the kernels were not compiled: no C compiler at installation")

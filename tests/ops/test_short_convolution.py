@@ -177,7 +177,7 @@ def test_the_default_is_the_fastest_that_can_take_the_inputs():
     assert torch.func.vmap(lambda z: low_rank_short_conv(x, z, up, causal=True))(z[None]).shape[0]
     with pytest.raises(ValueError, match="impl='native'"):
         low_rank_short_conv(x, z, up, causal=True, impl="native")
-    with use_implementation("banded"):  # the other convolutions' name, for models that have both
+    with use_implementation("tiled"):
         y = low_rank_short_conv(x, z, up, static, causal=True)
         torch.testing.assert_close(y, expected)
         taps = torch.einsum("tbr,rkc->tbck", z, up)

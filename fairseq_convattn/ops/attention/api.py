@@ -1,20 +1,19 @@
 """Composite attention: self-attention united with relative-position convolutions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
-from ..implementation import TRITON, check, has_triton, unfit_for_operators
-from ..native import is_built, warn_that_not_built
-from . import blocked, native, reference
+from ..implementation import Implementation, check, choose, unfit_for_operators
+from . import native, reference, tiled
 from .terms import BEYOND, TABLE_TERMS, TERMS, Options, Terms
 
 IMPLEMENTATIONS = {
-    "reference": reference.attend,
-    "blocked": blocked.attend,
-    "native": native.attend,
+    "reference": Implementation(reference.attend),
+    "tiled": Implementation(tiled.attend, lambda *inputs: unfit_for_operators()),
+    "native": Implementation(native.attend, native.unfit),
 }
 
 
@@ -65,10 +64,10 @@ def composite_attention(
             finite. A query that sees nothing gets zeros.
         dropout_p: probability of dropping a normalised weight.
         scale: of the content; ``head_dim ** -0.5`` when None.
-        impl: ``reference`` (builds a score tensor per head), ``blocked`` (tiles in PyTorch),
+        impl: ``reference`` (builds a score tensor per head), ``tiled`` (tiles in PyTorch),
             ``native`` (the same with compiled kernels for the CPU) or ``triton`` (kernels for
-            GPUs), the last two in float32 or half precision. Default: the fastest that can take
-            the inputs. All but ``reference`` are operators, for torch.compile too; they have
+            GPUs), the last two in float32 or half precision. None: as :func:`lightweight_conv`.
+            All but ``reference`` are operators, for torch.compile too; they have
             first derivatives by autograd, none by torch.func or in forward mode.
 
     Returns:
@@ -79,14 +78,15 @@ def composite_attention(
         ValueError: shapes, terms or options do not go together.
     """
     _check_inputs(q, k, v, padding_mask, dropout_p)
-    check(impl in (None, TRITON, *IMPLEMENTATIONS), f"unknown impl {impl!r}: {_choose()}")
     check(beyond in BEYOND, f"unknown beyond {beyond!r}: choose from {', '.join(BEYOND)}")
     _check_terms(terms, q.size(1), q.size(3))
     span = _span(terms, span, causal, beyond)
     scale = q.size(3) ** -0.5 if scale is None else scale
     options = Options(causal, beyond, span, padding_mask, dropout_p, scale)
+    otherwise = "reference" if unfit_for_operators() else "tiled"
+    attend = choose(impl, IMPLEMENTATIONS, _triton, (q, v), otherwise)
     with _without_autocast(q.device.type):
-        return _implementation(impl, q, v)(q, k, v, terms, options)
+        return attend(q, k, v, terms, options)
 
 
 def _without_autocast(device: str) -> AbstractContextManager:
@@ -96,27 +96,10 @@ def _without_autocast(device: str) -> AbstractContextManager:
     return nullcontext()
 
 
-def _implementation(impl: str | None, q: Tensor, v: Tensor) -> Callable[..., Tensor]:
-    """That of the name; without one the fastest that can take the inputs."""
-    if impl == TRITON or (impl is None and q.is_cuda and has_triton()):
-        check(has_triton(), "impl='triton' needs Triton: pip install triton")
-        from . import triton_kernels
+def _triton() -> Implementation:
+    from . import triton_kernels
 
-        unfit = triton_kernels.unfit(q, v)
-        check(impl is None or not unfit, f"impl='triton' {unfit}")
-        if not unfit:
-            return triton_kernels.attend
-    unfit = unfit_for_operators() if impl == "blocked" else native.unfit(q, v)
-    check(impl not in ("blocked", "native") or not unfit, f"impl={impl!r} {unfit}")
-    if impl is not None:
-        return IMPLEMENTATIONS[impl]
-    if unfit_for_operators():
-        return reference.attend
-    if not unfit:
-        return native.attend
-    if q.device.type == "cpu" and not is_built():
-        warn_that_not_built()
-    return blocked.attend
+    return Implementation(triton_kernels.attend, triton_kernels.unfit)
 
 
 def _check_inputs(
@@ -181,10 +164,6 @@ def _span(terms: Terms, span: int | None, causal: bool, beyond: str) -> int | No
     check(span is not None or beyond != "mask", "beyond='mask' needs a span")
     check(span is None or span >= 0, f"a span of {span} cannot be")
     return span
-
-
-def _choose() -> str:
-    return f"choose from {', '.join((*IMPLEMENTATIONS, TRITON))}"
 
 
 def _choose_terms() -> str:

@@ -1,4 +1,4 @@
-"""Which weights are dropped by the implementations ``blocked`` and ``native``: a hash of the seed
+"""Which weights are dropped by the implementations ``tiled`` and ``native``: a hash of the seed
 and the weight's place, so that the passes agree whatever their tiles and threads.
 native/attention.c has the same function."""
 

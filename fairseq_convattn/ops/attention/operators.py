@@ -52,7 +52,7 @@ def register(
         _fake_backward,
         devices,
     )
-    operator = differentiate(name, _save, _differentiate, "impl='reference'")
+    operator = differentiate(name, _save, _differentiate)
     return functools.partial(_attend, operator)
 
 

@@ -5,19 +5,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..implementation import TRITON, check, checked_name, forced_implementation, has_triton
-from ..native import is_built, warn_that_not_built
-from . import banded, native, reference
+from ..implementation import Implementation, check, choose
+from . import native, reference, tiled
 from .past import Past
 
 IMPLEMENTATIONS = {
-    "reference": reference.convolve,
-    "banded": banded.convolve,
-    "native": native.convolve,
+    "reference": Implementation(reference.convolve),
+    "tiled": Implementation(tiled.convolve),
+    "native": Implementation(native.convolve, native.unfit),
 }
 
 # Below this many taps, summing them one by one is faster than building band matrices.
-BANDED_KERNEL_SIZE = 8
+TILED_KERNEL_SIZE = 8
 
 # Above this many, matrix products are the faster way.
 NATIVE_KERNEL_SIZE = 255
@@ -51,7 +50,7 @@ def lightweight_conv(
         softmax: whether to convolve with the softmax of the taps, computed in float32 at least.
         dropout_p: probability of dropping a tap, after the softmax (DropConnect), here for all
             positions alike; the others are divided by ``1 - dropout_p``.
-        impl: ``reference`` or ``banded`` (both in PyTorch), ``native`` (compiled, for
+        impl: ``reference`` or ``tiled`` (both in PyTorch), ``native`` (compiled, for
             float32 and bfloat16 on the CPU) or ``triton`` (up to 64 taps in float32 and
             half precision on a GPU). None: what ``CONVATTN_IMPL`` or
             :func:`use_implementation` names, else the fastest that can take the inputs.
@@ -109,7 +108,7 @@ def _convolve(
     impl: str | None,
 ) -> Tensor | tuple[Tensor, Tensor | Past]:
     _check_inputs(x, taps, bias, causal, tail, dropout_p)
-    implementation = _implementation(impl or forced_implementation(), x, taps)
+    implementation = _implementation(impl, x, taps)
     time, kernel_size = x.size(0), taps.size(-1)
     keep, kept = 1 - dropout_p, None
     if dropout_p > 0:
@@ -164,25 +163,20 @@ def _check_inputs(
     check(0 <= dropout_p < 1, f"dropout_p must be in [0, 1), not {dropout_p}")
 
 
-def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., Tensor]:
-    """That of the name; without one the fastest that can take the inputs."""
-    checked_name(name)
-    if name == TRITON or (name is None and x.is_cuda and has_triton()):
-        check(has_triton(), "impl='triton' needs Triton: pip install triton")
-        from . import triton_kernels
+def _triton() -> Implementation:
+    from . import triton_kernels
 
-        unfit = triton_kernels.unfit(x, taps)
-        check(name is None or not unfit, f"impl='triton' {unfit}")
-        if not unfit:
-            return triton_kernels.convolve
-    unfit = native.unfit(x, taps)
-    check(name != "native" or not unfit, f"impl='native' {unfit}")
-    if name is not None:
-        return IMPLEMENTATIONS[name]
-    if not unfit and taps.size(-1) <= NATIVE_KERNEL_SIZE:
-        return native.convolve
-    if x.device.type == "cpu" and not is_built():
-        warn_that_not_built()
+    return Implementation(triton_kernels.convolve, triton_kernels.unfit)
+
+
+def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., Tensor]:
     # tiles depend on the length, which torch.export leaves open
-    tiles = taps.size(-1) >= BANDED_KERNEL_SIZE and not torch.compiler.is_exporting()
-    return banded.convolve if tiles else reference.convolve
+    tiles = taps.size(-1) >= TILED_KERNEL_SIZE and not torch.compiler.is_exporting()
+    return choose(
+        name,
+        IMPLEMENTATIONS,
+        _triton,
+        (x, taps),
+        otherwise="tiled" if tiles else "reference",
+        native_pays=taps.size(-1) <= NATIVE_KERNEL_SIZE,
+    )

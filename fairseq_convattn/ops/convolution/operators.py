@@ -60,7 +60,7 @@ def register(
         _fake_backward,
         devices,
     )
-    operator = differentiate(name, _save, _differentiate, "CONVATTN_IMPL=reference")
+    operator = differentiate(name, _save, _differentiate)
 
     def convolve(
         x: Tensor,

@@ -1,19 +1,16 @@
 """Short convolutions: few taps, static, head-wise or of low rank (Sieberling et al. 2026)."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from ..convolution import dynamic_conv
-from ..implementation import TRITON, check, forced_implementation, has_triton, unfit_for_operators
-from ..native import is_built, warn_that_not_built
+from ..implementation import Implementation, check, choose, unfit_for_operators
 from . import native, reference, tiled
 
 IMPLEMENTATIONS = {
-    "reference": reference.convolve,
-    "tiled": tiled.convolve,
-    "native": native.convolve,
+    "reference": Implementation(reference.convolve),
+    "tiled": Implementation(tiled.convolve),
+    "native": Implementation(native.convolve, native.unfit),
 }
 
 
@@ -63,9 +60,7 @@ def short_conv(
     if taps is None:
         z, up = x.new_ones(*x.shape[:2], 1), static.t().unsqueeze(0)
         return low_rank_short_conv(x, z, up, causal=causal, residual=residual, tail=tail, impl=impl)
-    impl = impl or _forced()
-    options = {"causal": causal, "tail": tail, "impl": "banded" if impl == "tiled" else impl}
-    found = dynamic_conv(x, taps, **options)
+    found = dynamic_conv(x, taps, causal=causal, tail=tail, impl=impl)
     y, next_tail = found if tail is not None else (found, None)
     if static is not None:
         check(static.size(-1) == taps.size(-1), "taps and static ones must be equally many")
@@ -104,23 +99,17 @@ def low_rank_short_conv(
         )
         z = torch.cat([z, z.new_ones(*z.shape[:2], 1)], dim=2)
         up = torch.cat([up, static.t().unsqueeze(0)])
-    implementation = _implementation(impl or _forced(), x, z, up)
+    otherwise = "reference" if unfit_for_operators() else "tiled"
+    convolve = choose(impl, IMPLEMENTATIONS, _triton, (x, z, up), otherwise)
     taps, inputs = up.size(1), x
     if tail is not None:
         inputs = torch.cat([tail, x])[-(x.size(0) + taps - 1) :]
     own = taps - 1 if causal else taps // 2
     left = own - (inputs.size(0) - x.size(0))
-    y = implementation(inputs, z, up, left, own if residual else -1)
+    y = convolve(inputs, z, up, left, own if residual else -1)
     if tail is None:
         return y
     return y, inputs[inputs.size(0) - min(inputs.size(0), taps - 1) :].clone()
-
-
-def _forced() -> str | None:
-    """The implementation that ``CONVATTN_IMPL`` or :func:`use_implementation` asks for, translated
-    from the names of the other convolutions' implementations."""
-    name = forced_implementation()
-    return "tiled" if name == "banded" else name
 
 
 def _check_inputs(x: Tensor, z: Tensor, up: Tensor, causal: bool, tail: Tensor | None) -> None:
@@ -140,24 +129,7 @@ def _check_inputs(x: Tensor, z: Tensor, up: Tensor, causal: bool, tail: Tensor |
     check(tail is None or tail.shape[1:] == x.shape[1:], "tail and x must agree in batch and width")
 
 
-def _implementation(name: str | None, x: Tensor, z: Tensor, up: Tensor) -> Callable[..., Tensor]:
-    """The named implementation; without a name, the fastest that can take the inputs."""
-    known = (*IMPLEMENTATIONS, TRITON)
-    check(name in (None, *known), f"unknown impl {name!r}: choose from {', '.join(known)}")
-    if name == TRITON or (name is None and x.is_cuda and has_triton()):
-        check(has_triton(), "impl='triton' needs Triton: pip install triton")
-        from . import triton_kernels
+def _triton() -> Implementation:
+    from . import triton_kernels
 
-        unfit = triton_kernels.unfit(x, z, up)
-        check(name is None or not unfit, f"impl='triton' {unfit}")
-        if not unfit:
-            return triton_kernels.convolve
-    unfit = native.unfit(x, z, up)
-    check(name != "native" or not unfit, f"impl='native' {unfit}")
-    if name is not None:
-        return IMPLEMENTATIONS[name]
-    if not unfit:
-        return native.convolve
-    if x.device.type == "cpu" and not is_built():
-        warn_that_not_built()
-    return reference.convolve if unfit_for_operators() else tiled.convolve
+    return Implementation(triton_kernels.convolve, triton_kernels.unfit)

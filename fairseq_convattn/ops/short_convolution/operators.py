@@ -49,7 +49,7 @@ def register(
         _fake_backward,
         devices,
     )
-    return differentiate(name, _save, _differentiate, "impl='reference'")
+    return differentiate(name, _save, _differentiate)
 
 
 def _check(

@@ -123,4 +123,4 @@ class InPyTorch(Passes):
         return framed.as_strided((*framed.shape[:2], taps), strides, tile.own)
 
 
-attend = register_passes("attend_blocked", InPyTorch, "CompositeExplicitAutograd")
+attend = register_passes("attend_tiled", InPyTorch, "CompositeExplicitAutograd")
