@@ -3,14 +3,14 @@
 from abc import ABC, abstractmethod
 
 import torch
-import torch.nn.functional as F
 from fairseq.utils import get_activation_fn
 from torch import Tensor, nn
 
-from ..ops import normalize_taps
+from ..ops import normalize_taps, short_conv
 from .base import State, without_padding
 from .config import MixerConfig
 from .convolution import convolve
+from .short_convolution import convolve_short
 
 
 def _depthwise_taps(config: MixerConfig) -> nn.Parameter:
@@ -29,21 +29,12 @@ def _depthwise_conv(
     state: State | None,
     name: str,
 ) -> Tensor:
-    """Convolve every channel of ``x``, ``[time, batch, channels]``, with its own kernel.
-
-    With a kernel per channel PyTorch's convolution is faster than ours at every length.
-    ``state[name]``, ``[batch, channels, kernel_size - 1]``, holds the previous inputs.
-    """
-    before = taps.size(1) - 1
-    x = without_padding(x, padding_mask).permute(1, 2, 0)  # [batch, channels, time]
-    if state is None:
-        left = before if config.causal else taps.size(1) // 2
-        x = F.pad(x, (left, before - left))
-    else:
-        past = state[name] if name in state else x.new_zeros(*x.shape[:2], before)
-        x = torch.cat([past, x], dim=2)
-        state[name] = x[..., x.size(2) - before :]
-    return F.conv1d(x, taps.unsqueeze(1), bias, groups=taps.size(0)).permute(2, 0, 1)
+    """Convolve every channel of ``x``, ``[time, batch, channels]``, with its own kernel, of
+    ``taps``, ``[channels, kernel_size]``."""
+    x = without_padding(x, padding_mask)
+    options = {"causal": config.causal, "residual": False}
+    y = convolve_short(short_conv, x, (None, taps), state, name, **options)
+    return y + bias.to(y.dtype)
 
 
 class ProjectionConvolution(nn.Module, ABC):

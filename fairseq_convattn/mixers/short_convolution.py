@@ -1,5 +1,7 @@
 """Dynamic short convolutions inside attention (Sieberling et al. 2026)."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -7,6 +9,30 @@ from torch import Tensor, nn
 from ..ops import low_rank_short_conv, short_conv
 from .base import State, without_padding
 from .config import MixerConfig
+
+
+def convolve_short(
+    convolution: Callable,
+    x: Tensor,
+    kernels: tuple[Tensor | None, ...],
+    state: State | None,
+    name: str,
+    **options: bool,
+) -> Tensor:
+    """``convolution`` continued from ``state[name]``, ``[batch, n, channels]``, which it updates.
+
+    Args:
+        convolution: :func:`short_conv` or :func:`low_rank_short_conv`.
+        x: ``[time, batch, channels]``.
+        kernels: the convolution's next arguments.
+        options: its keyword arguments.
+    """
+    if state is None:
+        return convolution(x, *kernels, **options)
+    tail = state[name].transpose(0, 1) if name in state else x[:0]
+    y, tail = convolution(x, *kernels, tail=tail, **options)
+    state[name] = tail.transpose(0, 1)
+    return y
 
 
 class ShortConvolution(nn.Module):
@@ -51,23 +77,14 @@ class ShortConvolution(nn.Module):
             state: in decoding, ``state[name]``, ``[batch, n, embed_dim]``, has the previous y.
         """
         y = without_padding(y, padding_mask)
-        tail = None
-        if state is not None:
-            tail = state[name].transpose(0, 1) if name in state else y[:0]
+        convolution = short_conv
         if self.down is not None:
-            found = low_rank_short_conv(
-                y, predicted, self.up, self.static, causal=self.causal, tail=tail
-            )
+            convolution, kernels = low_rank_short_conv, (predicted, self.up, self.static)
+        elif self.kernel is not None:
+            kernels = (predicted.unflatten(-1, (self.heads, -1)), self.static)
         else:
-            taps = None
-            if self.kernel is not None:
-                taps = predicted.unflatten(-1, (self.heads, -1))
-            found = short_conv(y, taps, self.static, causal=self.causal, tail=tail)
-        if state is None:
-            return found
-        y, tail = found
-        state[name] = tail.transpose(0, 1)
-        return y
+            kernels = (None, self.static)
+        return convolve_short(convolution, y, kernels, state, name, causal=self.causal)
 
 
 class ShortConvolutions(nn.ModuleDict):
