@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sacrebleu import BLEU
-from sacrebleu.significance import PairedTest
 
-from ..scoring.bootstrap import p_value
+from ..scoring.bootstrap import RESAMPLES, p_value, paired_bootstrap
 from ..scoring.conventions import split_compounds
 from ..scoring.generated import ScoringError, read_texts
 from .runs import Run
 
-RESAMPLES = 1000
 EXPLANATION = (
     f"BLEU of tokens. p-values: sacreBLEU's paired bootstrap, {RESAMPLES:,} resamples with the "
     "seed in the signature. Of several runs, the lowest training seed that both systems have."
@@ -84,9 +82,6 @@ def _paired_bootstrap(seed: int, baseline: Sequence[str], system: _Tokens) -> Co
     if system.split:
         texts = [list(map(split_compounds, lines)) for lines in texts]
     metric = BLEU(tokenize="none", lowercase=system.lowercase, force=True)
-    named = [("baseline", texts[0]), ("system", texts[1])]
-    test = PairedTest(named, {"BLEU": metric}, [texts[2]], "bs", n_samples=RESAMPLES)
-    signatures, results = test()
-    before, after = results["BLEU"]
-    signature = f"BLEU|{signatures['BLEU']}" + ("|compounds:split" if system.split else "")
+    name, signature, (before, after) = paired_bootstrap(metric, texts[:2], texts[2:])
+    signature = f"{name}|{signature}" + ("|compounds:split" if system.split else "")
     return Comparison(seed, after.score, before.score, p_value(after, before), signature)

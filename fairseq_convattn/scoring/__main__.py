@@ -32,12 +32,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import sacrebleu
-from sacrebleu.significance import PairedTest
 from tqdm import tqdm
 
 from ..outputs import flag
 from . import rouge
-from .bootstrap import p_value
+from .bootstrap import p_value, paired_bootstrap
 from .checks import hypothesis_warnings, mask_unknowns, reference_warnings
 from .conventions import detokenise, detokenizer_version, split_compounds
 from .generated import ScoringError, Texts, read_texts
@@ -178,11 +177,8 @@ def sacrebleu_report(
             lowercase=arguments.lowercase,
             force=arguments.tokenize == "none",
         )
-    # sacreBLEU takes the first system for the baseline
-    named = list(reversed(list(zip(("hypothesis", "baseline"), systems, strict=False))))
-    signatures, results = PairedTest(named, {arguments.metric: metric}, refs, "bs")()
-    ((name, signature),) = signatures.items()
-    hypothesis, *baseline = reversed(results[name])
+    name, signature, results = paired_bootstrap(metric, systems[::-1], refs)
+    hypothesis, *baseline = reversed(results)
     scores = []
     for texts, result in zip(systems, (hypothesis, *baseline), strict=True):
         score = metric.corpus_score(texts, refs)

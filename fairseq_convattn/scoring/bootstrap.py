@@ -1,6 +1,28 @@
 """The paired bootstrap of sacreBLEU."""
 
-from sacrebleu.significance import Result
+from collections.abc import Sequence
+
+from sacrebleu.metrics.base import Metric
+from sacrebleu.significance import PairedTest, Result
+
+RESAMPLES = 1000
+
+
+def paired_bootstrap(
+    metric: Metric, systems: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> tuple[str, str, list[Result]]:
+    """Score systems, the first of which is the baseline of the others, with intervals and
+    p-values.
+
+    Returns:
+        The metric's name, its signature, and a result for each system.
+    """
+    named = [(str(number), list(texts)) for number, texts in enumerate(systems)]
+    references = list(map(list, references))
+    test = PairedTest(named, {"": metric}, references, "bs", n_samples=RESAMPLES)
+    signatures, results = test()
+    ((name, signature),) = signatures.items()
+    return name, str(signature), results[name]
 
 
 def p_value(system: Result, baseline: Result) -> float:

@@ -75,10 +75,6 @@ def _kernels(taps: Tensor) -> _Kernels:
     return _Kernels(taps.data_ptr(), *taps.stride()[:3])
 
 
-def _dense(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def _problem(
     x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int, softmax: bool, keep: float
 ) -> _Problem:
@@ -103,16 +99,17 @@ def _problem(
 
 
 def _run(problem: _Problem, backward: bool) -> None:
-    threads = torch.get_num_threads()
-    run, how = _library.convattn_convolve, (backward, threads, native.run_in_parallel)
-    if run(ctypes.byref(problem), *how):
-        raise MemoryError("no memory for the convolution's scratch")
+    native.run_convolution(_library.convattn_convolve, problem, backward=backward)
 
 
 def _forward(
     x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int, softmax: bool, keep: float
 ) -> tuple[Tensor, Tensor]:
-    x, taps, kept = _dense(x), _dense(taps), kept if kept is None else _dense(kept)
+    x, taps, kept = (
+        native.dense(x),
+        native.dense(taps),
+        kept if kept is None else native.dense(kept),
+    )
     y, no_sums = outputs(x, taps, time, keeps_sums=False)
     if y.numel():
         problem = _problem(x, taps, kept, time, left, softmax, keep)
@@ -129,7 +126,7 @@ def _forward_from_past(
     if index.dtype != torch.int64:
         raise ValueError(f"index must be int64, not {index.dtype}")
     check(rows[:, :1].expand(-1, batch, -1), taps, None, time, DTYPES)
-    rows, index, taps = rows.contiguous(), index.contiguous(), _dense(taps)
+    rows, index, taps = rows.contiguous(), index.contiguous(), native.dense(taps)
     y = rows.new_empty(time, batch, channels)
     if y.numel():
         problem = _problem(rows, taps, None, time, left, softmax, 1.0)
@@ -144,8 +141,8 @@ def _backward(
     grad: Tensor, _: Tensor, x: Tensor, taps: Tensor, kept: Tensor | None, left: int,
     softmax: bool, keep: float, needs_x: bool, needs_taps: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    grad, x, taps = _dense(grad.to(x.dtype)), _dense(x), _dense(taps)
-    kept = kept if kept is None else _dense(kept)
+    grad, x, taps = native.dense(grad.to(x.dtype)), native.dense(x), native.dense(taps)
+    kept = kept if kept is None else native.dense(kept)
     problem = _problem(x, taps, kept, grad.size(0), left, softmax, keep)
     problem.grad = _sequence(grad)
     grad_x, grad_taps = x.new_empty(0), taps.new_empty(0)

@@ -7,10 +7,12 @@ import contextlib
 import ctypes
 import functools
 import warnings
+from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from .sources import checksum
 
@@ -62,6 +64,22 @@ def _entry_of_openmp() -> ctypes.c_void_p:
 
 library = _load()
 run_in_parallel = _entry_of_openmp()
+
+
+def dense(x: Tensor) -> Tensor:
+    """``x`` with neighbouring channels, as the kernels read them."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def run_convolution(kernel: Callable, problem: ctypes.Structure, *, backward: bool) -> None:
+    """Compute the outputs or the gradients that a problem asks for.
+
+    Raises:
+        MemoryError: there is none for the kernel's scratch.
+    """
+    threads = torch.get_num_threads()
+    if kernel(ctypes.byref(problem), backward, threads, run_in_parallel):
+        raise MemoryError("no memory for the convolution's scratch")
 
 
 def warn_that_not_built() -> None:

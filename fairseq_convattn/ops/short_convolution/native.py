@@ -48,10 +48,6 @@ def _sequence(x: Tensor) -> _Sequence:
     return _Sequence(x.data_ptr(), x.stride(0), x.stride(1))
 
 
-def _dense(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def _in_panels(up: Tensor) -> Tensor:
     """``[panels, taps, ranks, channels of a panel]``, ranks and channels with zeros at the end."""
     panel = _library.convattn_panel_of_short_convolution()
@@ -95,16 +91,13 @@ def _problem(
 
 
 def _run(problem: _Problem, backward: bool) -> None:
-    threads = torch.get_num_threads()
-    run, how = _library.convattn_short_convolve, (backward, threads, native.run_in_parallel)
-    if run(ctypes.byref(problem), *how):
-        raise MemoryError("no memory for the convolution's scratch")
+    native.run_convolution(_library.convattn_short_convolve, problem, backward=backward)
 
 
 def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
     u = _in_panels(up)
     pairs = _in_pairs(u, x, z, up)
-    x, z = _dense(x), z.float().contiguous()
+    x, z = native.dense(x), z.float().contiguous()
     y = x.new_empty(z.size(0), *x.shape[1:])
     problem = _problem(x, z, u, pairs, left, own)
     problem.y = _sequence(y)
@@ -117,7 +110,7 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     u, dtype = _in_panels(up), z.dtype
     pairs = _in_pairs(u, x, z, up)
-    grad, x, z = _dense(grad), _dense(x), z.float().contiguous()
+    grad, x, z = native.dense(grad), native.dense(x), z.float().contiguous()
     problem = _problem(x, z, u, pairs, left, own)
     problem.grad = _sequence(grad)
     grad_x = grad_z = grad_u = None
