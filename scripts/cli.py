@@ -68,7 +68,7 @@ COMMANDS = {
         "checkpoints/checkpoint_best.pt --output analysis",
     ),
     "glue": Command(
-        "glue",
+        "fairseq_convattn.glue",
         "fine-tune a masked language model on GLUE, predict test sets",
         "finetune MRPC checkpoints/checkpoint_best.pt --seeds 1,2,3",
     ),

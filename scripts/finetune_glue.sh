@@ -5,4 +5,4 @@ scripts=$(CDPATH='' cd -P "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 command -v fairseq-train >/dev/null ||
   { echo "error: fairseq-train is not installed (activate the environment)" >&2; exit 1; }
-exec python "$scripts/glue.py" finetune "$@"
+exec python "$scripts/cli.py" glue finetune "$@"

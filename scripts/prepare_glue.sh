@@ -190,7 +190,7 @@ write_tsv() {
 }
 
 write_bin() {
-  python "$scripts/glue.py" binarise --tsv "$work/tsv" --output "$part" \
+  python "$scripts/cli.py" glue binarise --tsv "$work/tsv" --output "$part" \
     --tasks "$(IFS=,; echo "${tasks[*]}")" --sentencepiece "$pieces" \
     --dictionary "$dictionary" ${sample:+--sample} ||
     { rm -rf "$work/tsv"; exit 1; } # which may be at fault

@@ -18,9 +18,9 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import preprocess as preprocess_command
 from fairseq_cli import train as train_command
 from glue_miniature import miniature_sentences, write_miniature, write_pretrained, write_tsv
-from release_scripts import load_script
 
 from fairseq_convattn.folder_lock import locked
+from fairseq_convattn.glue import __main__ as glue
 from fairseq_convattn.glue import finetuning, submission
 from fairseq_convattn.glue.binarising import Pieces, binarise
 from fairseq_convattn.glue.evaluation import evaluate
@@ -29,7 +29,6 @@ from fairseq_convattn.glue.metrics import score
 from fairseq_convattn.glue.pretrained import read_pretrained
 from fairseq_convattn.glue.tasks import HIGHEST_SCORE, TASKS, GlueError
 
-glue = load_script("glue")
 SHRUNK = (
     *("--encoder-embed-dim", "16", "--encoder-ffn-embed-dim", "32", "--encoder-layers", "2"),
     *("--encoder-attention-heads", "2"),

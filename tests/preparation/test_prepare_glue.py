@@ -23,7 +23,7 @@ ARCHIVES |= {"QQP": "QQP-clean.zip", "QNLI": "QNLIv2.zip"}
 
 def only_tsv(scripts: Scripts) -> None:
     """Let prepare_glue.sh end before anything is split or binarised."""
-    (scripts.folder / "glue.py").write_text("")
+    (scripts.folder / "cli.py").write_text("")
 
 
 def options(pretrained_files, *arguments) -> tuple:
@@ -201,7 +201,7 @@ def test_what_a_source_lacks_is_downloaded_on_demand(
 
 def test_what_fails_leaves_nothing_but_downloads(scripts, mirror, miniature, tmp_path):
     release(mirror.folder, miniature[0])
-    (scripts.folder / "glue.py").write_text("import sys; sys.exit('error: line 7')")
+    (scripts.folder / "cli.py").write_text("import sys; sys.exit('error: line 7')")
     for file in ("m", "d"):
         (tmp_path / file).write_text("")
     arguments = options((tmp_path / "m", tmp_path / "d"), "--tasks", "WNLI", "--sample")

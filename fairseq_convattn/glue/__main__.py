@@ -1,23 +1,19 @@
-#!/usr/bin/env python
 """GLUE: binarise its files (which convattn prepare glue does), fine-tune a pre-trained model on a
 task, predict the test sets.
 """
 
 import argparse
-import logging
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING)  # before fairseq, which logs while it is imported
-
-from fairseq_convattn.child_processes import CommandFailed, exit_on_signals
-from fairseq_convattn.glue.binarising import Pieces, binarise
-from fairseq_convattn.glue.finetuning import Run, best_checkpoint, finetune
-from fairseq_convattn.glue.submission import write_submission
-from fairseq_convattn.glue.tasks import TASKS, GlueError
-from fairseq_convattn.outputs import whole_number
+from ..child_processes import CommandFailed, exit_on_signals
+from ..outputs import whole_number
+from .binarising import Pieces, binarise
+from .finetuning import Run, best_checkpoint, finetune
+from .submission import write_submission
+from .tasks import TASKS, GlueError
 
 
 def learning_rate(text: str) -> float:
@@ -124,9 +120,8 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    extra: list[str] = []
+def main(given: Sequence[str] | None = None) -> None:
+    arguments, extra = list(sys.argv[1:] if given is None else given), []
     if "--" in arguments:
         split = arguments.index("--")
         arguments, extra = arguments[:split], arguments[split + 1 :]
