@@ -269,7 +269,7 @@ def plot(rows: list[dict], file: Path) -> None:
     figure.savefig(file)
 
 
-def main() -> None:
+def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--passes", type=names_among(PASSES), default=list(PASSES), help="default: forward,training"
@@ -309,7 +309,11 @@ def main() -> None:
         "--repetitions", type=int, default=10, help="rounds, of which the median (default: 10)"
     )
     add_files(parser)
-    arguments = parser.parse_args()
+    return parser
+
+
+def require_usable(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End the program with a line if the values cannot be measured with."""
     for option in ("batch", "heads", "head_dim", "threads"):
         if getattr(arguments, option) < 1:
             parser.error(f"--{option.replace('_', '-')} must be positive")
@@ -317,31 +321,50 @@ def main() -> None:
         parser.error(f"--dropout must be at least 0 and below 1, not {arguments.dropout}")
     if arguments.repetitions < 2:
         parser.error("--repetitions: a spread needs two or more")
-    if rows := earlier_rows(parser, arguments, FIELDS[:3]):
-        plot(rows, arguments.plot)
-        return
+
+
+def require_device(parser: argparse.ArgumentParser, device: str) -> None:
     import torch
 
-    if arguments.device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch sees no GPU")
-    if arguments.device == "cuda" and not importlib.util.find_spec("triton"):
+    if device == "cuda" and not importlib.util.find_spec("triton"):
         parser.error("--device cuda needs Triton: pip install triton")
-    torch.set_num_threads(arguments.threads)
-    keep_freed_memory()
-    fields = {name: value for name, value in vars(arguments).items() if name in Problem._fields}
-    problems = [Problem(**{**fields, "tokens": tokens}) for tokens in arguments.tokens]
+
+
+def conditions(arguments: argparse.Namespace) -> str:
+    """What is measured, on what."""
+    import torch
+
     device = machine(arguments.device)
     if arguments.device == "cpu":
         device += f", {arguments.threads} threads"
-    print(
+    return (
         f"{shlex.join(['python', *sys.argv])}\n{device}; Python "
         f"{platform.python_version()}, torch {torch.__version__}; batch {arguments.batch}, "
         f"{arguments.heads} heads of {arguments.head_dim}, {arguments.dtype}, "
         f"{'causal' if arguments.causal else 'padded'}, span {SPAN}, "
         f"dropout {arguments.dropout}; median and quartiles of "
         f"{arguments.repetitions} rounds, {ROUNDS}; published: how many times longer it takes "
-        f"for the same terms; memory beyond the inputs\n\n{HEADER}"
+        f"for the same terms; memory beyond the inputs"
     )
+
+
+def main() -> None:
+    parser = command_line()
+    arguments = parser.parse_args()
+    require_usable(parser, arguments)
+    if rows := earlier_rows(parser, arguments, FIELDS[:3]):
+        plot(rows, arguments.plot)
+        return
+    import torch
+
+    require_device(parser, arguments.device)
+    torch.set_num_threads(arguments.threads)
+    keep_freed_memory()
+    fields = {name: value for name, value in vars(arguments).items() if name in Problem._fields}
+    problems = [Problem(**{**fields, "tokens": tokens}) for tokens in arguments.tokens]
+    print(f"{conditions(arguments)}\n\n{HEADER}")
     rows = []
     for which in arguments.passes:
         for problem in problems:

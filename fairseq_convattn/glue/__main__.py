@@ -46,10 +46,23 @@ def default_output(model: Path) -> Path:
     return model.with_name(f"{model.stem}-glue")
 
 
+NUMBER = {"type": whole_number(1), "metavar": "N"}
+FOLDER = {"type": Path, "metavar": "DIR"}
+DATA = {
+    "default": Path("data/glue/bin"),
+    "help": "the bin folder that convattn prepare glue wrote (default: %(default)s)",
+}
+
+
 def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    for add_command in (add_binarise, add_finetune, add_predict):
+        add_command(commands)
+    return parser
 
+
+def add_binarise(commands: argparse._SubParsersAction) -> None:
     add = commands.add_parser("binarise", help="write TASK/input0, input1 and label").add_argument
     add("--tsv", type=Path, required=True, help="folder of TASK/train.tsv, ...")
     add("--output", type=Path, required=True, help="folder to write to")
@@ -58,6 +71,8 @@ def command_line() -> argparse.ArgumentParser:
     add("--dictionary", type=Path, required=True)
     add("--sample", action="store_true", help="any numbers of examples")
 
+
+def add_finetune(commands: argparse._SubParsersAction) -> None:
     add = commands.add_parser(
         "finetune",
         help="train on a task with several seeds, score on its dev sets",
@@ -75,18 +90,15 @@ def command_line() -> argparse.ArgumentParser:
         epilog="Further options go to fairseq-train after --, and win: -- --dropout 0.2 --fp16. "
         "One GPU is used, or the CPU if there is none.",
     ).add_argument
-    number = {"type": whole_number(1), "metavar": "N"}
-    folder = {"type": Path, "metavar": "DIR"}
     add("task", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
     start = (
         "checkpoint of the pre-training; or the OUTPUT of another fine-tuning: its best seed is "
         "used, for example MNLI's for RTE. A classifier with as many classes is kept"
     )
     add("model", type=Path, metavar="MODEL", help=start)
-    bin_folder = "the bin folder that convattn prepare glue wrote (default: %(default)s)"
-    add("--data", default=Path("data/glue/bin"), help=bin_folder, **folder)
+    add("--data", **DATA, **FOLDER)
     own_folder = "folder for checkpoints and results (default: MODEL without .pt, then -glue/TASK)"
-    add("--output", help=own_folder, **folder)
+    add("--output", help=own_folder, **FOLDER)
     add(
         "--seeds",
         type=seed_numbers,
@@ -95,14 +107,16 @@ def command_line() -> argparse.ArgumentParser:
         help="of the classifier's initial weights, the batches and dropout (default: 1,2,3)",
     )
     add("--lr", type=learning_rate, default=2e-5, help="peak learning rate (default: 2e-5)")
-    add("--batch-size", default=32, help="default: 32", **number)
-    add("--epochs", default=3, help="default: 3", **number)
+    add("--batch-size", default=32, help="default: 32", **NUMBER)
+    add("--epochs", default=3, help="default: 3", **NUMBER)
     cut = (
         "cut inputs to N tokens (default: to the longest input of the pre-training; fixed for "
         "models with learned positions)"
     )
-    add("--max-positions", help=cut, **number)
+    add("--max-positions", help=cut, **NUMBER)
 
+
+def add_predict(commands: argparse._SubParsersAction) -> None:
     add = commands.add_parser(
         "predict",
         help="write a fine-tuned model's predictions of the test set",
@@ -115,9 +129,8 @@ def command_line() -> argparse.ArgumentParser:
     add("task", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
     tuned = "checkpoint of a fine-tuning on TASK, or its OUTPUT, of which the best seed is taken"
     add("model", type=Path, metavar="MODEL", help=tuned)
-    add("--data", default=Path("data/glue/bin"), help=bin_folder, **folder)
-    add("--output", default=Path("submission"), help="default: %(default)s", **folder)
-    return parser
+    add("--data", **DATA, **FOLDER)
+    add("--output", default=Path("submission"), help="default: %(default)s", **FOLDER)
 
 
 def main(given: Sequence[str] | None = None) -> None:
