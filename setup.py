@@ -59,7 +59,6 @@ setup(
         ],
         "glue": glue,
         "recipes": ["subword-nmt", "sacremoses", "jieba"],
-        "benchmark": ["matplotlib"],
         "analysis": ["matplotlib"],
         "report": ["matplotlib", "jinja2"],
         "docs": ["sphinx", "myst-parser", "furo"],

@@ -17,13 +17,13 @@ import shlex
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
+import torch
+import torch.nn.functional as F
 from measuring import (
     ROUNDS,
-    add_files,
-    earlier_rows,
+    add_csv,
     isolation,
     keep_freed_memory,
     lengths,
@@ -70,8 +70,6 @@ def _published(terms: str) -> str:
 
 def inputs(problem: Problem):
     """q, k and v, the padding mask, and the padding or causal mask as a float mask."""
-    import torch
-
     options = {"dtype": getattr(torch, problem.dtype), "device": problem.device}
     shape = (problem.batch, problem.heads, problem.tokens, problem.head_dim)
     qkv = [torch.randn(shape, **options, requires_grad=True) for _ in range(3)]
@@ -91,8 +89,6 @@ def inputs(problem: Problem):
 
 def parameters(terms: str, problem: Problem) -> tuple[dict, list]:
     """Random parameters, shared by heads as in the mixer's defaults; by name and as a list."""
-    import torch
-
     options = {"dtype": getattr(torch, problem.dtype), "device": problem.device}
     heads, d = problem.heads, problem.head_dim
     taps = SPAN + 1 if problem.causal else 2 * SPAN + 1
@@ -113,8 +109,6 @@ def parameters(terms: str, problem: Problem) -> tuple[dict, list]:
 
 def build(name: str, problem: Problem, qkv, padding, mask) -> tuple[Callable, list]:
     """The implementation as a function without arguments, and the tensors to differentiate."""
-    import torch.nn.functional as F
-
     if name in (SDPA, SDPA_CAUSAL):
         how = {"attn_mask": mask} if name == SDPA else {"is_causal": True}
         how["dropout_p"] = problem.dropout
@@ -139,9 +133,6 @@ def build(name: str, problem: Problem, qkv, padding, mask) -> tuple[Callable, li
 def published(q, k, v, terms: dict, mask, problem: Problem):
     """Attention with a score tensor and, for query and key terms, a vector per pair of
     positions."""
-    import torch
-    import torch.nn.functional as F
-
     heads, tokens, scale = q.size(1), q.size(2), q.size(3) ** -0.5
     scores = torch.matmul(q, k.transpose(-1, -2)) * scale
     position = torch.arange(tokens, device=q.device)
@@ -168,8 +159,6 @@ def published(q, k, v, terms: dict, mask, problem: Problem):
 
 def steps(names: list[str], which: str, problem: Problem) -> Iterator[Callable[[], None]]:
     """One step function per implementation, all on the same inputs."""
-    import torch
-
     torch.manual_seed(1)
     qkv, padding, mask = inputs(problem)
     grad = torch.randn_like(qkv[0])
@@ -179,8 +168,6 @@ def steps(names: list[str], which: str, problem: Problem) -> Iterator[Callable[[
 
 
 def _step(compute: Callable, wanted: list | None, grad) -> Callable[[], None]:
-    import torch
-
     def step() -> None:
         with torch.set_grad_enabled(wanted is not None):
             y = compute()
@@ -194,8 +181,6 @@ def _step(compute: Callable, wanted: list | None, grad) -> Callable[[], None]:
 
 def measure_memory(which: str, name: str, problem: Problem, results) -> None:
     """Put the MiB at the peak, beyond those of the inputs, into ``results``."""
-    import torch
-
     torch.set_num_threads(problem.threads)
     (tiny,) = steps([name], which, problem._replace(tokens=4, batch=1))
     tiny()  # warm-up: libraries load code and keep memory
@@ -241,34 +226,6 @@ HEADER = (
 )
 
 
-def plot(rows: list[dict], file: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    passes = list(dict.fromkeys(row["pass"] for row in rows))
-    fields = (("milliseconds", "milliseconds"), ("memory_MiB", "memory (MiB)"))
-    figure, axes = pyplot.subplots(
-        len(passes), 2, figsize=(9, 3.6 * len(passes)), squeeze=False, layout="constrained"
-    )
-    for line, which in zip(axes, passes, strict=True):
-        for axis, (field, title) in zip(line, fields, strict=True):
-            for name in dict.fromkeys(row["implementation"] for row in rows):
-                points = [r for r in rows if (r["pass"], r["implementation"]) == (which, name)]
-                style = "--s" if name.startswith(("published", SDPA)) else "-o"
-                axis.plot(
-                    [p["tokens"] for p in points], [p[field] for p in points], style, label=name
-                )
-            axis.set(title=f"{which}: {title}", xlabel="tokens", xscale="log", yscale="log")
-            ticks = sorted({row["tokens"] for row in rows})
-            axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-            axis.minorticks_off()
-            axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize="x-small")
-    figure.savefig(file)
-
-
 def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -308,7 +265,7 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument(
         "--repetitions", type=int, default=10, help="rounds, of which the median (default: 10)"
     )
-    add_files(parser)
+    add_csv(parser)
     return parser
 
 
@@ -324,8 +281,6 @@ def require_usable(parser: argparse.ArgumentParser, arguments: argparse.Namespac
 
 
 def require_device(parser: argparse.ArgumentParser, device: str) -> None:
-    import torch
-
     if device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch sees no GPU")
     if device == "cuda" and not importlib.util.find_spec("triton"):
@@ -334,8 +289,6 @@ def require_device(parser: argparse.ArgumentParser, device: str) -> None:
 
 def conditions(arguments: argparse.Namespace) -> str:
     """What is measured, on what."""
-    import torch
-
     device = machine(arguments.device)
     if arguments.device == "cpu":
         device += f", {arguments.threads} threads"
@@ -354,11 +307,6 @@ def main() -> None:
     parser = command_line()
     arguments = parser.parse_args()
     require_usable(parser, arguments)
-    if rows := earlier_rows(parser, arguments, FIELDS[:3]):
-        plot(rows, arguments.plot)
-        return
-    import torch
-
     require_device(parser, arguments.device)
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
@@ -372,7 +320,6 @@ def main() -> None:
                 rows.append(row)
                 print(_line(row), flush=True)
                 save(rows, FIELDS, arguments.csv)
-    save(rows, FIELDS, picture=arguments.plot, plot=plot)
 
 
 if __name__ == "__main__":

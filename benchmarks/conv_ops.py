@@ -16,7 +16,6 @@ Without fairseq its modules are left out. Linux only.
 
 import argparse
 import bisect
-import functools
 import importlib.util
 import itertools
 import os
@@ -28,12 +27,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from convolution_plot import plot
+import torch
+import torch.nn.functional as F
 from measuring import (
     GRAPH,
     ROUNDS,
-    add_files,
-    earlier_rows,
+    add_csv,
     graph_of,
     isolation,
     keep_freed_memory,
@@ -58,10 +57,8 @@ FIELDS = (
     *("device", "dtype", "pass", "threads", "convolution", "kernel_size", "tokens"),
     *("implementation", "milliseconds", "lower_quartile", "upper_quartile", "memory_MiB"),
 )
-MEASURED = FIELDS.index("milliseconds")  # the fields before it say what was
 MATRIX = {"cpu": 1024, "cuda": 8192}  # rows and columns of the product
 ALL_THREADS = sorted({1, os.cpu_count()})
-DRAW = functools.partial(plot, ours=OURS, floors=FLOORS)
 # up to so many taps the native kernels compute in one way, and in another beyond
 FEW_TAPS = {"forward": (40,), "training": (8, 40)}
 
@@ -87,8 +84,6 @@ class Problem(NamedTuple):
 
 def operation(name: str, problem: Problem) -> tuple[Callable, list]:
     """The implementation as a function, and its input tensors."""
-    import torch
-
     like = {"dtype": getattr(torch, problem.dtype), "device": problem.device}
     torch.manual_seed(1)
     x = torch.randn(problem.tokens, problem.batch, problem.channels, **like)
@@ -121,7 +116,6 @@ def _ours(name: str, problem: Problem) -> Callable:
 
 def _fairseqs(problem: Problem, unfold: bool) -> Callable:
     """fairseq's module with the logits given, instead of parameters or predicted."""
-    import torch
     from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
     from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
 
@@ -159,8 +153,6 @@ def _fairseqs(problem: Problem, unfold: bool) -> Callable:
 
 
 def _loop(x, logits):
-    import torch.nn.functional as F
-
     taps = logits.softmax(-1)
     kernel_size, length = taps.size(-1), x.size(0)
     padded = F.pad(x, (0, 0, 0, 0, kernel_size - 1, 0)).unflatten(2, (taps.size(-2), -1))
@@ -171,15 +163,11 @@ def _loop(x, logits):
 
 
 def _attention(q, k, v):
-    import torch.nn.functional as F
-
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def step(name: str, which: str, problem: Problem) -> Callable[[], None]:
     """A function that runs forward, or forward and backward, once."""
-    import torch
-
     compute, tensors = operation(name, problem)
     if which == "forward":
 
@@ -196,8 +184,6 @@ def step(name: str, which: str, problem: Problem) -> Callable[[], None]:
 
 def measure_memory(which: str, name: str, problem: Problem, results) -> None:
     """Put the MiB at the peak, beyond those of inputs and outputs, into ``results``."""
-    import torch
-
     torch.set_num_threads(problem.threads)
     # warm-up: libraries load code and keep memory
     step(name, which, problem._replace(tokens=2, batch=1))()
@@ -226,8 +212,6 @@ def measure(
     which: str, problem: Problem, names: list[str], repetitions: int, with_memory: bool
 ) -> Iterator[dict[str, str | int | float]]:
     """Rows of ``FIELDS``."""
-    import torch
-
     torch.set_num_threads(problem.threads)
     steps, calls = (step(name, which, problem) for name in names), 1
     if problem.device == "cuda":
@@ -356,7 +340,7 @@ def _options() -> argparse.ArgumentParser:
         default=10,
         help="rounds, of which the median (default: 10)",
     )
-    add_files(parser, "those of the fewest threads")
+    add_csv(parser)
     return parser
 
 
@@ -385,8 +369,6 @@ def _available(device: str, dtype: str) -> list[str]:
 
 def _complete(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """Complete the arguments for the device, and refuse what it does not support."""
-    import torch
-
     from fairseq_convattn.ops import native
 
     available = _available(arguments.device, arguments.dtype)
@@ -419,17 +401,7 @@ def main() -> None:
         parser.error(f"{arguments.heads} heads do not divide {arguments.channels} channels")
     if arguments.repetitions < 2:
         parser.error("--repetitions: a spread needs two or more")
-    if rows := earlier_rows(parser, arguments, FIELDS[:MEASURED]):
-        if len({(row.get("device"), row.get("dtype")) for row in rows}) > 1:
-            parser.error("--from: the files are of several devices or dtypes")
-        rows = [row for row in rows if row["kernel_size"] in arguments.kernel_sizes]
-        if not rows:
-            parser.error("--from: there are no figures of these --kernel-sizes")
-        DRAW(rows, arguments.plot)
-        return
     _complete(parser, arguments)
-    import torch
-
     keep_freed_memory()
     print(
         f"{shlex.join(['python', *sys.argv])}\n{_machine(arguments.device)}; Python "
@@ -451,7 +423,6 @@ def main() -> None:
         save(rows, FIELDS, arguments.csv)
         left = (time.monotonic() - start) / done * (len(problems) - done) / 60
         print(f"{done} of {len(problems)}, about {left:.0f} min left", file=sys.stderr)
-    save(rows, FIELDS, picture=arguments.plot, plot=DRAW)
     if found := list(bounds(rows)):
         print("", BOUNDS, *found, sep="\n")
 

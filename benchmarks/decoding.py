@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import torch
-from measuring import new_file, positive, processor, program, save
+from measuring import add_csv, positive, processor, program, save
 
 PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
 FIELDS = ("checkpoint", "sentences_per_second", "least", "most", "x_first")
@@ -87,7 +87,7 @@ def _options() -> argparse.ArgumentParser:
         parser.add_argument(
             option, type=positive, default=default, help=f"{what} (default: {default})"
         )
-    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
+    add_csv(parser)
     return parser
 
 
@@ -109,7 +109,7 @@ def main() -> None:
             f"{row['checkpoint']!s:{width}}{row['sentences_per_second']:13.1f}{spread:>17}"
             f"{row['x_first']:9.2f}"
         )
-    save(rows, FIELDS, arguments.csv, None, None)
+    save(rows, FIELDS, arguments.csv)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from measuring import (
-    add_files,
-    earlier_rows,
+    add_csv,
     lengths,
     names_among,
     positive,
@@ -219,8 +219,6 @@ def _updates(printed: str) -> list[dict]:
 
 def _gpu_memory(printed: str) -> float:
     """Peak MiB, within 51: fairseq logs the free memory in tenths of a GiB."""
-    import torch
-
     free = min(float(update["gb_free"]) for update in _updates(printed))
     return torch.cuda.get_device_properties(0).total_memory / 2**20 - free * 1024
 
@@ -310,52 +308,6 @@ def line(row: dict, rows: list[dict]) -> str:
     )
 
 
-CURVES = {
-    "lm": {"title": "training a language model", "xlabel": "tokens of a block"},
-    "translation": {"title": "training a translator", "xlabel": "tokens of a sentence"},
-}
-
-
-def plot(rows: list[dict], file: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    figure, axes = pyplot.subplots(
-        1, len(tasks), figsize=(4.6 * len(tasks), 3.6), squeeze=False, layout="constrained"
-    )
-    for axis, task in zip(axes[0], tasks, strict=True):
-        mine = [row for row in rows if row["task"] == task]
-        models = list(dict.fromkeys(row["model"] for row in mine))
-        if task != "generate":
-            for model in models:
-                points = [
-                    (row["tokens"], row["tokens_per_second"])
-                    for row in mine
-                    if row["model"] == model
-                ]
-                style = "--s" if model in FAIRSEQS else "-o"
-                axis.plot(
-                    *zip(*sorted(points), strict=True), style, label=_label(model), markersize=4
-                )
-            axis.set(xscale="log", **CURVES[task])
-            ticks = sorted({row["tokens"] for row in mine})
-            axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-            axis.minorticks_off()
-            axis.legend(fontsize="x-small")
-        else:
-            speeds = [row["tokens_per_second"] for row in mine]
-            axis.barh([_label(model) for model in models], speeds)
-            axis.invert_yaxis()
-            axis.set(title="translating")
-        speed = "x" if task == "generate" else "y"
-        axis.set(**{f"{speed}label": "tokens per second", f"{speed}lim": (0, None)})
-        axis.grid(alpha=0.3)
-    figure.savefig(file)
-
-
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -392,20 +344,15 @@ def _options() -> argparse.ArgumentParser:
         default="bf16",
         help="of training on a GPU (default: bf16); fairseq-generate knows fp16 alone",
     )
-    add_files(parser)
+    add_csv(parser)
     return parser
 
 
 def main() -> None:
     parser = _options()
     arguments = parser.parse_args()
-    if rows := earlier_rows(parser, arguments, FIELDS[:3]):
-        plot(rows, arguments.plot)
-        return
     if arguments.updates < 2:
         parser.error("--updates: the first one is not counted")
-    import torch
-
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch sees no GPU")
     machine = processor()
@@ -426,7 +373,6 @@ def main() -> None:
             if row["model"] == arguments.models[-1]:
                 case = rows[-len(arguments.models) :]
                 print(*(line(one, case) for one in case), sep="\n", flush=True)
-    save(rows, FIELDS, picture=arguments.plot, plot=plot)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 
 import torch
-from measuring import machine, milliseconds_in_turn, new_file, processor, save
+from measuring import add_csv, machine, milliseconds_in_turn, processor, save
 
 FACTS = ("fact", "value")
 MIXERS = ("mixer", "dtype", "tokens", "worst_error", "of", "band", "agrees")
@@ -114,7 +114,7 @@ def main() -> None:
     )
     parser.add_argument("check", choices=CHECKS)
     parser.add_argument("--device", choices=tuple(SIZES), default="cpu", help="default: cpu")
-    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
+    add_csv(parser)
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch sees no GPU")

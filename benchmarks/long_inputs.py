@@ -17,9 +17,9 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
+import torch
 from measuring import (
-    add_files,
-    earlier_rows,
+    add_csv,
     in_own_process,
     lengths,
     names_among,
@@ -79,8 +79,6 @@ def train(model, tokens) -> None:
 
 
 def score(model, tokens) -> None:
-    import torch
-
     with torch.no_grad():
         logits, _ = model(tokens)
         model.get_normalized_probs((logits, None), log_probs=True)
@@ -108,8 +106,6 @@ def generate(model, tokens, dictionary) -> list[float]:
 
 def measure(task: str, name: str, tokens: int, threads: int, limit_gib: float, results) -> None:
     """Put (MiB, milliseconds per token) into ``results``, or None where memory ran out."""
-    import torch
-
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     model, dictionary = build(name, tokens + 1)
@@ -134,38 +130,6 @@ def measure(task: str, name: str, tokens: int, threads: int, limit_gib: float, r
         results.put(None)
         return
     results.put((process_memory("VmHWM") - before, per_token))
-
-
-def plot(rows: list[dict], file: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    panels = (
-        ("train", "memory_MiB", "training: memory (MiB)"),
-        ("score", "memory_MiB", "scoring: memory (MiB)"),
-        ("generate", "milliseconds_per_token", "generating: ms per token"),
-    )
-    panels = [panel for panel in panels if any(row["task"] == panel[0] for row in rows)]
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.6), squeeze=False)
-    for axis, (task, field, title) in zip(axes[0], panels, strict=True):
-        for model in dict.fromkeys(row["model"] for row in rows):
-            points = [r for r in rows if (r["task"], r["model"]) == (task, model) and r[field]]
-            xs, ys = [p["tokens"] for p in points], [p[field] for p in points]
-            axis.plot(xs, ys, "--s" if model in FAIRSEQS else "-o", label=_label(model))
-        axis.set(title=title, xlabel="tokens", xscale="log")
-        if field == "memory_MiB":
-            axis.set_yscale("log")
-        else:
-            axis.set_ylim(bottom=0)
-        ticks = sorted({row["tokens"] for row in rows if row["task"] == task})
-        axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=45)
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize="small")
-    figure.tight_layout()
-    figure.savefig(file)
 
 
 def _label(model: str) -> str:
@@ -196,13 +160,8 @@ def main() -> None:
     parser.add_argument(
         "--memory", type=float, default=24, metavar="GIB", help="address space (default: 24)"
     )
-    add_files(parser)
+    add_csv(parser)
     arguments = parser.parse_args()
-    if rows := earlier_rows(parser, arguments, FIELDS[:3]):
-        plot(rows, arguments.plot)
-        return
-    import torch
-
     print(
         f"{processor()}, {arguments.threads} threads, Python "
         f"{platform.python_version()}, torch {torch.__version__}; decoder of {SHAPE}, {TYPES:,} "
@@ -224,7 +183,6 @@ def main() -> None:
                 figures = f"{memory:12,.0f}{per_token:14.3f}" if result else "  out of memory"
                 print(f"{task:10}{_label(model):26}{tokens:8,}{figures}", flush=True)
                 save(rows, FIELDS, arguments.csv)
-    save(rows, FIELDS, picture=arguments.plot, plot=plot)
 
 
 if __name__ == "__main__":

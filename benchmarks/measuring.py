@@ -3,7 +3,6 @@
 import argparse
 import csv
 import ctypes
-import importlib.util
 import logging
 import multiprocessing
 import os
@@ -14,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+
+import torch
 
 # measure this checkout, not an installed package
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -64,8 +65,6 @@ def milliseconds_in_turn(
 def graph_of(once: Callable[[], None]) -> Callable[[], None]:
     """A function that replays ``GRAPH`` calls as a CUDA graph, without the time of Python and
     launches."""
-    import torch
-
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -111,7 +110,6 @@ def machine(device: str) -> str:
     """The CPU, or the GPU with the versions that matter there."""
     if device != "cuda":
         return processor()
-    import torch
     import triton
 
     name = torch.cuda.get_device_name()
@@ -126,8 +124,6 @@ def process_memory(field: str) -> float:
 
 def peak_memory(device: str, once: Callable[[], object]) -> float:
     """Peak memory of a call in MiB, beyond the memory in use before it."""
-    import torch
-
     if device == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -198,70 +194,14 @@ def new_file(text: str) -> Path:
     return path
 
 
-def _csv_files(text: str) -> list[Path]:
-    files = [Path(name) for name in text.split(",")]
-    for file in files:
-        if not file.is_file():
-            raise argparse.ArgumentTypeError(f"there is no file {file}")
-    return files
-
-
-def add_files(parser: argparse.ArgumentParser, drawn: str = "them") -> None:
-    """Add the options --csv, --plot and --from."""
+def add_csv(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
-    parser.add_argument(
-        "--plot", type=new_file, metavar="FILE", help=f"also draw {drawn} (needs matplotlib)"
-    )
-    parser.add_argument(
-        "--from",
-        dest="earlier",
-        type=_csv_files,
-        metavar="CSV,...",
-        help="measure nothing: --plot draws the figures of earlier runs, later files' where two "
-        "have the same",
-    )
 
 
-def earlier_rows(
-    parser: argparse.ArgumentParser, arguments: argparse.Namespace, key: Sequence[str]
-) -> list[dict]:
-    """The rows of the files of --from, if any; ``key``: the fields that identify a measurement."""
-    if arguments.plot and not importlib.util.find_spec("matplotlib"):
-        parser.error("--plot needs matplotlib: pip install matplotlib")
-    if arguments.earlier and not arguments.plot:
-        parser.error("--from is for drawing: give --plot too")
-    found = {}
-    for path in arguments.earlier or []:
-        with open(path, newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                row = {field: _value(text) for field, text in row.items()}
-                found[tuple(row.get(field) for field in key)] = row
-    if arguments.earlier and not found:
-        parser.error("--from: there are no figures")
-    return list(found.values())
-
-
-def _value(text: str) -> str | int | float | None:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text or None
-
-
-def save(
-    rows: list[dict],
-    fields: Sequence[str],
-    figures: Path | None = None,
-    picture: Path | None = None,
-    plot: Callable[[list[dict], Path], None] | None = None,
-) -> None:
-    """Write rows as CSV and plot them, each if a file is given."""
-    if figures:
-        with open(figures, "w", newline="", encoding="utf-8") as file:
+def save(rows: list[dict], fields: Sequence[str], path: Path | None) -> None:
+    """Write rows as CSV, if a file is given."""
+    if path:
+        with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, fields)
             writer.writeheader()
             writer.writerows(rows)
-    if picture:
-        plot(rows, picture)

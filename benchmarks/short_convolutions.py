@@ -18,11 +18,12 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
+import torch
 from measuring import (
+    add_csv,
     keep_freed_memory,
     machine,
     milliseconds_in_turn,
-    new_file,
     positive,
     save,
 )
@@ -54,8 +55,6 @@ def layer(kind: str):
 
 def steps(part: str, training: bool, options: Namespace) -> Iterator[Callable[[], None]]:
     """One step function per kind."""
-    import torch
-
     torch.manual_seed(1)
     like = {"dtype": getattr(torch, options.dtype), "device": options.device}
     x = torch.randn(options.tokens, options.batch, WIDTH, **like).requires_grad_()
@@ -67,8 +66,6 @@ def steps(part: str, training: bool, options: Namespace) -> Iterator[Callable[[]
 
 
 def _step(module, kind: str, x, grad, training: bool) -> Callable[[], None]:
-    import torch
-
     from fairseq_convattn.ops import use_implementation
 
     def step() -> None:
@@ -107,12 +104,10 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="default: all")
     parser.add_argument("--repetitions", type=positive, default=10, help="rounds (default: 10)")
-    parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
+    add_csv(parser)
     options = parser.parse_args()
     if options.repetitions < 2:
         parser.error("--repetitions: a spread needs two or more")
-    import torch
-
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     alone = options.device == "cpu" and options.threads == 1

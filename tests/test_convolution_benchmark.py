@@ -1,4 +1,3 @@
-import argparse
 import sys
 
 import pytest
@@ -61,25 +60,10 @@ def test_what_a_tap_costs_is_the_slope_between_kernels_that_compute_alike(
     assert all("no line" in line for line in lines(lambda taps: 9 - 0.1 * taps))
 
 
-def test_later_figures_win(benchmark, tmp_path):
-    measuring = sys.modules["measuring"]
-    rows = [{"a": 1, "b": "x", "ms": 2.5}, {"a": 2, "b": "x", "ms": None}]
-    for name, ms in (("1.csv", 2.5), ("2.csv", 7.0)):
-        measuring.save([rows[0] | {"ms": ms}, rows[1]], ("a", "b", "ms"), tmp_path / name)
-    parser = argparse.ArgumentParser()
-    measuring.add_files(parser)
-    files = ",".join(str(tmp_path / name) for name in ("1.csv", "2.csv"))
-    arguments = parser.parse_args(["--from", files, "--plot", str(tmp_path / "p.png")])
-    assert measuring.earlier_rows(parser, arguments, ("a", "b")) == [rows[0] | {"ms": 7.0}, rows[1]]
-    with pytest.raises(SystemExit):
-        measuring.earlier_rows(parser, parser.parse_args(["--from", files]), ("a", "b"))
-
-
 def test_bad_options_are_refused_before_any_measurement(benchmark, tmp_path, monkeypatch, capsys):
     for flags, message in (
         (("--kernel-sizes", "0"), "must be a whole number of at least 1, not '0'"),
         (("--implementations", "cuda"), "is none of native"),
-        (("--from", "no.csv"), "there is no file no.csv"),
         (("--implementations", "triton"), "triton cannot compute float32 here"),
         (("--heads", "3"), "3 heads do not divide 1024 channels"),
         (("--csv", str(tmp_path / "no" / "file.csv")), "has no folder"),
