@@ -121,7 +121,7 @@ def convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
 
             def launch(taps=taps, size=size) -> None:
                 _, lse = convolution._forward(x, taps, None, len(x), size - 1, True, 1.0)
-                given = x, lse, x, taps, None, size - 1, True, 1.0, True, True
+                given = x, lse, x, taps, None, len(x), size - 1, True, 1.0, [True] * 2
                 convolution._backward(*given)
 
             floors = {"forward": 2 * x.nbytes + taps.nbytes}

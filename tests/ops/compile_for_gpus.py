@@ -25,7 +25,8 @@ def convolve(dtype: torch.dtype, kernel_size: int, width: int) -> None:
     logits = torch.randn(TIME, BATCH, HEADS, kernel_size, dtype=dtype)
     for taps, kept in ((logits, logits > 0), (logits[0, 0].clone(), None)):
         _, lse = convolution._forward(x, taps, kept, TIME, kernel_size - 1, True, 0.9)
-        convolution._backward(x, lse, x, taps, kept, kernel_size - 1, True, 0.9, True, True)
+        more = TIME, kernel_size - 1, True, 0.9, [True] * 2
+        convolution._backward(x, lse, x, taps, kept, *more)
 
 
 def attend(dtype: torch.dtype, width: int) -> None:

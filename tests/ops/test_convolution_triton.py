@@ -188,7 +188,7 @@ def test_operators_keep_pytorchs_rules(kind, softmax):
         torch.library.opcheck(torch.ops.convattn.convolve_triton.default, arguments)
     _, lse = torch.ops.convattn.convolve_triton(*arguments)
     x, taps = x.detach(), taps.detach()
-    arguments = (torch.randn_like(x), lse, x, taps, kept, 2, softmax, 0.7, True, True)
+    arguments = (torch.randn_like(x), lse, x, taps, kept, 9, 2, softmax, 0.7, [True, True])
     torch.library.opcheck(torch.ops.convattn.convolve_triton_backward.default, arguments)
 
 

@@ -101,7 +101,7 @@ def test_operators_keep_pytorchs_rules(name):
     x, taps = inputs(name, 9, 3, 4)
     grad = torch.randn(9, 1, 4 * HEADS)
     for kept in (None, torch.rand(taps.shape) > 0.5):
-        arguments = (grad, grad[:0], x, taps, kept, 2, True, 0.5, True, True)
+        arguments = (grad, grad[:0], x, taps, kept, 9, 2, True, 0.5, [True, True])
         torch.library.opcheck(torch.ops.convattn.convolve_backward.default, arguments)
         wanted = x.clone().requires_grad_(), taps.clone().requires_grad_(), kept
         torch.library.opcheck(torch.ops.convattn.convolve.default, (*wanted, 9, 2, True, 0.5))
@@ -266,4 +266,4 @@ def test_operators_refuse_what_does_not_go_together():
     for x_, taps_, time in ((x, taps, 10), (x, taps[:, :1], 9), (x[..., :7], taps, 9)):
         with pytest.raises(ValueError, match="taps"):
             torch.ops.convattn.convolve(x_, taps_, None, time, 2, False, 1.0)
-    torch.ops.convattn.convolve_backward(x, x, x, taps[0, 0], None, 30, False, 1.0, True, True)
+    torch.ops.convattn.convolve_backward(x, x, x, taps[0, 0], None, 9, 30, False, 1.0, [True] * 2)

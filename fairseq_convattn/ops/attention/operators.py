@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..operators import define, differentiate
+from .. import operators
 from .dropout import Dropout
 from .scores import Layout, Scores, decompose
 from .terms import Options, Terms, wide
@@ -39,20 +39,21 @@ def register(
     def compute(*inputs) -> tuple[Tensor, Tensor]:
         return forward(*_unpack(inputs))
 
-    def compute_backward(grad: Tensor, y: Tensor, lse: Tensor, *inputs) -> list[Tensor]:
+    def compute_backward(grad: Tensor, y: Tensor, lse: Tensor, *inputs) -> Scores:
         *inputs, wanted = inputs
-        found = backward(grad, y, lse, *_unpack(inputs), wanted)
-        return [grad.new_empty(0) if x is None else x for x in found]
+        return backward(grad, y, lse, *_unpack(inputs), wanted)
 
-    define(name, f"({_INPUTS}) -> (Tensor, Tensor)", compute, _fake, devices)
-    define(
-        f"{name}_backward",
-        f"(Tensor grad, Tensor y, Tensor lse, {_INPUTS}, bool[] wanted) -> Tensor[]",
+    operator = operators.register(
+        name,
+        _INPUTS,
+        "(Tensor, Tensor)",
+        compute,
         compute_backward,
-        _fake_backward,
+        _fake,
         devices,
+        differentiable=_TENSORS,
+        kept=(0, 1),
     )
-    operator = differentiate(name, _save, _differentiate)
     return functools.partial(_attend, operator)
 
 
@@ -74,28 +75,3 @@ def _unpack(inputs: Sequence) -> tuple[Scores, Layout, Dropout | None]:
 def _fake(q: Tensor, k: Tensor, v: Tensor, *_) -> tuple[Tensor, Tensor]:
     y = v.new_empty(*q.shape[:3], v.size(3))
     return y, wide(y.new_empty(0)).new_empty(q.shape[:3])
-
-
-def _fake_backward(grad: Tensor, y: Tensor, lse: Tensor, *inputs) -> list[Tensor]:
-    *tensors, wanted = *inputs[:_TENSORS], inputs[-1]
-    return [
-        x.new_empty(x.shape) if need else grad.new_empty(0)
-        for x, need in zip(tensors, wanted, strict=True)
-    ]
-
-
-def _save(ctx, inputs, output) -> None:
-    *tensors, ctx.dropout_p, ctx.left, ctx.right, ctx.reach, ctx.causal, ctx.scale = inputs
-    ctx.save_for_backward(*output, *tensors)
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(backward: Callable, ctx, grad: Tensor | None, _) -> tuple[Tensor | None, ...]:
-    unneeded = (None,) * (len(ctx.needs_input_grad) - _TENSORS)
-    if grad is None:
-        return (None,) * _TENSORS + unneeded
-    how = ctx.dropout_p, ctx.left, ctx.right, ctx.reach, ctx.causal, ctx.scale
-    wanted = list(ctx.needs_input_grad[:_TENSORS])
-    found = backward(grad, *ctx.saved_tensors, *how, wanted)
-    return *(x if need else None for x, need in zip(found, wanted, strict=True)), *unneeded

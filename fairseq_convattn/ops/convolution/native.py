@@ -138,27 +138,26 @@ def _forward_from_past(
 
 
 def _backward(
-    grad: Tensor, _: Tensor, x: Tensor, taps: Tensor, kept: Tensor | None, left: int,
-    softmax: bool, keep: float, needs_x: bool, needs_taps: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    grad, x, taps = native.dense(grad.to(x.dtype)), native.dense(x), native.dense(taps)
+    grad: Tensor, _: Tensor, x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int,
+    softmax: bool, keep: float, wanted: list[bool],
+) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+    grad, x, taps = native.dense(grad), native.dense(x), native.dense(taps)
     kept = kept if kept is None else native.dense(kept)
-    problem = _problem(x, taps, kept, grad.size(0), left, softmax, keep)
+    problem = _problem(x, taps, kept, time, left, softmax, keep)
     problem.grad = _sequence(grad)
-    grad_x, grad_taps = x.new_empty(0), taps.new_empty(0)
-    if needs_x:
-        grad_x = x.new_empty(x.shape)
+    runs = grad.numel() > 0 and x.numel() > 0 and any(wanted)
+    new, grad_x, grad_taps = torch.empty if runs else torch.zeros, None, None
+    if wanted[0]:
+        grad_x = new(x.shape, dtype=x.dtype)
         problem.grad_x = _sequence(grad_x)
-    if needs_taps:
+    if wanted[1]:
         tiles = -(-grad.size(0) // _library.convattn_tile_of_convolution())
         rows = grad.size(0) if taps.dim() == 4 else tiles
-        grad_taps = taps.new_empty(rows, x.size(1), *taps.shape[-2:], dtype=torch.float32)
+        grad_taps = new(rows, x.size(1), *taps.shape[-2:], dtype=torch.float32)
         problem.grad_w = _kernels(grad_taps)
-    if grad.numel() and x.numel() and (needs_x or needs_taps):
+    if runs:
         _run(problem, backward=True)
-    else:
-        grad_x.zero_(), grad_taps.zero_()
-    if needs_taps:
+    if wanted[1]:
         grad_taps = (grad_taps if taps.dim() == 4 else grad_taps.sum((0, 1))).to(taps.dtype)
     return grad_x, grad_taps
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..operators import define, differentiate
+from .. import operators
 
-_OPTIONS = "SymInt left, bool softmax, float keep"
+_INPUTS = "Tensor x, Tensor taps, Tensor? kept, SymInt time, SymInt left, bool softmax, float keep"
 
 
 def register(
@@ -24,8 +24,8 @@ def register(
         forward: from x, taps, kept, time, left, softmax, keep as :func:`reference.convolve` returns
             the outputs and ``lse``, the binary logarithms of sums of exponentials; see
             :func:`outputs`.
-        backward: from the gradient, ``lse``, the arguments of ``forward`` but the time, and whether
-            gradients of x and taps are wanted, returns these, empty where not wanted.
+        backward: from the gradient, ``lse``, the arguments of ``forward`` and whether gradients of
+            x and taps are wanted, returns these, None where not wanted.
         dtypes: supported dtypes of x and taps.
         devices: PyTorch's dispatch keys.
         keeps_sums: whether ``forward`` gives the logarithms of a softmax.
@@ -38,29 +38,26 @@ def register(
         check(x, taps, kept, time, dtypes)
         return forward(x, taps, kept, time, *options)
 
+    def compute_backward(grad, lse, x, taps, kept, time, *options) -> tuple[Tensor | None, ...]:
+        check(x, taps, kept, time, dtypes)
+        if grad.shape != (time, *x.shape[1:]):
+            raise ValueError(f"grad {list(grad.shape)}, x {list(x.shape)}, time {time}")
+        return backward(grad.to(x.dtype), lse, x, taps, kept, time, *options)
+
     def fake(x, taps, kept, time, left, softmax, keep) -> tuple[Tensor, Tensor]:
         return outputs(x, taps, time, softmax and keeps_sums)
 
-    def compute_backward(grad, lse, x, taps, kept, *options) -> tuple[Tensor, Tensor]:
-        check(x, taps, kept, grad.size(0), dtypes)
-        return backward(grad, lse, x, taps, kept, *options)
-
-    define(
+    operator = operators.register(
         name,
-        f"(Tensor x, Tensor taps, Tensor? kept, SymInt time, {_OPTIONS}) -> (Tensor, Tensor)",
+        _INPUTS,
+        "(Tensor, Tensor)",
         compute,
+        compute_backward,
         fake,
         devices,
+        differentiable=2,
+        kept=(1,),
     )
-    define(
-        f"{name}_backward",
-        f"(Tensor grad, Tensor lse, Tensor x, Tensor taps, Tensor? kept, {_OPTIONS}, "
-        "bool needs_x, bool needs_taps) -> (Tensor, Tensor)",
-        compute_backward,
-        _fake_backward,
-        devices,
-    )
-    operator = differentiate(name, _save, _differentiate)
 
     def convolve(
         x: Tensor,
@@ -99,23 +96,3 @@ def outputs(x: Tensor, taps: Tensor, time: int, keeps_sums: bool) -> tuple[Tenso
     """Uninitialised outputs and ``lse``, ``[heads]`` or ``[time, batch, heads]``, or empty."""
     lse = taps.new_empty(taps.shape[:-1] if keeps_sums else 0, dtype=torch.float32)
     return x.new_empty(time, *x.shape[1:]), lse
-
-
-def _fake_backward(grad, lse, x, taps, kept, left, softmax, keep, needs_x, needs_taps):
-    return x.new_empty(x.shape if needs_x else 0), taps.new_empty(taps.shape if needs_taps else 0)
-
-
-def _save(ctx, inputs, output) -> None:
-    x, taps, kept, _, *ctx.options = inputs
-    ctx.save_for_backward(output[1], x, taps, kept)
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(of_backward: Callable, ctx, grad: Tensor | None, _):
-    if grad is None:
-        return (None,) * 7
-    needed = ctx.needs_input_grad[:2]
-    grads = of_backward(grad, *ctx.saved_tensors, *ctx.options, *needed)
-    x, taps = (g if need else None for g, need in zip(grads, needed, strict=True))
-    return x, taps, None, None, None, None, None

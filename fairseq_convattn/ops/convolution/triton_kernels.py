@@ -146,23 +146,22 @@ def _forward(
 
 
 def _backward(
-    grad: Tensor, lse: Tensor, x: Tensor, taps: Tensor, kept: Tensor | None, left: int,
-    softmax: bool, keep: float, needs_x: bool, needs_taps: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    time = grad.size(0)
+    grad: Tensor, lse: Tensor, x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int,
+    softmax: bool, keep: float, wanted: list[bool],
+) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     kernels = _Kernels(x, taps, kept, lse if softmax else None, time, left, keep)
     shared = taps.dim() == 2
-    x_grad, taps_grad = x.new_empty(x.shape if needs_x else 0), taps.new_empty(0)
-    if needs_taps:
+    runs = grad.numel() > 0 and any(wanted)
+    new, x_grad, taps_grad = torch.empty if runs else torch.zeros, None, None
+    if wanted[0]:
+        x_grad = new(x.shape, dtype=x.dtype, device=x.device)
+    if wanted[1]:
         rows = triton.cdiv(time, kernels.backward_blocks().rows) if shared else time
         dtype = torch.float32 if shared else taps.dtype
-        taps_grad = taps.new_empty(rows, x.size(1), *taps.shape[-2:], dtype=dtype)
-    if grad.numel() and (needs_x or needs_taps):
-        gradients = x_grad if needs_x else None, taps_grad if needs_taps else None
-        kernels.backward(grad.to(x.dtype), *gradients)
-    else:
-        x_grad.zero_(), taps_grad.zero_()
-    if needs_taps and shared:
+        taps_grad = new(rows, x.size(1), *taps.shape[-2:], dtype=dtype, device=x.device)
+    if runs:
+        kernels.backward(grad, x_grad, taps_grad)
+    if wanted[1] and shared:
         taps_grad = taps_grad.sum((0, 1)).to(taps.dtype)
     return x_grad, taps_grad
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..operators import define, differentiate
+from .. import operators
 
 _INPUTS = "Tensor x, Tensor z, Tensor up, SymInt left, SymInt own"
 
@@ -30,26 +30,21 @@ def register(
         ``convattn::name``; no second derivatives.
     """
 
-    def compute(x, z, up, left, own) -> Tensor:
-        _check(x, z, up, left, own, dtypes)
-        return forward(x, z, up, left, own)
+    def compute(*inputs) -> Tensor:
+        _check(*inputs, dtypes)
+        return forward(*inputs)
 
-    def compute_backward(grad, x, z, up, left, own, wanted) -> list[Tensor]:
-        _check(x, z, up, left, own, dtypes)
+    def compute_backward(grad: Tensor, *inputs) -> tuple[Tensor | None, ...]:
+        *inputs, wanted = inputs
+        _check(*inputs, dtypes)
+        x, z, *_ = inputs
         if grad.shape != (z.size(0), *x.shape[1:]):
             raise ValueError(f"grad {list(grad.shape)}, x {list(x.shape)}, z {list(z.shape)}")
-        found = backward(grad.to(x.dtype), x, z, up, left, own, wanted)
-        return [grad.new_empty(0) if g is None else g for g in found]
+        return backward(grad.to(x.dtype), *inputs, wanted)
 
-    define(name, f"({_INPUTS}) -> Tensor", compute, _fake, devices)
-    define(
-        f"{name}_backward",
-        f"(Tensor grad, {_INPUTS}, bool[] wanted) -> Tensor[]",
-        compute_backward,
-        _fake_backward,
-        devices,
+    return operators.register(
+        name, _INPUTS, "Tensor", compute, compute_backward, _fake, devices, differentiable=3
     )
-    return differentiate(name, _save, _differentiate)
 
 
 def _check(
@@ -67,21 +62,3 @@ def _check(
 
 def _fake(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
     return x.new_empty(z.size(0), *x.shape[1:])
-
-
-def _fake_backward(grad, x, z, up, left, own, wanted) -> list[Tensor]:
-    return [
-        t.new_empty(t.shape) if need else grad.new_empty(0)
-        for t, need in zip((x, z, up), wanted, strict=True)
-    ]
-
-
-def _save(ctx, inputs, output) -> None:
-    *tensors, ctx.left, ctx.own = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _differentiate(of_backward: Callable, ctx, grad: Tensor):
-    wanted = list(ctx.needs_input_grad[:3])
-    found = of_backward(grad, *ctx.saved_tensors, ctx.left, ctx.own, wanted)
-    return *(g if need else None for g, need in zip(found, wanted, strict=True)), None, None
