@@ -88,7 +88,7 @@ def measure(part: str, training: bool, options: Namespace) -> Iterator[dict]:
     medians = [statistics.median(each) for each in found]
     for kind, each, median in zip(KINDS, found, medians, strict=True):
         lower, _, upper = statistics.quantiles(each, n=4, method="inclusive")
-        figures = (f"{x:.1f}" for x in (median, lower, upper))
+        figures = (f"{x:.3f}" for x in (median, lower, upper))
         which = "training" if training else "forward"
         row = (options.dtype, which, part, kind, *figures, f"{median / medians[0]:.2f}")
         yield dict(zip(FIELDS, row, strict=True))

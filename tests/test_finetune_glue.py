@@ -19,6 +19,7 @@ from fairseq_cli import preprocess as preprocess_command
 from fairseq_cli import train as train_command
 from glue_miniature import miniature_sentences, write_miniature, write_pretrained, write_tsv
 
+from fairseq_convattn.checkpoints.files import CheckpointError
 from fairseq_convattn.folder_lock import locked
 from fairseq_convattn.glue import __main__ as glue
 from fairseq_convattn.glue import finetuning, submission
@@ -434,7 +435,7 @@ def test_what_does_not_fit_is_refused_before_training(folder, model, roberta, tm
     output = tmp_path / "out"
 
     def refused(task: str, checkpoint: Path, match: str, **chosen) -> None:
-        with pytest.raises(GlueError, match=match):
+        with pytest.raises((CheckpointError, GlueError), match=match):
             finetune(run_of(task, folder, checkpoint, output, **chosen), [1])
 
     refused("RTE", model, "there is no .*RTE/input0/train.idx; --data is the folder bin that")

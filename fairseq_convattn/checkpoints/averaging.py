@@ -62,23 +62,12 @@ def average_checkpoints(
         progress: called with each input before it is read.
 
     Raises:
-        CheckpointError: an input cannot be read, or its weights have other names, shapes
-            or types than the first one's.
+        CheckpointError: there is no input, one cannot be read, or its weights have other names,
+            shapes or types than the first one's.
         FileExistsError: ``output`` is there already.
         FileNotFoundError: the directory of ``output`` is not there.
     """
     require_new(output)
-    write_checkpoint(mean_checkpoint(inputs, progress), output)
-
-
-def mean_checkpoint(
-    inputs: Sequence[str | Path], progress: Callable[[str | Path], None] = lambda path: None
-) -> dict:
-    """The checkpoint that :func:`average_checkpoints` writes.
-
-    Raises:
-        CheckpointError: there is no input, one cannot be read, or they differ in kind.
-    """
     state: dict = {}
     layout: dict[str, str] = {}
     sums: dict[str, Tensor] = {}
@@ -93,7 +82,7 @@ def mean_checkpoint(
     if not state:
         raise CheckpointError("there is no checkpoint to average")
     state["model"] = _means(sums, len(inputs), state["model"])
-    return state
+    write_checkpoint(state, output)
 
 
 def last_checkpoints(directory: str | Path, count: int) -> list[Path]:

@@ -28,6 +28,7 @@ from ..architectures.skeleton import language_model_skeleton, skeleton
 from ..child_processes import exit_on_signals
 from ..durable import require_new
 from ..outputs import flag
+from .checks import naming
 from .files import CheckpointError, read_any_checkpoint, write_checkpoint
 
 
@@ -137,10 +138,8 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> dict[str, Any]:
     """
     require_new(new)
     state = read_any_checkpoint(old, also_allow=HARMLESS_GLOBALS)
-    try:
+    with naming(old):
         state = _converted(state)
-    except CheckpointError as error:
-        raise CheckpointError(f"{old}: {error}") from error
     write_checkpoint(state, new)
     return state["cfg"]
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..checkpoints.files import CheckpointError
 from ..child_processes import CommandFailed, exit_on_signals
 from ..outputs import whole_number
 from .binarising import Pieces, binarise
@@ -157,7 +158,7 @@ def main(given: Sequence[str] | None = None) -> None:
             options.output = default_output(options.model) / options.task
         run = Run(*(getattr(options, name) for name in Run._fields if name != "extra"), extra)
         finetune(run, options.seeds)
-    except (GlueError, CommandFailed, OSError) as error:
+    except (CheckpointError, GlueError, CommandFailed, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         again = "; the same command continues" if options.command == "finetune" else ""

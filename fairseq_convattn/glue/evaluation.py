@@ -10,7 +10,7 @@ from fairseq.data.data_utils import load_indexed_dataset
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 
-from ..checkpoints.files import CheckpointError, read_checkpoint
+from ..checkpoints.files import as_mapping, read_checkpoint
 from .metrics import score
 from .tasks import TASKS, GlueError, GlueTask
 
@@ -25,12 +25,10 @@ def evaluate(task: GlueTask, checkpoint: Path, data: Path, batch_size: int) -> d
         written; ``checkpoint``.
 
     Raises:
-        GlueError: the checkpoint cannot be read, or not every example has one finite prediction.
+        CheckpointError: the checkpoint cannot be read.
+        GlueError: not every example has one finite prediction.
     """
-    try:
-        state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"data": str(data)})
-    except CheckpointError as error:
-        raise GlueError(str(error)) from None
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"data": str(data)})
     model, fairseq_task = _load(checkpoint, state)
     scores: dict[str, float] = {}
     for subset, suffix in task.dev_sets.items():
@@ -58,6 +56,7 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
         data: the task's folder.
 
     Raises:
+        CheckpointError: the checkpoint cannot be read.
         GlueError: the data have no test sets, the checkpoint is not of this task, or they do not go
             together.
     """
@@ -83,10 +82,7 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
 
 def _require_tuned(name: str, checkpoint: Path) -> None:
     """Refuse a checkpoint that was not fine-tuned on the task, in a folder of its name."""
-    try:
-        chosen = (read_checkpoint(checkpoint).get("cfg") or {}).get("task") or {}
-    except CheckpointError as error:
-        raise GlueError(str(error)) from None
+    chosen = as_mapping(as_mapping(read_checkpoint(checkpoint).get("cfg")).get("task"))
     if chosen.get("_name") != "sentence_prediction" or Path(chosen["data"]).name != name:
         raise GlueError(f"{checkpoint} is not fine-tuned on {name}")
 

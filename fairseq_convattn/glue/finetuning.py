@@ -65,6 +65,7 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
 
     Raises:
         BlockingIOError: another run is writing to ``output``.
+        CheckpointError: the model cannot be read.
         GlueError: model, data and options do not fit, ``output`` holds results of others, or
             scikit-learn or scipy is not installed.
         CommandFailed: training fails.

@@ -10,7 +10,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 
 from ..architectures.config import configure
 from ..architectures.layer_mixers import unread
-from ..checkpoints.files import CheckpointError, read_checkpoint
+from ..checkpoints.files import as_mapping, read_checkpoint
 from .tasks import GlueError
 
 _FROM_THE_TASK = {"max_positions", "tokens_per_sample"}
@@ -41,17 +41,13 @@ def read_pretrained(path: Path) -> Pretrained:
     """Read a checkpoint of fairseq's trainer, or an average of some.
 
     Raises:
-        GlueError: it cannot be read, is no masked language model, or its options cannot be
-            said on a command line.
+        CheckpointError: it cannot be read.
+        GlueError: it is no masked language model, or its options cannot be said on a command line.
     """
-    try:
-        state = read_checkpoint(path)
-    except CheckpointError as error:
-        raise GlueError(str(error)) from None
+    state = read_checkpoint(path)
     if not isinstance(state.get("cfg"), Mapping):
         raise GlueError(f"{path} does not hold its model's configuration ('cfg')")
-    stored = state["cfg"]["model"]
-    stored = dict(stored if isinstance(stored, Mapping) else vars(stored))
+    stored = dict(as_mapping(state["cfg"]["model"]))
     architecture = stored.get("arch") or stored.get("_name")
     if not hasattr(ARCH_MODEL_REGISTRY.get(architecture), "register_classification_head"):
         raise GlueError(

@@ -46,6 +46,8 @@ def store(x, b, t, h, there, c, values):
     tl.store(place, values.to(x.data.dtype.element_ty), mask=there)
 
 
+# multiplications and additions in one instruction, which Triton 3.10 would not do by itself
+COMPILED = {"enable_fp_fusion": True}
 INTERPRETED = not isinstance(at, triton.JITFunction)
 DEVICES = ("CUDA", "CPU") if INTERPRETED else ("CUDA",)
 
@@ -76,7 +78,7 @@ def precision(device: torch.device) -> str:
     """Triton's name for how float32 is multiplied; tf32x3 is as precise as float32."""
     if device.type != "cuda" or torch.version.hip:
         return "ieee"
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
 
 
 def on_device_of(x: Tensor) -> contextlib.AbstractContextManager:

@@ -11,7 +11,6 @@ from fairseq_convattn.checkpoints.averaging import (
     best_checkpoints,
     last_checkpoints,
     main,
-    mean_checkpoint,
 )
 from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
 
@@ -37,11 +36,17 @@ def save_many(directory: Path, *names: str, maximize: bool | None = False) -> No
         save(directory / name, {"w": torch.tensor([float(value)])}, maximize)
 
 
+def mean(paths: list[Path]) -> dict:
+    output = paths[-1].with_name(f"mean of {len(list(paths[-1].parent.iterdir()))} files.pt")
+    average_checkpoints(paths, output)
+    return read_checkpoint(output)
+
+
 def mean_of(directory: Path, values: list, dtype: torch.dtype) -> torch.Tensor:
     """The mean of checkpoints with one weight each."""
     weights = [torch.tensor(value, dtype=dtype) for value in values]
     paths = [save(directory / f"{i}.pt", {"w": weight}) for i, weight in enumerate(weights)]
-    return mean_checkpoint(paths)["model"]["w"]
+    return mean(paths)["model"]["w"]
 
 
 def names(paths: list[Path]) -> list[str]:
@@ -65,7 +70,7 @@ def test_half_precision_is_summed_in_single_and_double_in_double(tmp_path):
 def test_everything_but_weights_is_the_last_ones_without_optimizer_state(tmp_path):
     first = save(tmp_path / "a.pt", {"w": torch.zeros(1), "steps": torch.tensor(1)}, updates=10)
     last = save(tmp_path / "b.pt", {"w": torch.zeros(1), "steps": torch.tensor(4)}, updates=20)
-    state = mean_checkpoint([first, last])
+    state = mean([first, last])
     assert state["model"]["steps"].tolist() == 4
     assert state["cfg"]["note"] == "b.pt"
     assert state["optimizer_history"] == [{"num_updates": 20}]
@@ -79,8 +84,7 @@ def test_tied_weights_stay_tied(tmp_path):
         tied = torch.rand(4, 3)
         model = {"embed": tied, "output": tied, "other": torch.rand(4, 3), "alike": tied.clone()}
         paths.append(save(tmp_path / f"{i}.pt", model))
-    average_checkpoints(paths, tmp_path / "mean.pt")
-    model = read_checkpoint(tmp_path / "mean.pt")["model"]
+    model = mean(paths)["model"]
     assert torch.equal(model["embed"], model["output"])
     assert model["embed"].data_ptr() == model["output"].data_ptr()
     assert len({model[name].data_ptr() for name in ("embed", "other", "alike")}) == 3
@@ -89,7 +93,7 @@ def test_tied_weights_stay_tied(tmp_path):
 def test_weights_tied_in_the_last_checkpoint_only_are_averaged_apart(tmp_path):
     tied = torch.zeros(2)
     apart = save(tmp_path / "a.pt", {"x": torch.full((2,), 2.0), "y": torch.full((2,), 4.0)})
-    model = mean_checkpoint([apart, save(tmp_path / "b.pt", {"x": tied, "y": tied})])["model"]
+    model = mean([apart, save(tmp_path / "b.pt", {"x": tied, "y": tied})])["model"]
     assert model["x"].tolist() == [1.0, 1.0] and model["y"].tolist() == [2.0, 2.0]
 
 
@@ -108,7 +112,7 @@ def test_weights_tied_in_the_last_checkpoint_only_are_averaged_apart(tmp_path):
 def test_other_weights_are_refused_by_name(tmp_path, other, difference):
     first = save(tmp_path / "first.pt", {"a": torch.zeros(2), "b": torch.zeros(3)})
     with pytest.raises(CheckpointError, match=difference) as caught:
-        mean_checkpoint([first, save(tmp_path / "other.pt", other)])
+        mean([first, save(tmp_path / "other.pt", other)])
     assert "\n" not in str(caught.value) and "other.pt" in str(caught.value)
 
 
@@ -171,7 +175,7 @@ def test_too_few_are_counted(tmp_path, choose):
     with pytest.raises(CheckpointError, match="is no directory"):
         choose(tmp_path / "missing", 1)
     with pytest.raises(CheckpointError, match="no checkpoint to average"):
-        mean_checkpoint([])
+        average_checkpoints([], tmp_path / "mean.pt")
 
 
 def test_command_wants_a_positive_count(capsys):

@@ -33,7 +33,7 @@ def attend(dtype: torch.dtype, width: int) -> None:
     q, k, v = (torch.randn(BATCH, HEADS, TIME, width, dtype=dtype) for _ in range(3))
     curve, by_position = torch.randn(HEADS, 2 * TIME - 1), torch.randn(BATCH, HEADS, TIME)
     added = by_position, torch.randn(BATCH, HEADS, TIME, 17), by_position, by_position
-    for more, dropout in (((None,) * 4, None), (added, Dropout(0.1, 1))):
+    for more, dropout in (((None,) * 4, None), (added, Dropout(0.1, torch.tensor(1)))):
         scores = Scores(q, k, v, curve, *more)
         kernels = attention._Kernels(scores, Layout(8, 8, None, False, 0.1), dropout)
         y, lse = kernels.forward()

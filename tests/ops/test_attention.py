@@ -151,7 +151,7 @@ def test_dropout_is_by_the_weights_place(monkeypatch, instructions, causal):
             options = {"causal": causal, "padding_mask": padding_mask, "dropout_p": 0.3}
             qkv, terms = inputs(40, 43), parameters(TERMS, causal)
             torch.manual_seed(12)
-            factors = Dropout(0.3, int(torch.randint(2**62, ()))).factors(
+            factors = Dropout(0.3, torch.randint(2**62, ())).factors(
                 torch.arange(3 * HEADS * 40).view(3, HEADS, 40), torch.arange(43), torch.float64
             )
             with monkeypatch.context() as patch:
@@ -172,7 +172,8 @@ def test_dropout_is_by_the_weights_place(monkeypatch, instructions, causal):
 def test_dropout_draws_every_weight_independently(p):
     rows, columns = torch.arange(2000), torch.arange(500)
     drawn = [
-        Dropout(p, seed).factors(rows, columns, torch.float64) for seed in (5, 6, 5 + (1 << 32))
+        Dropout(p, torch.tensor(seed)).factors(rows, columns, torch.float64)
+        for seed in (5, 6, 5 + (1 << 32))
     ]
     assert drawn[0].unique().tolist() == [0, 1 / (1 - p)]
     kept, other, another = ((x > 0).double() - (1 - p) for x in drawn)

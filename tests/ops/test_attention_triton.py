@@ -14,6 +14,7 @@ from triton_cases import DEVICE, FAR, GPU, far_apart, needs_gpu, record_grids
 
 from fairseq_convattn.ops import composite_attention, implementation
 from fairseq_convattn.ops.attention import BEYOND, TERMS
+from fairseq_convattn.ops.attention.dropout import Dropout
 
 triton, tl = map(importlib.import_module, ("triton", "triton.language"))
 operators, triton_kernels, triton_tiles = (
@@ -242,20 +243,29 @@ def test_dropout_drops_the_same_weights_forward_and_backward():
         assert_near(x, expected, 1e-5)
 
 
-@triton.jit
-def draw(kept, first, keys):
+@triton.jit(do_not_specialize=["head", "first", "queries"])
+def draw(kept, head, first, queries, threshold, seed):
     """Which weights of the first 64 keys of a query dropout keeps."""
-    n = tl.arange(0, 64)
-    drawn = triton_tiles._kept(0, first + tl.arange(0, 1), n, keys, 0.5, 1)
+    n, t = tl.arange(0, 64), first + tl.arange(0, 1)
+    drawn = triton_tiles._kept(head.to(tl.int64), t, n, queries, threshold, seed)
     tl.store(kept + n, tl.ravel(drawn))
 
 
-def test_dropout_beyond_32_bits_of_places():
-    """Query 2^32 / keys would repeat the first one's if its place were counted in 32 bits."""
-    drawn, keys = torch.zeros(2, 64, dtype=torch.int32, device=DEVICE), 2**20
-    for kept, first in zip(drawn, (0, 2**32 // keys), strict=True):
-        draw[(1,)](kept, first, keys)
-    assert 10 < (drawn[0] != drawn[1]).sum() < 54
+def test_dropout_is_that_of_the_other_implementations():
+    dropout = Dropout(0.5, torch.tensor(2**61 + 12345, device=DEVICE))
+    kept, keys = torch.zeros(64, dtype=torch.int32, device=DEVICE), torch.arange(64, device=DEVICE)
+    for head, query, queries in ((0, 0, 1), (3, 7, 1000), (2**15, 2**16 - 1, 2**16)):
+        draw[(1,)](kept, head, query, queries, dropout.threshold, dropout.seed)
+        row = torch.tensor(head * queries + query, device=DEVICE)
+        assert torch.equal(kept != 0, dropout.factors(row, keys, torch.float64) != 0)
+        assert 10 < kept.sum() < 54
+
+
+def test_a_query_that_is_no_number_is_not_one_that_sees_nothing():
+    q, k, v = (x.detach() for x in inputs(5, 5))
+    q[:, :, 2] = float("nan")
+    y = run((q, k, v), {"content": None}, causal=True)
+    assert y[:, :, 2].isnan().all() and y[:, :, [0, 1, 3, 4]].isfinite().all()
 
 
 def test_offsets_beyond_32_bits():

@@ -1,6 +1,6 @@
-"""Which weights are dropped by the implementations ``tiled`` and ``native``: a hash of the seed
-and the weight's place, so that the passes agree whatever their tiles and threads.
-native/attention.c has the same function."""
+"""Which weights are dropped by all implementations but the reference: a hash of the seed and the
+weight's place, so that the passes agree whatever their tiles and threads. native/attention.c and
+triton_tiles.py have the same function."""
 
 from typing import NamedTuple
 
@@ -13,15 +13,26 @@ _FIRST, _SECOND = 0x21F0AAAD, 0xD35A2D97 - 2**32
 
 
 class Dropout(NamedTuple):
-    """The probability of dropping a normalised weight, and the seed of the choice."""
+    """The probability of dropping a normalised weight, and the seed of the choice: one int64."""
 
     p: float
-    seed: int
+    seed: Tensor
 
     @property
     def seeds(self) -> tuple[int, int]:
         """The seed's lower and upper 32 bits."""
-        return self.seed & _MASK, self.seed >> 32 & _MASK
+        seed = int(self.seed)
+        return seed & _MASK, seed >> 32 & _MASK
+
+    @property
+    def threshold(self) -> int:
+        """Weights whose hash, without its last bit, is below are kept."""
+        return int((1 - self.p) * (2**31 - 1))
+
+    @property
+    def rescale(self) -> float:
+        """By what a kept weight is multiplied."""
+        return 1 / (1 - self.p)
 
     def factors(self, rows: Tensor, columns: Tensor, dtype: torch.dtype) -> Tensor:
         """0 where a weight is dropped, ``1 / (1 - p)`` elsewhere.
@@ -37,8 +48,8 @@ class Dropout(NamedTuple):
         first, second = (
             _hash(_hash(rows ^ a) ^ b).unsqueeze(-1) for a, b in ((low, high), (high, low))
         )
-        kept = _hash((first + columns) & _MASK, second) >> 1 < int((1 - self.p) * (2**31 - 1))
-        return kept.to(dtype).div_(1 - self.p)
+        kept = _hash((first + columns) & _MASK, second) >> 1 < self.threshold
+        return kept.to(dtype).mul_(self.rescale)
 
 
 def _hash(x: Tensor, key: Tensor | int = 0) -> Tensor:

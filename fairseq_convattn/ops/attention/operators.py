@@ -54,21 +54,29 @@ def register(
         differentiable=_TENSORS,
         kept=(0, 1),
     )
-    return functools.partial(_attend, operator)
+    return functools.partial(_attend, operator, "CUDA" in devices)
 
 
 def _attend(
-    operator: Callable, q: Tensor, k: Tensor, v: Tensor, terms: Terms, options: Options
+    operator: Callable,
+    seed_on_device: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    terms: Terms,
+    options: Options,
 ) -> Tensor:
     scores, layout = decompose(q, k, v, terms, options)
-    seed = torch.randint(2**62, ()) if options.dropout_p > 0 else None
+    seed = None
+    if options.dropout_p > 0:  # on the device it is drawn anew when a CUDA graph is replayed
+        seed = torch.randint(2**62, (), device=q.device if seed_on_device else "cpu")
     y, _ = operator(*scores, seed, options.dropout_p, *layout)
     return y.to(v.dtype)
 
 
 def _unpack(inputs: Sequence) -> tuple[Scores, Layout, Dropout | None]:
     seed, dropout_p, *layout = inputs[_TENSORS:]
-    dropout = None if seed is None else Dropout(dropout_p, int(seed))
+    dropout = None if seed is None else Dropout(dropout_p, seed)
     return Scores(*inputs[:_TENSORS]), Layout(*layout), dropout
 
 

@@ -86,17 +86,19 @@ def decompose(
     layout = Layout(left, right, span if beyond == "mask" else None, causal, scale)
 
     column = band = row_step = column_step = None
+    wide_q = wide(q) if "query" in terms else q
+    wide_k = wide(k) if {"key", "key_only"} & terms.keys() else k
     if "query" in terms:
         table, _, step = _from_edge(wide(terms["query"]) * scale, causal, beyond)
-        band, row_step = _products(q, table), _product(q, step)
+        band, row_step = _products(wide_q, table), _product(wide_q, step)
     if "key" in terms:
         table, edge, step = _from_edge(wide(terms["key"]).flip(1) * scale, causal, beyond)
-        column, column_step = _product(k, edge), _product(k, step)
-        along_keys = F.pad(_products(k, table), (0, 0, left, right))
+        column, column_step = _product(wide_k, edge), _product(wide_k, step)
+        along_keys = F.pad(_products(wide_k, table), (0, 0, left, right))
         along_keys = _Sheared.apply(along_keys, past, q.size(2))
         band = along_keys if band is None else band + along_keys
     if "key_only" in terms:
-        by_key = _product(k, wide(terms["key_only"]).unsqueeze(1) * scale)
+        by_key = _product(wide_k, wide(terms["key_only"]).unsqueeze(1) * scale)
         column = by_key if column is None else column + by_key
     if padding_mask is not None:
         column = wide(k.new_zeros(1)) if column is None else column
@@ -112,7 +114,7 @@ def decompose(
 
 def _products(x: Tensor, table: Tensor) -> Tensor:
     """``[batch, heads, time, width]`` times ``[heads or 1, taps, width]``, over the width."""
-    return wide(x) @ table.transpose(-1, -2)
+    return x @ table.transpose(-1, -2)
 
 
 def _product(x: Tensor, vector: Tensor | None) -> Tensor | None:

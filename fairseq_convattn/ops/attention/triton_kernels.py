@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from .. import triton_tensors
-from ..triton_tensors import DEVICES, Strided, on_device_of, precision, strided
+from ..triton_tensors import COMPILED, DEVICES, Strided, on_device_of, precision, strided
 from .dropout import Dropout
 from .operators import register
 from .scores import Layout, Scores
@@ -88,8 +88,9 @@ class _Kernels:
             "right": layout.right,
             "reach": self.keys if layout.reach is None else layout.reach,
             "scale": layout.scale,
-            "dropout_p": dropout.p if dropout else 0.0,
-            "seed": dropout.seed if dropout else 0,
+            "threshold": dropout.threshold if dropout else 0,
+            "rescale": dropout.rescale if dropout else 1.0,
+            "seed": dropout.seed if dropout else None,
             "CAUSAL": layout.causal,
             "DROPOUT": dropout is not None,
             "WIDTH": self.width,
@@ -164,6 +165,7 @@ class _Kernels:
                 BLOCK_KEYS=blocks.keys,
                 num_warps=blocks.warps,
                 num_stages=blocks.stages,
+                **COMPILED,
             )
 
 

@@ -18,7 +18,7 @@ from .scores import HIDDEN
 BLIND = tl.constexpr(HIDDEN / 2)  # a maximum below is that of a query that sees nothing
 LOWEST = tl.constexpr(4 * HIDDEN)  # below every score, also one hidden twice; finite
 
-VARYING = ["queries", "keys", "left", "right", "reach", "seed", "curve_h"]
+VARYING = ["queries", "keys", "left", "right", "reach", "threshold", "curve_h"]
 
 
 class Added(NamedTuple):
@@ -90,16 +90,24 @@ def _in_band(band, head, t, r, inside, queries, left, right):
 
 
 @triton.jit
-def _kept(head, t, j, keys, dropout_p, seed):
-    """Which weights dropout keeps: a function of the seed and of the place.
+def _hash(x, key):
+    """That of ``dropout.py``, of uint32."""
+    x = ((x ^ (x >> 16)) * 0x21F0AAAD) ^ key
+    x = (x ^ (x >> 15)) * 0xD35A2D97
+    return x ^ (x >> 15)
 
-    A place counts within as many rows as 32 bits can count; 64 bits would take more registers.
-    """
-    rows = 2147483647 // keys
-    place = (t % rows * keys)[:, None] + j[None, :]
-    place, group = tl.broadcast(place, (t // rows)[:, None])
-    bits, _, _, _ = tl.philox(seed + head, place, group, 0, 0)
-    return tl.uint_to_uniform_float(bits) >= dropout_p
+
+@triton.jit
+def _kept(head, t, j, queries, threshold, seed):
+    """Which weights dropout keeps, as :meth:`Dropout.factors` has them: those whose hash is below
+    the threshold."""
+    row = (head * queries + t).to(tl.uint32)
+    seed = tl.load(seed)
+    low, high = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
+    first = _hash(_hash(row ^ low, 0) ^ high, 0)
+    second = _hash(_hash(row ^ high, 0) ^ low, 0)
+    drawn = _hash(first[:, None] + j.to(tl.uint32)[None, :], second[:, None])
+    return (drawn >> 1).to(tl.int32) < threshold
 
 
 @triton.jit
@@ -116,7 +124,7 @@ def _keys_seen(t_first, block, queries, keys, reach, CAUSAL: tl.constexpr):
 
 @triton.jit
 def _weights_and_gradients(
-    s, grad, v, lse, delta, head, t, j, keys, dropout_p, seed,
+    s, grad, v, lse, delta, head, t, j, queries, threshold, rescale, seed,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The weights as dropout leaves them, and the gradients of the scores."""
@@ -124,16 +132,16 @@ def _weights_and_gradients(
     dropped = weights
     above = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
     if DROPOUT:
-        kept = _kept(head, t, j, keys, dropout_p, seed)
-        dropped = tl.where(kept, weights / (1 - dropout_p), 0.0)
-        above = tl.where(kept, above / (1 - dropout_p), 0.0)
+        kept = _kept(head, t, j, queries, threshold, seed)
+        dropped = tl.where(kept, weights * rescale, 0.0)
+        above = tl.where(kept, above * rescale, 0.0)
     return dropped, weights * (above - delta[:, None])
 
 
 @triton.jit(do_not_specialize=VARYING)
 def forward_by_queries(
     q, k, v, added, curve_h, y, lse,
-    heads, queries, keys, left, right, reach, scale, dropout_p, seed,
+    heads, queries, keys, left, right, reach, scale, threshold, rescale, seed,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
@@ -163,15 +171,15 @@ def forward_by_queries(
         shrunk = tl.exp2((highest - higher) * LOG2_E)
         total = total * shrunk + tl.sum(weights, 1)
         if DROPOUT:
-            kept = _kept(head, t, j, keys, dropout_p, seed)
-            weights = tl.where(kept, weights / (1 - dropout_p), 0.0)
+            kept = _kept(head, t, j, queries, threshold, seed)
+            weights = tl.where(kept, weights * rescale, 0.0)
         v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
         y_rows = y_rows * shrunk[:, None] + tl.dot(
             weights.to(v_rows.dtype), v_rows, input_precision=PRECISION
         )
         highest = higher
 
-    blind = highest < BLIND
+    blind = (highest < BLIND) & (total == total)  # a maximum leaves out what is not a number
     y_rows = tl.where(blind[:, None], 0.0, y_rows / tl.where(blind, 1.0, total)[:, None])
     sums = tl.where(blind, 0.0, highest + tl.log2(tl.where(blind, 1.0, total)) / LOG2_E)
     tl.store(lse + head * queries + t, sums, mask=t < queries)
@@ -181,7 +189,7 @@ def forward_by_queries(
 @triton.jit(do_not_specialize=VARYING)
 def backward_by_queries(
     q, k, v, added, curve_h, grad, lse, delta, y, q_grad, added_grad, diagonals,
-    heads, queries, keys, left, right, reach, scale, dropout_p, seed,
+    heads, queries, keys, left, right, reach, scale, threshold, rescale, seed,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
@@ -224,7 +232,7 @@ def backward_by_queries(
         v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
         _, s_grad = _weights_and_gradients(
             s, grad_rows, v_rows, lse_rows, delta_rows,
-            head, t, j, keys, dropout_p, seed, DROPOUT, PRECISION,
+            head, t, j, queries, threshold, rescale, seed, DROPOUT, PRECISION,
         )  # fmt: skip
         if WIDTH > 0:
             q_sums += tl.dot(s_grad.to(k_rows.dtype), k_rows, input_precision=PRECISION)
@@ -265,7 +273,7 @@ def backward_by_queries(
 @triton.jit(do_not_specialize=VARYING)
 def backward_by_keys(
     q, k, v, added, curve_h, grad, lse, delta, k_grad, v_grad, added_grad,
-    heads, queries, keys, left, right, reach, scale, dropout_p, seed,
+    heads, queries, keys, left, right, reach, scale, threshold, rescale, seed,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
@@ -301,7 +309,7 @@ def backward_by_keys(
         delta_rows = tl.load(delta + head * queries + t, mask=t < queries, other=0.0)
         weights, s_grad = _weights_and_gradients(
             s, grad_rows, v_rows, lse_rows, delta_rows,
-            head, t, j, keys, dropout_p, seed, DROPOUT, PRECISION,
+            head, t, j, queries, threshold, rescale, seed, DROPOUT, PRECISION,
         )  # fmt: skip
         weights = tl.trans(weights.to(grad_rows.dtype))
         v_sums += tl.dot(weights, grad_rows, input_precision=PRECISION)

@@ -76,5 +76,5 @@ class Past(NamedTuple):
 
 
 def _rows(first: int, count: int, width: int, batch: int, device: torch.device) -> Tensor:
-    slots = torch.arange(first, first + count, device=device).unsqueeze(1)
-    return slots * width + torch.arange(batch, device=device)
+    rows = torch.arange(first * width, (first + count) * width, device=device)
+    return rows.view(count, width)[:, :batch]

@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 
 from .. import triton_tensors
-from ..triton_tensors import DEVICES, DTYPES, Strided, on_device_of, precision, strided
+from ..triton_tensors import COMPILED, DEVICES, DTYPES, Strided, on_device_of, precision, strided
 from .operators import outputs, register
 from .triton_tiles import backward_by_bands, backward_by_taps, forward_by_bands, forward_by_taps
 
@@ -45,7 +45,7 @@ def _multiplies_bands(head_dim: int, kernel_size: int, dtype: torch.dtype) -> bo
 def _forward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -> Blocks:
     rows = min(triton.next_power_of_2(time), 64)
     if banded:
-        return Blocks(rows, 1, _channels(head_dim), 4)
+        return Blocks(max(rows, LEAST), 1, _channels(head_dim), 4)
     return _blocks_of_taps(rows, head_dim, kernel_size)
 
 
@@ -98,7 +98,7 @@ class _Kernels:
         }
 
     def forward(self, y: Tensor) -> None:
-        self.banded &= self.time >= LEAST
+        self.banded &= self.time > 1
         blocks = _forward_blocks(self.time, *self.shape, self.banded)
         kernel = forward_by_bands if self.banded else forward_by_taps
         self._launch(kernel, blocks, self.time, y=self._by_heads(y))
@@ -132,6 +132,7 @@ class _Kernels:
                 CHANNELS=blocks.channels,
                 num_warps=blocks.warps,
                 num_stages=1,
+                **COMPILED,
             )
 
 

@@ -172,7 +172,7 @@ def forward_by_taps(
             x_rows = load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
             y_rows += w * x_rows.to(tl.float32)
         if lse is not None:
-            y_rows /= total[:, None]
+            y_rows *= (1.0 / total)[:, None]
         store(y, b, t, h, present[:, None] & (c < HEAD_DIM), c, y_rows)
 
 
@@ -191,7 +191,7 @@ def forward_by_bands(
         logits = logits.to(tl.float32)
         stored = present & (t + b == 0) if SHARED else present
         highest, total = _sum_up(logits, lse, b, t, h, stored)
-        w = tl.exp2((logits - highest[None, :, None]) * LOG2_E) / total[None, :, None]
+        w = tl.exp2((logits - highest[None, :, None]) * LOG2_E) * (1.0 / total)[None, :, None]
     else:
         w = _load_kernels(taps, b, t, h, present, 0.0, TAPS, PADDED).to(tl.float32)
     w = _by_rows(_drop(w, kept, b, t, h, present, scale, TAPS, PADDED))

@@ -5,7 +5,7 @@ import triton
 from torch import Tensor
 
 from .. import triton_tensors
-from ..triton_tensors import DEVICES, DTYPES, Strided, on_device_of, precision
+from ..triton_tensors import COMPILED, DEVICES, DTYPES, Strided, on_device_of, precision
 from .operators import register
 from .triton_tiles import backward_up, backward_x, backward_z, forward
 
@@ -26,7 +26,7 @@ def _strided(x: Tensor | None) -> Strided | None:
 
 def _launch(kernel, grid: tuple[int, ...], **arguments) -> None:
     with on_device_of(arguments["x"].data):
-        kernel[grid](**arguments, num_warps=4, num_stages=1)
+        kernel[grid](**arguments, num_warps=4, num_stages=1, **COMPILED)
 
 
 def _arguments(x: Tensor, z: Tensor, up: Tensor, left: int) -> dict:
@@ -48,20 +48,19 @@ def _arguments(x: Tensor, z: Tensor, up: Tensor, left: int) -> dict:
 
 
 def _precision(x: Tensor) -> str:
-    """tf32 has all digits of float16."""
+    """tf32 has as many digits as float16."""
     exact = precision(x.device)
     return "tf32" if x.dtype == torch.float16 and exact == "tf32x3" else exact
 
 
 def _tiles(batch: int, rows: int) -> int:
-    """The first axis of a grid, which alone may be long."""
     return batch * triton.cdiv(rows, ROWS)
 
 
 def _convolve(kernel, x: Tensor, z: Tensor, up: Tensor, rows: int, left: int, own: int) -> Tensor:
     y = x.new_empty(rows, *x.shape[1:])
     if y.numel():
-        grid = _tiles(x.size(1), rows), triton.cdiv(x.size(2), CHANNELS)
+        grid = (_tiles(x.size(1), rows) * triton.cdiv(x.size(2), CHANNELS),)
         given = _arguments(x, z, up, left) | {"z": _strided(z), "up": up, "y": _strided(y)}
         _launch(kernel, grid, rows=rows, OWN=own, **given)
     return y
@@ -88,7 +87,7 @@ def _up_grad(grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int) -> Tenso
     sums = x.new_zeros(groups, *up.shape, dtype=torch.float32)
     if grad.numel():
         given = _arguments(x, z, up, left) | {"z": _strided(z), "grad": _strided(grad)}
-        _launch(backward_up, (groups * taps, blocks), up_grad=sums, **given)
+        _launch(backward_up, (groups * taps * blocks,), up_grad=sums, **given)
     return sums.sum(0)
 
 

@@ -20,6 +20,14 @@ def _tile(tile, batch, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _tile_and_channels(channels, CHANNELS: tl.constexpr):
+    """Of this program; programs of one tile follow each other, so that rows are read whole."""
+    blocks = tl.cdiv(channels, CHANNELS)
+    c = tl.program_id(0) % blocks * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    return tl.program_id(0) // blocks, c
+
+
+@triton.jit
 def _load_rows(x, b, t, time, c, channels):
     """``[rows, channels]`` at positions t, zero outside of the sentence."""
     there = (t >= 0) & (t < time)
@@ -40,8 +48,8 @@ def _convolve(
     BACKWARD: tl.constexpr, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    b, t = _tile(tl.program_id(0), batch, ROWS)
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    tile, c = _tile_and_channels(channels, CHANNELS)
+    b, t = _tile(tile, batch, ROWS)
     r = tl.arange(0, PADDED)[None, :]
     z_rows = _load_rows(z, b, t, time, r, RANKS)
     sums = tl.zeros([ROWS, CHANNELS], tl.float32)
@@ -87,11 +95,16 @@ def backward_x(
 @triton.jit
 def _products(grad, x, b, t, tap, time, inputs, c, channels, left):
     """What kernels' gradients sum, at outputs t: in bfloat16 of such inputs, else in float32,
-    since a gradient times an input may be beyond float16."""
+    since a gradient times an input may be beyond float16; of float16 rounded to the digits of
+    tf32, to which the hardware would truncate."""
     of_outputs = _load_rows(grad, b, t, time, c, channels).to(tl.float32)
     of_inputs = _load_rows(x, b, t + tap - left, inputs, c, channels)
     products = of_outputs * of_inputs.to(tl.float32)
-    return products.to(tl.bfloat16) if of_inputs.dtype == tl.bfloat16 else products
+    if of_inputs.dtype == tl.bfloat16:
+        return products.to(tl.bfloat16)
+    if of_inputs.dtype == tl.float16:
+        return (products.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
+    return products
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -120,9 +133,9 @@ def backward_up(
 ):  # fmt: skip
     """Of one tap: over every group-th tile, into ``[groups, ranks, taps, channels]``. Programs of
     one group follow each other, so that the taps find x, z and the gradient in the cache."""
-    group, groups = tl.program_id(0) // TAPS, tl.num_programs(0) // TAPS
-    tap = tl.program_id(0) % TAPS
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+    part, c = _tile_and_channels(channels, CHANNELS)
+    group, tap = part // TAPS, part % TAPS
+    groups = tl.num_programs(0) // tl.cdiv(channels, CHANNELS) // TAPS
     sums = tl.zeros([PADDED, CHANNELS], tl.float32)
     for tile in range(group, batch * tl.cdiv(time, ROWS), groups):
         b, t = _tile(tile, batch, ROWS)
