@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 540  # of a whole run
 CHANNELS, HEADS, TOKENS = 1024, 16, 65_536
 TAIL = 30  # lines of a failed step's output
+LONG_TESTS = "every_combination or large_inputs"  # compile thousands of kernels
 SMOKE_TESTS = "triton and (large_logits or gradients_of_any_stride or one_gradient_alone)"
 TRAINED = ("dynamic", "attention")
 PASSED, FAILED, CUT, SKIPPED = "passed", "failed", "cut", "skipped"
@@ -91,7 +92,8 @@ def steps(arguments: argparse.Namespace) -> list[Step]:
     if smoke:
         tests += ["tests/ops/test_convolution_kernels.py", "-k", SMOKE_TESTS]
     else:
-        tests += ["tests/ops", *(("-n", "8") if importlib.util.find_spec("xdist") else ())]
+        tests += ["tests/ops", "-k", f"not ({LONG_TESTS})"]
+        tests += ["-n", "8"] if importlib.util.find_spec("xdist") else []
     fairseq, big = ("fairseq",), "--shape wmt_en_de_big"
     few = "--updates 2 --batch-tokens 40 --sentences 2 --repetitions 1 --threads 1"
     many = "--updates 15 --batch-tokens 16384 --repetitions 1"
@@ -118,6 +120,13 @@ def steps(arguments: argparse.Namespace) -> list[Step]:
             "--terms content,fixed --passes forward",
         ),
         benchmark(
+            "dropout: Composite attention with dropout", "composite_attention", 40, ("triton",),
+            f"--dtype bfloat16 --causal --tokens 2048 --batch 16 --heads {HEADS} --dropout 0.1 "
+            "--repetitions 5 --terms content,fixed",
+            "--causal --tokens 8 --batch 1 --heads 2 --head-dim 4 --threads 1 --repetitions 2 "
+            "--terms content,fixed --passes training --dropout 0.1",
+        ),
+        benchmark(
             "short: Short convolutions in attention", "short_convolutions", 40,
             ("triton", *fairseq), "--dtype bfloat16 --batch 64",
             "--tokens 8 --batch 1 --threads 1 --repetitions 2",
@@ -129,14 +138,14 @@ def steps(arguments: argparse.Namespace) -> list[Step]:
             f"--tasks translation --tokens 27 --models dynamic {few}",
         ),
         benchmark(
-            "decoding: Decoding at beam 5", "end_to_end", 120, fairseq,
+            "decoding: Decoding at beam 5", "end_to_end", 240, fairseq,
             f"--tasks generate --models dynamic,attention,transformer,lightconv {big} {many} "
             "--sentences 1024 --sentences-per-batch 128",
             f"--tasks generate --models dynamic --sentences-per-batch 2 {few}",
         ),
         benchmark(
-            "language-models: Training language models", "end_to_end", 120, fairseq,
-            "--tasks lm --tokens 1024,2048,4096,8192 --models dynamic,attention,transformer "
+            "language-models: Training language models", "end_to_end", 240, fairseq,
+            "--tasks lm --tokens 1024,4096,8192 --models dynamic,attention,transformer "
             f"{many}",
             f"--tasks lm --tokens 16 --models dynamic {few}",
         ),

@@ -3,6 +3,7 @@
 import argparse
 import csv
 import ctypes
+import importlib.util
 import logging
 import multiprocessing
 import os
@@ -110,10 +111,12 @@ def machine(device: str) -> str:
     """The CPU, or the GPU with the versions that matter there."""
     if device != "cuda":
         return processor()
+    name = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+    if not importlib.util.find_spec("triton"):
+        return name
     import triton
 
-    name = torch.cuda.get_device_name()
-    return f"{name}, CUDA {torch.version.cuda}, Triton {triton.__version__}"
+    return f"{name}, Triton {triton.__version__}"
 
 
 def process_memory(field: str) -> float:

@@ -51,6 +51,14 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def memory_of_the_gpu() -> Iterator[None]:
+    """It is given back after every test, as processes share it."""
+    yield
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nothing_of_the_users(tmp_path_factory) -> Iterator[Path]:
     """The working directory: a checkout in which nobody has prepared data or trained."""

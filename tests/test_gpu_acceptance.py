@@ -154,7 +154,7 @@ def test_smoke(tmp_path):
     trained = [step for step in steps if step["name"].startswith("multi30k")]
     measured = [step for step in steps if step not in trained]
     assert [step["reason"] for step in trained] == ["no --source"] * 2
-    assert len(measured) == 9
+    assert len(measured) == 10
     assert all(step["status"] == "passed" and step["rows"] for step in measured)
     page = (folder / "acceptance.md").read_text()
     assert "its figures mean nothing" in page and str(tmp_path) not in page

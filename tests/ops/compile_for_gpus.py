@@ -24,9 +24,10 @@ def convolve(dtype: torch.dtype, kernel_size: int, width: int) -> None:
     x = torch.randn(TIME, BATCH, HEADS * width, dtype=dtype)
     logits = torch.randn(TIME, BATCH, HEADS, kernel_size, dtype=dtype)
     for taps, kept in ((logits, logits > 0), (logits[0, 0].clone(), None)):
-        _, lse = convolution._forward(x, taps, kept, TIME, kernel_size - 1, True, 0.9)
-        more = TIME, kernel_size - 1, True, 0.9, [True] * 2
-        convolution._backward(x, lse, x, taps, kept, *more)
+        options = TIME, kernel_size - 1, True, 0.9
+        _, lse = convolution._forward(x, taps, kept, *options)
+        convolution._backward(x, lse, x, taps, kept, *options, [True] * 2)
+    convolution._forward(x[-kernel_size:], logits[:1], None, 1, kernel_size - 1, True, 1.0)
 
 
 def attend(dtype: torch.dtype, width: int) -> None:
@@ -49,7 +50,7 @@ def convolve_shortly(dtype: torch.dtype, taps: int, ranks: int) -> None:
 
 OPERATIONS = {
     "convolution": (convolve, [(31, 64), (3, 64), (7, 8), (7, 64), (64, 80), (31, 256)]),
-    "attention": (attend, [(64,), (32,), (128,)]),
+    "attention": (attend, [(64,), (32,), (128,), (256,)]),
     "short_convolution": (convolve_shortly, [(4, 15), (3, 16), (8, 64)]),
 }
 

@@ -364,6 +364,26 @@ def test_without_fairseq_and_without_the_interpreter():
     assert "needs tensors on a GPU" in process.stdout and process.stdout.endswith("False\n")
 
 
+def test_precision_follows_pytorchs_settings_old_and_new():
+    """In a process of its own: after the new ones PyTorch refuses to read some of the old ones."""
+    code = (
+        "import torch\n"
+        "from ops.triton_tensors import precision\n"
+        "gpu, matmul = torch.device('cuda'), torch.backends.cuda.matmul\n"
+        "found = [precision(gpu)]\n"
+        "for name in ('high', 'highest'):\n"
+        "    torch.set_float32_matmul_precision(name)\n"
+        "    found.append(precision(gpu))\n"
+        "matmul.fp32_precision = 'tf32'\n"
+        "print(*found, precision(gpu))"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PLUGIN)},
+    )  # fmt: skip
+    assert process.stdout.split() == ["tf32x3", "tf32", "tf32x3", "tf32"], process.stderr
+
+
 def test_is_what_gpus_use_by_default(monkeypatch):
     used = []
     attend = triton_kernels.attend

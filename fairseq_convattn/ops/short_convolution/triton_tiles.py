@@ -101,9 +101,9 @@ def _products(grad, x, b, t, tap, time, inputs, c, channels, left):
     of_inputs = _load_rows(x, b, t + tap - left, inputs, c, channels)
     products = of_outputs * of_inputs.to(tl.float32)
     if of_inputs.dtype == tl.bfloat16:
-        return products.to(tl.bfloat16)
-    if of_inputs.dtype == tl.float16:
-        return (products.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
+        products = products.to(tl.bfloat16)
+    elif of_inputs.dtype == tl.float16:
+        products = (products.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
     return products
 
 
