@@ -25,7 +25,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import Enum
 from itertools import chain
 from pathlib import Path
@@ -38,27 +38,21 @@ from fairseq.dataclass.utils import interpret_dc_type  # noqa: E402
 
 from fairseq_convattn.architectures.config import (  # noqa: E402
     ENCODER_DECODER,
-    LANGUAGE_MODEL,
     MASKED_LANGUAGE_MODEL,
-    Schema,
 )
 from fairseq_convattn.architectures.options import (  # noqa: E402
     MASKED_LANGUAGE_MODEL_OPTIONS,
     mixer_options,
 )
 from fairseq_convattn.architectures.overview import (  # noqa: E402
+    FAMILIES,
     PIECES,
     VOCABULARY,
-    architecture_table,
-    language_model_table,
-    masked_language_model_table,
+    Family,
+    table_of_shapes,
+    table_of_sizes,
 )
-from fairseq_convattn.architectures.presets import (  # noqa: E402
-    ARCHITECTURE_NAMES,
-    ENCODER_DECODER_PRESETS,
-    LANGUAGE_MODEL_PRESETS,
-    MASKED_LM_PRESETS,
-)
+from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES  # noqa: E402
 from fairseq_convattn.summarization.options import own_options  # noqa: E402
 
 OPTIONS = ROOT / "docs" / "options.md"
@@ -72,17 +66,11 @@ class Task(NamedTuple):
         title: its heading.
         model: the base model.
         types: the vocabulary that the counts of parameters assume.
-        schema: the model's options.
-        presets: what each architecture sets.
-        table: gives the architectures as a Markdown table.
     """
 
     title: str
     model: str
     types: str
-    schema: Schema
-    presets: dict[str, dict]
-    table: Callable[[], str]
 
 
 TASKS = (
@@ -91,25 +79,16 @@ TASKS = (
         "convattn",
         f"with one table of {VOCABULARY:,} types for source, target and output (the model of\n"
         "[CNN/DailyMail](summarization.md#cnndailymail) has three tables)",
-        ENCODER_DECODER,
-        ENCODER_DECODER_PRESETS,
-        architecture_table,
     ),
     Task(
         "Language models",
         "convattn_lm",
         "with the types of the table above",
-        LANGUAGE_MODEL,
-        LANGUAGE_MODEL_PRESETS,
-        language_model_table,
     ),
     Task(
         "Masked language models",
         "convattn_mlm",
         f"with {PIECES:,} types and 512 positions",
-        MASKED_LANGUAGE_MODEL,
-        MASKED_LM_PRESETS,
-        masked_language_model_table,
     ),
 )
 
@@ -227,16 +206,19 @@ def options_page() -> str:
 
 def _task_sections(task: Task) -> list[str]:
     """What a task has: shapes, parameters, and the options that its architectures set."""
+    family = FAMILIES[task.model]
     patterns = ", ".join(f"`{name.format('X')}`" for name in ARCHITECTURE_NAMES.values())
     sections = [
         f"## {task.title}",
         f"Architectures: {patterns}; the architecture `{task.model}`, which is no preset, has the "
         "defaults below.",
-        *_size_tables(task.table(), task.types),
+        _table_of_rows(table_of_shapes(family)),
+        f"Million parameters, {task.types}:",
+        _table_of_rows(table_of_sizes(family)),
         "Options that architectures set, or whose default is not fairseq's:",
-        _option_list(_own_or_set(task)),
+        _option_list(_own_or_set(family)),
     ]
-    if task.schema is ENCODER_DECODER:
+    if family.schema is ENCODER_DECODER:
         sections += [
             "`--task summarization` also has:",
             _option_list((x.name, x.metadata["help"], x.type) for x in own_options()),
@@ -244,31 +226,20 @@ def _task_sections(task: Task) -> list[str]:
     return sections
 
 
-def _own_or_set(task: Task) -> Iterable[tuple[str, str, object]]:
-    """The options of a task's models, without those of mixers and those that are fairseq's in
+def _own_or_set(family: Family) -> Iterable[tuple[str, str, object]]:
+    """The options of a family's models, without those of mixers and those that are fairseq's in
     every respect."""
-    wanted = {*task.schema.base, *task.schema.follows, *chain(*task.presets.values())}
-    if task.schema is MASKED_LANGUAGE_MODEL:
+    wanted = {*family.schema.base, *family.schema.follows, *chain(*family.presets.values())}
+    if family.schema is MASKED_LANGUAGE_MODEL:
         wanted.update(MASKED_LANGUAGE_MODEL_OPTIONS)
-    wanted.difference_update(mixer_options(task.schema.stacks))
-    for option in dataclasses.fields(task.schema.config):
+    wanted.difference_update(mixer_options(family.schema.stacks))
+    for option in dataclasses.fields(family.schema.config):
         if option.name in wanted:
             yield option.name, option.metadata["help"], option.type
 
 
-def _size_tables(table: str, types: str) -> list[str]:
-    """The table of architectures as two, of shapes and of parameters, with one figure a cell."""
-    table = table.replace("weight / input", "weight dropout / input dropout")
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
-    heads, _, *cells = rows
-    parameters = heads.pop().removeprefix("million parameters: ").split(" / ")
-    counts = [[row[0], *row.pop().split(" / ")] for row in cells]
-    shapes = [[part for cell in row for part in cell.split(" / ")] for row in [heads, *cells]]
-    return [
-        _as_table(shapes[0], shapes[1:]),
-        f"Million parameters, {types}:",
-        _as_table([heads[0], *parameters], counts),
-    ]
+def _table_of_rows(rows: list[dict[str, str]]) -> str:
+    return _as_table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _option_list(options: Iterable[tuple[str, str, object]]) -> str:

@@ -4,16 +4,21 @@ import argparse
 
 from .architectures import ConvAttnLanguageModel, ConvAttnMaskedLanguageModel, ConvAttnModel
 from .architectures.overview import (
+    FAMILIES,
     PIECES,
     VOCABULARY,
-    architecture_table,
-    language_model_table,
-    masked_language_model_table,
+    table_of_shapes,
+    table_of_sizes,
 )
 from .architectures.presets import ARCHITECTURE_NAMES
 from .architectures.registration import TASK_MODELS
 from .outputs import flag
+from .report.markdown import Table, raw_table
 from .summarization.options import own_options
+
+
+def _table(rows: list[dict[str, str]]) -> str:
+    return raw_table(Table(list(rows[0]), [list(row.values()) for row in rows], ()))
 
 
 def main() -> None:
@@ -30,19 +35,17 @@ def main() -> None:
     )
     task = command.parse_args().task
     base = TASK_MODELS[task]
-    if base == "convattn_lm":
-        model, table = ConvAttnLanguageModel, language_model_table()
-    elif base == "convattn_mlm":
-        model = ConvAttnMaskedLanguageModel
-        table = masked_language_model_table()
-        names += f" (sizes with {PIECES:,} types and 512 positions)"
-    else:
-        model, table = ConvAttnModel, architecture_table()
-        names += f" (sizes with {VOCABULARY:,} shared types)"
+    model, sizes = {
+        "convattn": (ConvAttnModel, f"with {VOCABULARY:,} shared types"),
+        "convattn_lm": (ConvAttnLanguageModel, "with the types above"),
+        "convattn_mlm": (ConvAttnMaskedLanguageModel, f"with {PIECES:,} types and 512 positions"),
+    }[base]
+    shapes, parameters = (make(FAMILIES[base]) for make in (table_of_shapes, table_of_sizes))
     parser = argparse.ArgumentParser(
         usage=f"fairseq-train DATA --task {task} --user-dir fairseq_convattn --arch ARCH [options]",
         description=f"{command.description}\n\n"
-        f"Architectures: {base}, whose defaults are given below, and {names}:\n\n{table}",
+        f"Architectures: {base}, whose defaults are given below, and {names}:\n\n"
+        f"{_table(shapes)}\n\nMillion parameters, {sizes}:\n\n{_table(parameters)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
     )

@@ -19,7 +19,7 @@ from fairseq_convattn.architectures.config import (
     LANGUAGE_MODEL,
     MASKED_LANGUAGE_MODEL,
 )
-from fairseq_convattn.architectures.overview import parameters
+from fairseq_convattn.architectures.overview import VOCABULARY, parameters
 from fairseq_convattn.architectures.presets import (
     ENCODER_DECODER_PRESETS,
     LANGUAGE_MODEL_PRESETS,
@@ -179,7 +179,7 @@ def test_every_architecture_builds():
 )
 def test_parameters_of_the_big_models(arch, millions):
     """With 32,768 shared types; the paper's figure is 213 M (unconfirmed) for the dynamic model."""
-    assert round(parameters(arch) / 1e6, 1) == millions
+    assert round(parameters(arch, VOCABULARY) / 1e6, 1) == millions
 
 
 @pytest.mark.parametrize(
