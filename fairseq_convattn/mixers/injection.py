@@ -30,7 +30,7 @@ def _depthwise_conv(
     name: str,
 ) -> Tensor:
     """Convolve every channel of ``x``, ``[time, batch, channels]``, with its own kernel, of
-    ``taps``, ``[channels, kernel_size]``."""
+    ``taps``, ``[channels, kernel_size]``; the bias is added to the rounded sum."""
     x = without_padding(x, padding_mask)
     options = {"causal": config.causal, "residual": False}
     y = convolve_short(short_conv, x, (None, taps), state, name, **options)

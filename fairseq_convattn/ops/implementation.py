@@ -98,13 +98,14 @@ def choose(
         check(not unfit, f"impl={name!r} {unfit}")
         return chosen.run
     device = inputs[0].device.type
-    if device == "cuda" and has_triton() and not triton().unfit(*inputs):
-        return triton().run
-    if device == "cpu" and native_pays:
-        if not implementations["native"].unfit(*inputs):
-            return implementations["native"].run
-        if not is_built():
-            warn_that_not_built()
+    if device == "cuda" and has_triton():
+        kernels = triton()
+        if not kernels.unfit(*inputs):
+            return kernels.run
+    if device == "cpu" and native_pays and not implementations["native"].unfit(*inputs):
+        return implementations["native"].run
+    if device == "cpu" and not is_built() and not unfit_for_operators():
+        warn_that_not_built()
     return implementations[otherwise].run
 
 

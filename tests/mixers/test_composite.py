@@ -119,7 +119,7 @@ def test_what_is_added_to_the_output(causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients_of_depthwise_convolutions(causal):
-    """First and second ones, and in bfloat16 sums that are rounded once."""
+    """First and second ones, and in bfloat16 sums, without the bias, that are rounded once."""
     conv = mixer(causal, value_conv="scaled").value_conv.double()
     v = torch.randn(5, BATCH, WIDTH, dtype=torch.float64, requires_grad=True)
     inputs = (v, *(p.detach().requires_grad_() for p in conv.parameters()))
@@ -133,7 +133,7 @@ def test_gradients_of_depthwise_convolutions(causal):
     assert torch.autograd.gradgradcheck(convolved, inputs, fast_mode=True)
 
     conv = mixer(causal, value_conv="depthwise").value_conv.bfloat16()
-    torch.nn.init.zeros_(conv.bias)  # it is added to the rounded sum
+    torch.nn.init.zeros_(conv.bias)
     v = torch.randn(400, BATCH, WIDTH).bfloat16().requires_grad_()
     y = conv(v, None, None)
     actual = (y, *torch.autograd.grad(y.sum(), (v, *conv.parameters())))

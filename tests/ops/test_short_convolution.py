@@ -280,3 +280,15 @@ def test_headwise_alone_is_the_dynamic_convolution():
         short_conv(x, causal=True)
     with pytest.raises(ValueError, match="equally many"):
         short_conv(x, taps, torch.zeros(6, 3, dtype=x.dtype), causal=True)
+
+
+def test_static_kernels_are_one_convolution_where_operators_cannot_be_used():
+    x, static = torch.randn(9, 2, 6), torch.randn(6, 17)
+    exported = torch.export.export(Static(), (x, static))
+    assert "aten.conv1d" in str(exported.graph)
+    torch.testing.assert_close(exported.module()(x, static), Static()(x, static))
+
+
+class Static(torch.nn.Module):
+    def forward(self, x, static):
+        return short_conv(x, None, static, causal=True)

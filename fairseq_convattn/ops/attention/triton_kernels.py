@@ -42,7 +42,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, options: Options) -> T
     """Same contract as :func:`reference.attend`; no second derivatives.
 
     Half precision is multiplied as such, and sums are float32. Products of float32 follow
-    ``torch.set_float32_matmul_precision``.
+    ``torch.backends.cuda.matmul.fp32_precision``.
     """
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
     return _attend(q.to(dtype), k.to(dtype), v.to(dtype), terms, options).to(v.dtype)

@@ -168,5 +168,5 @@ def _backward(
 
 
 # Half precision is multiplied as such, and sums are float32. Products of float32 follow
-# torch.set_float32_matmul_precision.
+# torch.backends.cuda.matmul.fp32_precision.
 convolve = register("convolve_triton", _forward, _backward, DTYPES, DEVICES, keeps_sums=True)

@@ -13,6 +13,9 @@ IMPLEMENTATIONS = {
     "native": Implementation(native.convolve, native.unfit),
 }
 
+# Above this many taps, PyTorch's convolution is the faster way for a static kernel.
+STATIC_KERNEL_SIZE = 32
+
 
 def short_conv(
     x: Tensor,
@@ -99,8 +102,15 @@ def low_rank_short_conv(
         )
         z = torch.cat([z, z.new_ones(*z.shape[:2], 1)], dim=2)
         up = torch.cat([up, static.t().unsqueeze(0)])
-    otherwise = "reference" if unfit_for_operators() else "tiled"
-    convolve = choose(impl, IMPLEMENTATIONS, _triton, (x, z, up), otherwise)
+    one_rank = up.size(0) == 1  # by PyTorch's convolution, which every transformation takes
+    convolve = choose(
+        impl,
+        IMPLEMENTATIONS,
+        _triton,
+        (x, z, up),
+        otherwise="tiled" if one_rank or not unfit_for_operators() else "reference",
+        native_pays=not one_rank or up.size(1) <= STATIC_KERNEL_SIZE,
+    )
     taps, inputs = up.size(1), x
     if tail is not None:
         inputs = torch.cat([tail, x])[-(x.size(0) + taps - 1) :]

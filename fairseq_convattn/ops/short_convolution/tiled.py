@@ -13,7 +13,7 @@ TILE = 128
 
 def convolve(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
     """Same contract as :func:`reference.convolve`."""
-    if up.size(0) == 1:
+    if up.size(0) == 1 and up.size(2) > 0:
         return _convolve_with_one_rank(x, z, up[0], left, own)
     pieces, taps = [], up.size(1)
     for start in range(0, z.size(0), TILE):

@@ -9,14 +9,17 @@ from ..triton_tensors import COMPILED, DEVICES, DTYPES, Strided, on_device_of, p
 from .operators import register
 from .triton_tiles import backward_up, backward_x, backward_z, forward
 
+MOST_TAPS = 16  # each is a product of its own
 ROWS, CHANNELS = 32, 64  # of a program's tile
 LEAST = 16  # a side of the matrices that are multiplied
 PROGRAMS = 1024  # that share the gradient of up, some for each multiprocessor
 
 
-def unfit(*tensors: Tensor) -> str:
+def unfit(x: Tensor, z: Tensor, up: Tensor) -> str:
     """Why the kernels cannot take such inputs; empty when they can."""
-    return triton_tensors.unfit(*tensors)
+    if up.size(1) > MOST_TAPS:
+        return f"takes kernels of at most {MOST_TAPS} taps, not {up.size(1)}"
+    return triton_tensors.unfit(x, z, up)
 
 
 def _strided(x: Tensor | None) -> Strided | None:

@@ -103,7 +103,8 @@ def _products(grad, x, b, t, tap, time, inputs, c, channels, left):
     if of_inputs.dtype == tl.bfloat16:
         products = products.to(tl.bfloat16)
     elif of_inputs.dtype == tl.float16:
-        products = (products.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
+        rounded = (products.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
+        products = tl.where(tl.abs(products) < float("inf"), rounded, products)
     return products
 
 
