@@ -19,11 +19,13 @@ _KEPT = (
 )
 _KEPT_OF_ENVIRONMENT = ("versions", "git", "platform", "processor", "processors", "gpus")
 _PLACES = ("--source", "--data", "--output")
-_COLUMNS = (
-    *("run", "corpus", "system", "parameters", "updates", "precision"),
-    *("metric", "score", "published", "difference", "time", "commit"),
+_OF_SCORES = (
+    "Scores have their difference from the published figure of the same mixer in parentheses and "
+    "their 95 % interval in brackets."
 )
-_NUMERIC = ("run", "parameters", "updates", "score", "difference")
+_BEFORE_SCORES = ("run", "system", "parameters", "updates", "precision")
+_AFTER_SCORES = ("time", "commit")
+_NUMERIC = ("run", "parameters", "updates")
 
 
 def collect(folders: Sequence[Path], directory: Path) -> list[Path]:
@@ -96,26 +98,58 @@ def _without_place(word: str) -> str:
 
 
 def results_table(paths: Sequence[Path]) -> str:
-    """A Markdown table of collected results, a row for every score that the paper has too, or for
-    all scores of a run whose paper has none. Below it signatures, sources and machines, the
-    command of every run, and what of their recipes is unconfirmed.
+    """Collected results as Markdown: for every corpus a table of runs. Its columns are the scores
+    that the paper has too, or all scores where it has none. Then come signatures, sources and
+    machines, every run's command, and what of their recipes is unconfirmed.
 
     Raises:
         ReportError: a file holds no results.
         OSError: one cannot be read.
     """
-    rows, commands, unconfirmed, notes = [], [], {}, _Notes()
-    for number, path in enumerate(paths, 1):
-        content = _read_collected(path)
-        scores = [x for x in content["scores"] if x["published"]] or content["scores"]
-        first, *others = [_cells_of_score(content, score, notes) for score in scores]
-        first |= {"run": str(number), **_cells_of_run(content, notes)}
-        rows += [[cells.get(name, "") for name in _COLUMNS] for cells in (first, *others)]
-        commands.append(f"{number}. {code(content['command'])}")
-        if what := content.get("unconfirmed"):
-            unconfirmed[text(f"{content['title']}, unconfirmed: {what}.")] = None
-    parts = [raw_table(Table(_COLUMNS, rows, _NUMERIC)), str(notes)]
-    return "\n\n".join([*parts, "Commands, by run:", "\n".join(commands), *unconfirmed])
+    runs = [(number, _read_collected(path)) for number, path in enumerate(paths, 1)]
+    corpora: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+    for number, content in runs:
+        corpora.setdefault(content["title"], []).append((number, content))
+    notes, parts = _Notes(), [_OF_SCORES]
+    for title, group in corpora.items():
+        parts += [f"### {text(title)}"] if len(corpora) > 1 else []
+        parts.append(_table_of_corpus(group, notes))
+    commands = [f"{number}. {code(content['command'])}" for number, content in runs]
+    unconfirmed = dict.fromkeys(
+        text(f"{content['title']}, unconfirmed: {what}.")
+        for _, content in runs
+        if (what := content.get("unconfirmed"))
+    )
+    return "\n\n".join([*parts, str(notes), "Commands, by run:", "\n".join(commands), *unconfirmed])
+
+
+def _table_of_corpus(runs: Sequence[tuple[int, Mapping[str, Any]]], notes: "_Notes") -> str:
+    """The runs of one corpus, below the published figures."""
+    heads: dict[str, None] = {}
+    published: dict[str, dict[str, str]] = {}
+    for score in (score for _, content in runs for score in _scores(content)):
+        head = _head(score, notes)
+        heads[head] = None
+        for mixer, figure in score["published"].items():
+            system = f"{mixer}, published {notes.reference(text(score['published_in']))}"
+            published.setdefault(system, {"system": system})[head] = f"{figure:.2f}"
+    rows = [
+        {"run": str(number), **_cells_of_run(content, notes), **_cells_of_scores(content, notes)}
+        for number, content in runs
+    ]
+    columns = (*_BEFORE_SCORES, *heads, *_AFTER_SCORES)
+    cells = [[row.get(name, "") for name in columns] for row in (*published.values(), *rows)]
+    return raw_table(Table(columns, cells, _NUMERIC))
+
+
+def _scores(content: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Those that the paper has too; all where it has none."""
+    return [score for score in content["scores"] if score["published"]] or content["scores"]
+
+
+def _head(score: Mapping[str, Any], notes: "_Notes") -> str:
+    """The column of a score: its name and signature."""
+    return f"{score['name']} {notes.reference(code(score['signature']))}"
 
 
 class _Notes(list[str]):
@@ -149,7 +183,6 @@ def _cells_of_run(content: Mapping[str, Any], notes: _Notes) -> dict[str, str]:
     time = [duration(seconds) if seconds else MISSING]
     time += [notes.reference(text(device))] if device else []
     return {
-        "corpus": text(content["title"]),
         "system": text(", ".join(filter(None, system))),
         "parameters": _thousands(content.get("parameters")),
         "updates": _thousands(content.get("updates")),
@@ -159,23 +192,14 @@ def _cells_of_run(content: Mapping[str, Any], notes: _Notes) -> dict[str, str]:
     }
 
 
-def _cells_of_score(
-    content: Mapping[str, Any], score: Mapping[str, Any], notes: _Notes
-) -> dict[str, str]:
-    published, interval = score["published"], score.get("confidence")
-    figure = published.get(content["mixer"])
-    figures = {content["mixer"]: figure} if figure is not None else published
-    known = [f"{name} {value:.2f}" for name, value in figures.items()]
-    spread = " [{:.2f}, {:.2f}]".format(*interval) if interval else ""
-    cells = {
-        "metric": f"{text(score['name'])} {notes.reference(code(score['signature']))}",
-        "score": f"{score['score']:.2f}{spread}",
-        "published": MISSING,
-        "difference": MISSING if figure is None else signed(score["score"] - figure),
-    }
-    if known:
-        source = notes.reference(text(score["published_in"]))
-        cells["published"] = f"{', '.join(known)} {source}"
+def _cells_of_scores(content: Mapping[str, Any], notes: _Notes) -> dict[str, str]:
+    """Score, difference from the published figure of the same mixer, and interval, by column."""
+    cells = {}
+    for score in _scores(content):
+        figure, interval = score["published"].get(content["mixer"]), score.get("confidence")
+        difference = "" if figure is None else f" ({signed(score['score'] - figure)})"
+        spread = " [{:.2f}, {:.2f}]".format(*interval) if interval else ""
+        cells[_head(score, notes)] = f"{score['score']:.2f}{difference}{spread}"
     return cells
 
 

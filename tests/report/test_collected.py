@@ -54,19 +54,20 @@ def test_from_runs_to_a_table(tmp_path, capsys, source):
     collected = json.loads(path.read_text())
     assert collected["validation_perplexity"] == [[200, 188.67], [300, 64.5]]
     main(["--table", str(path)])
-    table, notes, _, commands = capsys.readouterr().out.strip().split("\n\n")
-    heads, _, paper, *others = map(cells, table.splitlines())
-    assert not others  # the detokenised score is not the paper's
-    row = dict(zip(heads, paper, strict=True))
+    _, table, notes, _, commands = capsys.readouterr().out.strip().split("\n\n")
+    heads, _, *rows = map(cells, table.splitlines())
+    *published, row = (dict(zip(heads, cells, strict=True)) for cells in rows)
     given = "--weight-norm l2 --finetune-from-model model.pt --bpe-codes=codes x.pt"
     assert row == {
-        **{"run": "1", "corpus": "WMT16 English-German, big"},
-        "system": f"dynamic, {given}, seed 1",
+        **{"run": "1", "system": f"dynamic, {given}, seed 1"},
         **{"parameters": "91,264", "updates": "300", "precision": "bfloat16"},
-        **{"metric": "test BLEU [1]", "score": "41.50 [41.00, 42.00]"},
-        **{"published": "dynamic 29.70 [2]", "difference": "+11.80"},
+        "test BLEU [1]": "41.50 (+11.80) [41.00, 42.00]",  # the detokenised one is not the paper's
         **{"time": "50 min [3]", "commit": "0123456, with changes"},
     }
+    assert [{name: cell for name, cell in line.items() if cell} for line in published] == [
+        {"system": "dynamic, published [2]", "test BLEU [1]": "29.70"},
+        {"system": "attention, published [2]", "test BLEU [1]": "29.30"},
+    ]
     assert notes.splitlines() == [
         "- [1] `BLEU|nrefs:1|case:mixed|tok:none|version:2.6.0`",
         "- [2] Wu et al. 2019",
@@ -81,11 +82,24 @@ def test_all_scores_stand_where_none_is_published(tmp_path, capsys):
     run = write_run(tmp_path / "a", scores={"one": 1.0, "two": 2.0}, **given)
     main([str(run), "--collect", str(tmp_path)])
     main(["--table", str(tmp_path / "a.json")])
-    table, *_, note = capsys.readouterr().out.strip().split("\n\n")
+    _, table, *_, note = capsys.readouterr().out.strip().split("\n\n")
     assert "the schedule" in note
-    _, _, first, second = map(cells, table.splitlines())
-    assert first[0] and first[6:9] == ["one [1]", "1.00 [0.50, 1.50]", "–"]
-    assert not any(second[:6] + second[10:]) and second[6] == "two [1]"
+    heads, _, row = map(cells, table.splitlines())
+    assert heads[5:7] == ["one [1]", "two [1]"]
+    assert row[5:7] == ["1.00 [0.50, 1.50]", "2.00 [1.50, 2.50]"]
+
+
+def test_every_corpus_has_a_table(tmp_path, capsys):
+    for name, title in (("a", "First"), ("b", "Second"), ("c", "First")):
+        run = write_run(tmp_path / name, scores={"one": 1.0}, published={}, title=title)
+        main([str(run), "--collect", str(tmp_path)])
+    main(["--table", *(str(tmp_path / f"{name}.json") for name in "abc")])
+    _, first, runs, second, others, *_ = capsys.readouterr().out.strip().split("\n\n")
+    assert (first, second) == ("### First", "### Second")
+    assert [[cells(line)[0] for line in x.splitlines()[2:]] for x in (runs, others)] == [
+        ["1", "3"],
+        ["2"],
+    ]
 
 
 def test_runs_without_scores_that_count_are_not_collected(tmp_path):
