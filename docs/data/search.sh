@@ -1,30 +1,38 @@
 #!/usr/bin/env bash
-# The trainings of search.csv: each system of multi30k_short with three learning rates and two
-# warm-ups, for two epochs instead of six. Prints system, learning rate, warm-up and validation
-# perplexity; with systems as arguments of these alone. static, headwise and low_rank are attention
-# with short convolutions.
+# The trainings of search.csv and search_iwslt14.csv: systems of a recipe, each with three learning
+# rates and two warm-ups, for a part of the recipe's updates. Prints system, learning rate, warm-up
+# and validation perplexity. static, headwise and low_rank are attention with short convolutions.
 #
-#     convattn prepare multi30k --output data/multi30k
-#     bash docs/data/search.sh | tee docs/data/search.csv
+#     bash docs/data/search.sh multi30k_short [SYSTEM ...] | tee docs/data/search.csv
+#     bash docs/data/search.sh iwslt14_de_en_low [SYSTEM ...] | tee docs/data/search_iwslt14.csv
+#
+# Prepare the data first: convattn recipe RECIPE prepare [--source DIR]
 set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-[ $# -gt 0 ] || set -- attention lightweight dynamic composite tisa static headwise low_rank
+case ${1-} in
+  multi30k_short) rates='0.001 0.002 0.004' warmups='200 400' budget='--max-epoch 2 --total-num-update 920' ;;
+  iwslt14_de_en_low) rates='0.0015 0.003 0.006' warmups='500 1000' budget='--max-update 1206 --validate-interval 6' ;;
+  *) echo "usage: bash docs/data/search.sh multi30k_short|iwslt14_de_en_low [SYSTEM ...]" >&2; exit 2 ;;
+esac
+recipe=$1
+shift
+[ $# -gt 0 ] || set -- attention attention_pre_norm lightweight dynamic composite tisa static headwise low_rank
 
 echo "system,learning rate,warm-up,validation perplexity"
 for system; do
   mixer=short_conv
   case $system in
-    static) options=(--short-convolution static) ;;
-    headwise)
-      options=(--short-convolution headwise --encoder-ffn-embed-dim 224 --decoder-ffn-embed-dim 224) ;;
-    low_rank) options=(--encoder-ffn-embed-dim 136 --decoder-ffn-embed-dim 136) ;;
-    *) mixer=$system options=() ;;
+    attention_pre_norm) mixer=attention options='--encoder-normalize-before --decoder-normalize-before' ;;
+    static) options='--short-convolution static' ;;
+    headwise) options='--short-convolution headwise --encoder-ffn-embed-dim 224 --decoder-ffn-embed-dim 224' ;;
+    low_rank) options='--encoder-ffn-embed-dim 136 --decoder-ffn-embed-dim 136' ;;
+    *) mixer=$system options= ;;
   esac
-  for rate in 0.001 0.002 0.004; do
-    for warmup in 200 400; do
-      command=$(python -m fairseq_convattn.recipes multi30k_short --mixer "$mixer" --dry-run -- \
-        --lr $rate --warmup-updates $warmup --max-epoch 2 --total-num-update 920 --num-workers 0 \
-        --no-save --bf16 "${options[@]}" | grep '^fairseq-train')
+  for rate in $rates; do
+    for warmup in $warmups; do
+      command=$(python -m fairseq_convattn.recipes "$recipe" --mixer "$mixer" --dry-run -- \
+        --lr $rate --warmup-updates $warmup $budget --num-workers 0 --no-save --bf16 $options |
+        grep '^fairseq-train')
       perplexity=$(eval "$command" 2>&1 | grep -oP '"valid_ppl": "\K[0-9.]+' | tail -n 1)
       echo "$system,$rate,$warmup,$perplexity"
     done
