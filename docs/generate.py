@@ -9,8 +9,8 @@ A table follows a comment that names its data, and is replaced:
     <!-- table data/long.csv rows=tokens columns=model value=ms unit=", ms" where=task:training -->
     <!-- table data/multi30k_short.csv columns=mixer,parameters -->
 
-The first form spreads ``value`` over the values of ``columns``, whose heads get the ``unit``; the
-second prints columns as they are, all of them where none is named. ``where`` keeps the rows with
+The first form spreads ``value`` over the values of ``columns``, whose heads get the ``unit``, and
+with ``mean=yes`` adds the rows' means and standard deviations; the second prints columns as they are, all of them where none is named. ``where`` keeps the rows with
 COLUMN:VALUE, several separated by commas. The file is relative to the document. A row whose column
 ``results`` names a run takes the columns that it lacks from docs/data/results/NAME.json:
 ``parameters``, ``validation perplexity`` (after the last update) and the scores by their names.
@@ -24,6 +24,7 @@ import dataclasses
 import json
 import re
 import shlex
+import statistics
 import sys
 from collections.abc import Iterable
 from enum import Enum
@@ -132,6 +133,7 @@ def markdown_table(
     columns: str = "",
     value: str = "",
     unit: str = "",
+    mean: str = "",
     where: str = "",
 ) -> str:
     """The ``lines`` of a CSV file as a Markdown table; the settings are those of the comment.
@@ -155,7 +157,16 @@ def markdown_table(
             spread.setdefault(tuple(line[key] for key in keys), {})[line[columns]] = line[value]
         header = [*keys, *(head + unit for head in heads)]
         cells = [[*key, *(line.get(h, "") for h in heads)] for key, line in spread.items()]
+        if mean:
+            header += ["mean", "standard deviation"]
+            cells = [[*row, *_moments(row[len(keys) :])] for row in cells]
     return _as_table(header, [[_figure(cell) for cell in row] for row in cells])
+
+
+def _moments(cells: Iterable[str]) -> tuple[str, str]:
+    """Mean and standard deviation of the figures of a row."""
+    figures = [float(cell) for cell in cells if cell]
+    return f"{statistics.mean(figures):.2f}", f"{statistics.stdev(figures):.2f}"
 
 
 def _as_table(header: list[str], cells: list[list[str]]) -> str:
