@@ -192,19 +192,16 @@ def options_page() -> str:
     """docs/options.md: the architectures and the options of every task, from the code."""
     sections = [
         "# Options\n\n"
-        "The architectures and options that the plugin adds to `fairseq-train`.\n\n"
-        "- `convattn architectures --task TASK` prints them, with every option of fairseq's "
-        "models.\n"
-        "- `fairseq-train --help` stops before the options of a model; those of training are in\n"
-        "  [fairseq's documentation]"
-        "(https://fairseq.readthedocs.io/en/latest/command_line_tools.html#fairseq-train).\n"
-        "- Invalid options fail at once, with a one-line message: a list of the wrong length, an "
-        "unknown mixer,\n  heads that do not divide the width, an even kernel in an encoder.\n"
-        "  Before the line about an unknown name or a wrong number, argparse prints its usage.\n"
-        "- An architecture sets shapes and dropouts. The command line wins.\n\n"
-        "This page is made by `python docs/generate.py`.",
+        "<!-- written by docs/generate.py -->\n\n"
+        "The architectures and options that the plugin adds to `fairseq-train`, whose `--help` "
+        "omits them.\n`convattn architectures --task TASK` prints them, with every option of "
+        "fairseq's models.\n\n"
+        "- An architecture sets shapes and dropouts. The command line overrides it.\n"
+        "- Invalid options fail at once, with a one-line message.\n"
+        "- Options of training are in [fairseq's documentation]"
+        "(https://fairseq.readthedocs.io/en/latest/command_line_tools.html#fairseq-train).",
         "## Mixer options, all tasks",
-        "Language models have those of the decoder, masked language models those of the encoder.",
+        "Language models have only a decoder, masked language models only an encoder.",
         _option_list(
             (name, option.text(), option.kind.annotation)
             for name, option in mixer_options(("encoder", "decoder")).items()
@@ -221,8 +218,7 @@ def _task_sections(task: Task) -> list[str]:
     patterns = ", ".join(f"`{name.format('X')}`" for name in ARCHITECTURE_NAMES.values())
     sections = [
         f"## {task.title}",
-        f"Architectures: {patterns}; the architecture `{task.model}`, which is no preset, has the "
-        "defaults below.",
+        f"Architectures: {patterns}. `--arch {task.model}` has the defaults below.",
         _table_of_rows(table_of_shapes(family)),
         f"Million parameters, {task.types}:",
         _table_of_rows(table_of_sizes(family)),
