@@ -10,10 +10,11 @@ A table follows a comment that names its data, and is replaced:
     <!-- table data/multi30k_short.csv columns=mixer,parameters -->
 
 The first form spreads ``value`` over the values of ``columns``, whose heads get the ``unit``, and
-with ``mean=yes`` adds the rows' means and standard deviations; the second prints columns as they are, all of them where none is named. ``where`` keeps the rows with
-COLUMN:VALUE, several separated by commas. The file is relative to the document. A row whose column
-``results`` names a run takes the columns that it lacks from docs/data/results/NAME.json:
-``parameters``, ``validation perplexity`` (after the last update) and the scores by their names.
+with ``mean=yes`` adds the rows' means and standard deviations; the second prints columns as they
+are, all of them where none is named. ``where`` keeps the rows with COLUMN:VALUE, several
+separated by commas. The file is relative to the document. A row whose column ``results`` names a
+run takes the columns that it lacks from docs/data/results/NAME.json: ``parameters``, ``validation
+perplexity`` (after the last update) and the scores by their names.
 """
 
 from __future__ import annotations

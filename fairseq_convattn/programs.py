@@ -27,6 +27,13 @@ USELESS = (
     r"\s*'config' is validated against ConfigStore schema",
     "'pin_memory' argument is set as true but no accelerator is found",
 )
+_OF_LIGHTCONV = {
+    "--encoder-conv-type": "--encoder-mixers",
+    "--decoder-conv-type": "--decoder-mixers",
+    "--encoder-kernel-size-list": "--encoder-kernel-sizes",
+    "--decoder-kernel-size-list": "--decoder-kernel-sizes",
+    "--weight-softmax": "--weight-norm softmax or none",
+}
 _NO_CHECKPOINT = "Model file not found: "
 _OTHER_WEIGHTS = "Error(s) in loading state_dict"
 _NO_PAIR = "Could not infer language pair"
@@ -40,7 +47,7 @@ def install(arguments: Sequence[str]) -> None:
         arguments: ``sys.argv``, the program first.
 
     Raises:
-        SystemExit: ``--arch`` is mistyped.
+        SystemExit: ``--arch`` is mistyped, or an option is fairseq's lightconv's.
     """
     logging.getLogger("fairseq_cli.eval_lm").addFilter(refuse_an_empty_score)
     if not arguments or Path(arguments[0]).name not in PROGRAMS:
@@ -62,11 +69,23 @@ def check_architecture(options: Sequence[str]) -> None:
     parser.add_argument("--arch", "-a")
     parser.add_argument("--user-dir", default="")
     given = parser.parse_known_args(options)[0]
+    if given.arch in ARCH_MODEL_REGISTRY:
+        _refuse_options_of_lightconv(given.arch, options)
     if given.arch in {None, *ARCH_MODEL_REGISTRY} or Path(given.user_dir).name != PACKAGE.name:
         return
     close = difflib.get_close_matches(given.arch, ARCH_MODEL_REGISTRY, n=1)
     way_out = f"did you mean {close[0]}?" if close else "'convattn architectures' lists them"
     raise SystemExit(f"error: --arch: there is no {given.arch}; {way_out}")
+
+
+def _refuse_options_of_lightconv(arch: str, options: Sequence[str]) -> None:
+    """Exit with our name of an option that only fairseq's lightconv has."""
+    if not ARCH_MODEL_REGISTRY[arch].__module__.startswith(f"{__package__}."):
+        return
+    for option in options:
+        name = option.partition("=")[0]
+        if ours := _OF_LIGHTCONV.get(name):
+            raise SystemExit(f"error: {name} is of fairseq's lightconv; here it is {ours}")
 
 
 def refuse_an_empty_score(record: logging.LogRecord) -> bool:

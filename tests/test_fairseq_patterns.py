@@ -278,6 +278,16 @@ def test_back_translations_are_those_of_beam_search(models, data, name):
         assert source[source != task.target_dictionary.pad()].tolist() == expected.tolist()
 
 
+def test_training_starts_from_fairseqs_transformer(models, data, tmp_path):
+    start, short = models("transformer"), ("--max-update", "1", "--lr", "0")
+    shape = ("--arch", "attention_tiny", *SHRUNK, "--max-target-positions", "40")
+    train(data, tmp_path, *shape, "--finetune-from-model", str(start), *short)
+    files = (start, tmp_path / "checkpoint_last.pt")
+    before, after = (load(file)[0][0].state_dict() for file in files)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+
+
 def test_r_drop(data, tmp_path):
     """fairseq's criterion, whose term is the distance between two draws of dropout."""
     weights = []

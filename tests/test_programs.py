@@ -1,5 +1,6 @@
 """What is missing or mistyped ends fairseq's commands with one line."""
 
+import argparse
 import logging
 import subprocess
 import sys
@@ -112,6 +113,20 @@ def test_an_architecture_of_fairseqs_is_none_of_our_business():
     programs.check_architecture(["DATA", "--path", "model.pt"])
     with pytest.raises(SystemExit, match="did you mean dynamic_conv_lm_tiny"):
         programs.check_architecture(["-a", "dynamic_conv_lm_tin", "--user-dir", str(PLUGIN)])
+
+
+@pytest.mark.parametrize(
+    "option", ["--encoder-conv-type dynamic", "--decoder-kernel-size-list=[3]", "--weight-softmax"]
+)
+def test_options_of_fairseqs_lightconv_are_answered_with_ours(option):
+    programs.check_architecture(["DATA", "--arch", "lightconv", *option.split()])
+    given = ["DATA", "--arch", "dynamic_conv_tiny", *option.split()]
+    with pytest.raises(SystemExit, match="here it is --") as caught:
+        programs.check_architecture(given)
+    ours = str(caught.value).split("here it is ")[1].split()[0]
+    parser = argparse.ArgumentParser()
+    ConvAttnModel.add_args(parser)
+    assert ours in parser._option_string_actions
 
 
 def test_a_plugin_that_imports_this_one_registers_its_own_afterwards():
