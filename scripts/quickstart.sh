@@ -108,9 +108,8 @@ train() {
   run train "fairseq-train $out/bin --save-dir $out/checkpoints --user-dir fairseq_convattn \\
   $1 \\
   --optimizer adam --adam-betas '(0.9, 0.98)' --max-tokens 2000 --seed 1 \\
-  --required-batch-size-multiple 1 --no-epoch-checkpoints --num-workers 0 \\
-  --log-format simple --log-interval 25 \\
-  --distributed-world-size 1" show_validations
+  --required-batch-size-multiple 1 --update-epoch-batch-itr True --no-epoch-checkpoints \\
+  --num-workers 0 --log-format simple --log-interval 25 --distributed-world-size 1" show_validations
 }
 
 # train_on_pairs OPTIONS

@@ -115,6 +115,14 @@ def repeated(words, size) -> bool:
     return len(set(ngrams)) < len(ngrams)
 
 
+def test_references_are_scored_as_far_as_the_positions_go(articles, tmp_path):
+    positions = ("--max-target-positions", "6", "--decoder-learned-pos", "--max-update", "1")
+    train(articles, tmp_path, *TASK, *DYNAMIC, *positions)
+    scored = ("--score-reference", "--min-len", "1", "--max-len-b", "4")
+    found = generate(articles, tmp_path / "checkpoint_last.pt", *TASK, *scored)
+    assert texts(found) == [words[:5] for words in lines(articles, "test.tgt")]
+
+
 @pytest.mark.parametrize("prefix", ["", "j a j"])
 def test_sources_are_cut_at_the_boundary(articles, prefix):
     task = setup(articles, "--max-source-tokens", str(CUT), "--source-prefix", prefix)

@@ -12,6 +12,7 @@ _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
 _FACTORS = ("adaptive_softmax_factor", "adaptive_input_factor")
 _DIMENSIONS = ("decoder_output_dim", "decoder_input_dim")
 _SHARING = ("share_encoder_layers", "share_tables_across_layers")
+_DDP = ("pytorch_ddp", "c10d")  # PyTorch's: it allows one gradient per parameter and update
 _PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
 
 
@@ -52,6 +53,8 @@ def language_model(options: Namespace) -> None:
             )
         for pair in (_CUTOFFS, _FACTORS, _DIMENSIONS):
             _need_equal(options, "tie_adaptive_weights", *pair)
+    if options.quant_noise_pq > 0 and not options.adaptive_input:
+        _need_equal(options, "quant_noise_pq", "decoder_input_dim", "decoder_embed_dim")
     _quantisation_noise(options, "decoder_embed_dim")
 
 
@@ -61,14 +64,33 @@ def output_dictionary(options: Namespace, source_types: int, target_types: int) 
         if getattr(options, option) and source_types != target_types:
             refuse(option, "mutually exclusive with --output-dictionary-size")
     if options.adaptive_input:
-        cutoffs_within("adaptive_input_cutoff", options, source_types)
+        clusters("adaptive_input", options, "decoder_input_dim", source_types)
 
 
-def cutoffs_within(option: str, options: Namespace, types: int) -> None:
-    """Raise a one-line ValueError if a cut-off exceeds the dictionary."""
-    cutoffs = getattr(options, option)
-    if cutoffs and cutoffs[-1] > types:
-        refuse(option, f"{cutoffs[-1]} is beyond the dictionary's {types} types")
+def clusters(option: str, options: Namespace, dim: str, types: int) -> None:
+    """Raise a one-line ValueError if the clusters of an adaptive input or softmax do not fit the
+    dictionary or the width.
+
+    Args:
+        option: ``adaptive_input`` or ``adaptive_softmax``.
+        dim: the option that has the width of the first cluster.
+    """
+    cutoffs = getattr(options, f"{option}_cutoff")
+    if not cutoffs:
+        return
+    if cutoffs[-1] > types:
+        refuse(f"{option}_cutoff", f"{cutoffs[-1]} is beyond the dictionary's {types} types")
+    factor, size = getattr(options, f"{option}_factor"), options.quant_noise_pq_block_size
+    number = len(cutoffs) + (cutoffs[-1] < types)
+    widths = [int(getattr(options, dim) // factor**cluster) for cluster in range(number)]
+    if widths[-1] < 1:
+        refuse(f"{option}_factor", f"{factor:g} leaves the last of {number} clusters no channel")
+    if options.quant_noise_pq > 0 and any(width % size for width in widths):
+        refuse(
+            "quant_noise_pq_block_size",
+            f"must divide the widths {', '.join(map(str, widths))} of {flag(option)}'s clusters, "
+            f"but is {size}",
+        )
 
 
 def masked_language_model(options: Namespace) -> None:
@@ -113,9 +135,12 @@ def run(
         refuse("fp16", "needs a GPU; with --cpu use --bf16")
     if getattr(options, "base_layers", 0) and distributed_world_size == 1:
         refuse("base_layers", "needs several processes; set --distributed-world-size")
-    for option in _SHARING if ddp_backend == "fully_sharded" else ():
-        if getattr(options, option, False):
+    for option in (name for name in _SHARING if getattr(options, name, False)):
+        if ddp_backend == "fully_sharded":
             refuse(option, "FSDP would not share: --ddp-backend must not be fully_sharded")
+        recomputed = options.checkpoint_activations or options.offload_activations
+        if recomputed and distributed_world_size > 1 and ddp_backend in _DDP:
+            refuse(option, "with checkpointed activations it needs --ddp-backend legacy_ddp")
     if hasattr(options, "encoder_mixers") and getattr(options, "adaptive_input", False):
         refuse("adaptive_input", "only language models support adaptive input")
     cutoffs = getattr(options, "adaptive_softmax_cutoff", None)

@@ -41,7 +41,7 @@ class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageMode
         options = options_to_build(args, cls.schema)
         options.checkpoint_activations |= options.offload_activations
         types = len(task.source_dictionary), len(task.target_dictionary)
-        checks.cutoffs_within("adaptive_softmax_cutoff", options, types[1])
+        checks.clusters("adaptive_softmax", options, "decoder_output_dim", types[1])
         checks.output_dictionary(options, *types)
         embed_tokens = cls._embedding(options, task.source_dictionary)
         mixers = options.decoder_mixers

@@ -38,7 +38,8 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
         """
         options = options_to_build(cfg, cls.schema)
         remember_dictionaries(cfg, task)
-        checks.cutoffs_within("adaptive_softmax_cutoff", options, len(task.target_dictionary))
+        types = len(task.target_dictionary)
+        checks.clusters("adaptive_softmax", options, "decoder_output_dim", types)
         return super().build_model(nested_config(options), task)
 
     @classmethod

@@ -14,12 +14,13 @@ from .recovery import LAST
 
 _STACKS = ("encoder", "decoder")
 # options that say what a layer computes; probabilities and initial values may change
+_OF_MIXERS = {
+    name: option.kind
+    for name, option in mixer_options(_STACKS).items()
+    if option.kind.annotation is not float and name != "initialization"
+}
 _OPTIONS = (
-    *(
-        name
-        for name, option in mixer_options(_STACKS).items()
-        if option.kind.annotation is not float and name != "initialization"
-    ),
+    *_OF_MIXERS,
     *(f"{side}_{name}" for side in _STACKS for name in ("attention_heads", "normalize_before")),
     "activation_fn",
 )
@@ -44,11 +45,23 @@ def require_same_model(checkpoint: DictConfig, model: Any) -> None:
     before, now = as_mapping(state["cfg"]["model"]), as_mapping(model)
     for name in _OPTIONS:
         old, new = _plain(before, name), _plain(now, name)
-        if None not in (old, new) and old != new:
+        if None not in (old, new) and _meaning(name, old) != _meaning(name, new):
             raise CheckpointError(
                 f"{path} was trained with {flag(name)} {old}, not {new}: choose a new "
                 "--save-dir, or repeat its options"
             )
+
+
+def _meaning(name: str, text: str) -> Any:
+    """The same for all spellings of an option's value; one value for all layers counts as a list of
+    equal values."""
+    try:
+        value = _OF_MIXERS[name].read(text)
+    except (KeyError, ValueError):  # not a mixer's option; not an allowed value any more
+        return text
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(value[:1] if len(set(value)) == 1 else value)
 
 
 def _plain(options: Mapping[str, Any], name: str) -> str | None:

@@ -8,6 +8,7 @@ import copy
 import logging
 import os
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from .files import read_outline
 logger = logging.getLogger(__name__)
 
 LAST = "checkpoint_last.pt"
+_BEING_WRITTEN = 600  # seconds since the last write
 
 
 def recovered(cfg: DictConfig, remove_leftovers: bool) -> DictConfig:
@@ -48,9 +50,14 @@ def recovered(cfg: DictConfig, remove_leftovers: bool) -> DictConfig:
 
 
 def _remove_leftovers(folder: Path) -> None:
+    """Remove what no other training can be writing at the moment."""
     for leftover in folder.glob("checkpoint*.pt.tmp"):
         try:
-            leftover.unlink(missing_ok=True)
+            if time.time() - leftover.stat().st_mtime < _BEING_WRITTEN:
+                continue
+            leftover.unlink()
+        except FileNotFoundError:  # another worker was faster
+            continue
         except OSError as error:
             logger.warning("cannot remove %s: %s", leftover, error.strerror)
         else:

@@ -118,7 +118,7 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
             f"--max-positions {run.max_positions} does not go with them"
         )
     for word in run.extra:
-        if word.split("=")[0] in _OURS:
+        if not _OURS.isdisjoint((word.split("=")[0], word[:2])):
             raise GlueError(
                 f"{word} after --: the command sets it, or --seeds, --lr, --batch-size, --epochs, "
                 "--max-positions and --output do, before --"

@@ -1,9 +1,12 @@
 """Self-attention."""
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..ops import composite_attention
 from .base import State, TokenMixer, dropout_p
@@ -11,6 +14,17 @@ from .config import MixerConfig
 from .short_convolution import ShortConvolutions
 
 LONG = 64  # keys; with fewer, PyTorch's attention with dropout is about as fast
+_FOR_MASKS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, is_causal: bool = False
+) -> Tensor:
+    """PyTorch's scaled_dot_product_attention. With a mask it does without cuDNN's kernel, whose
+    gradients can be NaN on Hopper GPUs (pytorch/pytorch#196678)."""
+    on_gpu = mask is not None and q.is_cuda
+    with sdpa_kernel(_FOR_MASKS) if on_gpu else nullcontext():
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal)
 
 
 class AttentionMixer(TokenMixer):
@@ -139,19 +153,18 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
                 padding_mask=padding_mask,
                 dropout_p=dropout,
             )
-        mask = self._mask(q, k, padding_mask, attn_mask)
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, **mask)
+        return attend(q, k, v, dropout=dropout, **self._mask(q, k, padding_mask, attn_mask))
 
     def _mask(
         self, q: Tensor, k: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> dict[str, Tensor | bool | None]:
-        """Keyword arguments of scaled_dot_product_attention, which gives zeros to a query
-        that sees nothing (one at padding)."""
+        """Keyword arguments of :func:`attend`, which gives zeros to a query that sees nothing (one
+        at padding)."""
         time, keys = q.size(2), k.size(2)
         visible = None
         if self.config.causal and time > 1:
             if padding_mask is None and attn_mask is None and time == keys:
-                return {"is_causal": True}
+                return {"mask": None, "is_causal": True}
             visible = q.new_ones(time, keys, dtype=torch.bool).tril(keys - time)
         if padding_mask is not None:
             unpadded = ~padding_mask[:, None, None, :]
@@ -160,8 +173,8 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
             visible = ~attn_mask if visible is None else visible & ~attn_mask
             attn_mask = None
         if attn_mask is None:
-            return {"attn_mask": visible}
+            return {"mask": visible}
         attn_mask = attn_mask.to(q.dtype)
         if visible is not None:
             attn_mask = attn_mask.masked_fill(~visible, float("-inf"))
-        return {"attn_mask": attn_mask}
+        return {"mask": attn_mask}

@@ -1,10 +1,10 @@
 """A decoder's attention to its encoder, through PyTorch's scaled_dot_product_attention."""
 
 import torch
-import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+from .attention import attend
 from .base import dropout_p
 
 
@@ -79,10 +79,7 @@ class CrossAttention(MultiheadAttention):
         ``[sentences, heads, queries, keys]``. Few queries are faster explicitly."""
         dropout = self.dropout_module
         if not explicit:
-            y = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=visible, dropout_p=dropout_p(dropout)
-            )
-            return y, None
+            return attend(q, k, v, visible, dropout_p(dropout)), None
         scores = (q * self.scaling) @ k.transpose(-1, -2)
         if visible is not None:
             scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)

@@ -13,6 +13,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.models import FairseqModel
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
@@ -222,6 +223,14 @@ class SummarizationTask(TranslationTask):
         if self.cfg.eval_rouge:
             logging_output.update(self._rouge_sums(sample, model))
         return loss, sample_size, logging_output
+
+    def inference_step(
+        self, generator: nn.Module, models: Sequence[nn.Module], sample: dict, *args, **kwargs
+    ) -> list:
+        """fairseq's. ``--score-reference`` scores what validation sees of a target."""
+        if isinstance(generator, SequenceScorer) and sample["target"] is not None:
+            sample = self._with_clipped_targets(sample)
+        return super().inference_step(generator, models, sample, *args, **kwargs)
 
     def _with_clipped_targets(self, sample: dict) -> dict:
         if sample["target"].size(1) <= self.max_target_tokens + 1:

@@ -82,6 +82,22 @@ def test_cutoffs_beyond_the_dictionary():
         language_model_skeleton(options, 49, 99)
 
 
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"adaptive_input": True, "adaptive_input_factor": 8}, "--adaptive-input-factor: 8 leaves"),
+        ({"adaptive_softmax_factor": 8}, "--adaptive-softmax-factor: 8 leaves the last of 3"),
+        ({"quant_noise_pq": 0.1}, "must divide the widths 32, 8, 2 of --adaptive-softmax's"),
+    ],
+)
+def test_clusters_have_channels_for_the_noise(options, reason):
+    given = {"adaptive_softmax_cutoff": [9, 20], "decoder_embed_dim": 32, **options}
+    with pytest.raises(ValueError, match=reason):
+        language_model_skeleton(Namespace(**given, decoder_layers=1), 30, 30)
+    fitting = {"adaptive_softmax_factor": 2.0, "adaptive_input_factor": 2.0}
+    language_model_skeleton(Namespace(**given | fitting, decoder_layers=1), 30, 30)
+
+
 @pytest.mark.parametrize("option", ["tie_adaptive_weights", "share_decoder_input_output_embed"])
 def test_nothing_is_shared_with_a_smaller_output_dictionary(option):
     options = Namespace(**{option: True}, decoder_layers=1)

@@ -57,6 +57,7 @@ REFUSED = {
         ("--adaptive-softmax-cutoff 9,x", "must be comma-separated whole numbers"),
         ("--adaptive-softmax-cutoff 9,8", "must be increasing positions in the dictionary"),
         ("--tie-adaptive-weights", "needs --adaptive-input and"),
+        ("--quant-noise-pq 0.1 --decoder-input-dim 64", "needs equal --decoder-input-dim and"),
         (
             "--tie-adaptive-weights --adaptive-softmax-cutoff 8 --adaptive-input "
             "--adaptive-input-cutoff 9",
@@ -88,6 +89,11 @@ REFUSED = {
         (
             "--share-encoder-layers true --ddp-backend fully_sharded --encoder-kernel-sizes 7",
             "FSDP would not share",
+        ),
+        (
+            "--share-encoder-layers true --encoder-kernel-sizes 7 --checkpoint-activations "
+            "--distributed-world-size 2",
+            "with checkpointed activations it needs --ddp-backend legacy_ddp",
         ),
     ),
     COMPOSITE: (

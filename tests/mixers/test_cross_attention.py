@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 
 from fairseq_convattn.mixers import CrossAttention
+from fairseq_convattn.mixers.attention import attend
 
 EMBED, SOURCE, HEADS, KEYS, SENTENCES = 8, 6, 2, 7, 3
 
@@ -140,3 +142,22 @@ def test_any_new_order_is_right(beam_size, beams, orders, padded):
         results.append(outputs)
     for expected, actual in zip(*results, strict=True):
         torch.testing.assert_close(actual, expected)
+
+
+class OnGPU(torch.Tensor):
+    is_cuda = True
+
+
+def test_masks_rule_out_cudnns_kernel(monkeypatch):
+    """Its gradients can be NaN: pytorch/pytorch#196678."""
+    allowed = []
+
+    def attention(q, k, v, *_):
+        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return v
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
+    x = torch.zeros(1, 1, 2, 2).as_subclass(OnGPU)
+    for mask in (None, torch.ones(2, 2, dtype=torch.bool)):
+        attend(x, x, x, mask, 0.0)
+    assert allowed == [True, False]

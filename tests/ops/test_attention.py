@@ -288,9 +288,11 @@ def test_what_operators_cannot_differentiate():
     for impl in ("tiled", "native") if is_built() else ("tiled",):
         with pytest.raises(ValueError, match=f"impl='{impl}' does not support .*torch.func"):
             torch.func.grad(function)(q, impl)
-        (grad,) = torch.autograd.grad(function(x, impl), x, create_graph=True)
-        with pytest.raises(RuntimeError, match="use impl='reference'"):
-            grad.sum().backward()
+        for more in ({}, {"key": torch.randn(1, 3, WIDTH)}):
+            y = composite_attention(x, x, x, {**terms, **more}, causal=True, impl=impl)
+            (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+            with pytest.raises(RuntimeError, match="use impl='reference'"):
+                grad.sum().backward()
 
 
 @pytest.mark.parametrize("impl", ["tiled", pytest.param("native", marks=needs_kernels)])

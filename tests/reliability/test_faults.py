@@ -130,9 +130,11 @@ def test_a_read_only_folder(data, whole, mounted, scripts, monolingual, tmp_path
 
 
 def test_a_leftover_that_cannot_be_removed(data, whole, tmp_path, caplog):
-    (tmp_path / "checkpoint_1_2.pt.tmp").mkdir()
+    leftover = tmp_path / "checkpoint_1_2.pt.tmp"
+    leftover.mkdir()
+    os.utime(leftover, (0, 0))
     train(data, tmp_path, *TRAINING, "--save-interval-updates", "3")
-    assert f"cannot remove {tmp_path}/checkpoint_1_2.pt.tmp: " in caplog.text
+    assert f"cannot remove {leftover}: " in caplog.text
     assert_same(tmp_path, whole)
 
 

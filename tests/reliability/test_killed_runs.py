@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import time
 import zipfile
 from argparse import Namespace
 from unittest.mock import Mock
@@ -102,11 +103,14 @@ def test_a_damaged_last_checkpoint_is_passed_over(interrupted, data, tmp_path, d
     run = shutil.copytree(folder / "four", tmp_path / "run")
     last = run / "checkpoint_last.pt"
     last.write_bytes(DAMAGE[damage](last.read_bytes()))
-    (run / "checkpoint_1_2.pt.tmp").write_bytes(b"PK half")
+    for name, age in (("checkpoint_1_2.pt.tmp", 3600), ("checkpoint_1_3.pt.tmp", 0)):
+        (run / name).write_bytes(b"PK half")
+        os.utime(run / name, (time.time() - age,) * 2)
     train(data, run, *given, "--max-update", "6")
     (line,) = (line for line in caplog.messages if "is damaged" in line)
     assert line.startswith(f"{last} is damaged: training goes on from {run}/checkpoint")
-    assert not list(run.glob("*.tmp"))
+    kept = [path.name for path in run.glob("*.tmp")]
+    assert kept == ["checkpoint_1_3.pt.tmp"]  # which another training may be writing
     assert_same(run, folder / "six")
 
 
@@ -191,6 +195,15 @@ def test_nothing_in_a_model_is_whatever_was_in_memory(monkeypatch):
     state = ConvAttnLanguageModel.build_model(args, task_of(types=26)).state_dict()
     found = [name for name in state if name.endswith("_float_tensor")]
     assert len(found) == 2 and all(value.isfinite().all() for value in state.values())
+
+
+def test_a_training_continues_in_other_spellings(data, tmp_path):
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--encoder-kernel-sizes", "3,5")
+    train(data, tmp_path, *given, "--encoder-glu", "true", "--max-update", "1")
+    respelled = ("--encoder-kernel-sizes", "[3, 5]", "--encoder-glu", "yes")
+    train(data, tmp_path, *given, *respelled, "--max-update", "2")
+    with pytest.raises(CheckpointError, match="--encoder-kernel-sizes .*, not 5,3"):
+        train(data, tmp_path, *given, "--encoder-kernel-sizes", "5,3", "--max-update", "3")
 
 
 @pytest.mark.parametrize(

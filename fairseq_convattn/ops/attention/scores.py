@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .terms import Options, Terms, relative_bias, wide
 
@@ -142,7 +141,6 @@ class _Sheared(torch.autograd.Function):
         return _Sheared._view(x.contiguous(), start, length).clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         x = grad.new_zeros(ctx.shape)
         _Sheared._view(x, ctx.start, grad.size(-2)).copy_(grad)
