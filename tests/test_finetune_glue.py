@@ -172,8 +172,10 @@ def test_finetuning_learns_and_a_finished_seed_is_not_trained_again(
 @torch.no_grad()
 def one_by_one(task: str, folder: Path, checkpoint: Path, subset: str) -> tuple[list, list]:
     """Labels from the TSV's binarised labels, predictions of inputs put together by hand."""
-    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
     data = folder / "bin" / task
+    (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task(
+        [str(checkpoint)], {"data": str(data)}
+    )
     first, second = (
         data_utils.load_indexed_dataset(str(data / f"input{i}" / subset), None) for i in (0, 1)
     )
@@ -220,8 +222,10 @@ def test_scores_are_those_of_all_dev_examples(task, folder, roberta, tmp_path, i
 def test_predictions_of_the_test_sets_in_the_format_of_glues_server(
     task, folder, roberta, tmp_path, in_process, capsys
 ):
-    tuned = tmp_path / "tuned"
-    finetune(run_of(task, folder, roberta, tuned), [1, 2])
+    tuned, trained_on = tmp_path / "tuned", tmp_path / "bin"
+    shutil.copytree(folder / "bin" / task, trained_on / task)
+    finetune(run_of(task, folder, roberta, tuned)._replace(data=trained_on), [1, 2])
+    shutil.rmtree(trained_on)
     best = max(results(tuned)["seeds"], key=lambda one: list(one["scores"].values())[0])
     data, output = ["--data", str(folder / "bin")], ["--output", str(tmp_path / "new" / "out")]
     glue.main(["predict", task, str(tuned), *data, *output])

@@ -9,6 +9,7 @@ from fairseq import checkpoint_utils, utils
 from fairseq.data.data_utils import load_indexed_dataset
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
+from omegaconf import OmegaConf
 
 from ..checkpoints.files import as_mapping, read_checkpoint
 from .metrics import score
@@ -68,9 +69,11 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
                     f"{data} has no test set: remove the folder of `convattn prepare glue` and "
                     f"prepare it again, from a release that has {name}/{file}.tsv"
                 )
-    _require_tuned(name, checkpoint)
+    state = read_checkpoint(checkpoint)
+    _require_tuned(name, checkpoint, state)
+    state["cfg"]["task"]["data"] = str(data)
+    state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
     try:
-        state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), {"data": str(data)})
         model, fairseq_task = _load(checkpoint, state)
         return {
             subset: [made for _, made in _predict(task, model, fairseq_task, subset, batch_size)]
@@ -80,9 +83,9 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
         raise GlueError(f"{checkpoint} and {data} do not go together: {error}") from error
 
 
-def _require_tuned(name: str, checkpoint: Path) -> None:
+def _require_tuned(name: str, checkpoint: Path, state: dict[str, Any]) -> None:
     """Refuse a checkpoint that was not fine-tuned on the task, in a folder of its name."""
-    chosen = as_mapping(as_mapping(read_checkpoint(checkpoint).get("cfg")).get("task"))
+    chosen = as_mapping(as_mapping(state.get("cfg")).get("task"))
     if chosen.get("_name") != "sentence_prediction" or Path(chosen["data"]).name != name:
         raise GlueError(f"{checkpoint} is not fine-tuned on {name}")
 
