@@ -1,0 +1,46 @@
+"""The model that a fine-tuning starts from, as its checkpoint has it."""
+
+import finetuning_cases
+import pytest
+from conftest import PLUGIN
+from fairseq import options
+from fairseq import tasks as fairseq_tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from finetuning_cases import POSITIONS, SHRUNK, pretrain
+
+from fairseq_convattn.glue.pretrained import read_pretrained
+
+folder = finetuning_cases.folder
+CLASSES = (
+    *("--criterion", "sentence_prediction", "--num-classes", "2"),
+    *("--max-positions", str(POSITIONS)),
+)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ("--arch", "roberta", "--dropout", "0.3", "--encoder-normalize-before"),
+        (
+            *("--arch", "dynamic_conv_bert_tiny", "--encoder-mixers", "dynamic,composite"),
+            *("--attention-terms", "content,tisa"),
+        ),
+    ],
+)
+def test_architecture_comes_from_the_checkpoint(folder, tmp_path, chosen):
+    found = read_pretrained(pretrain(folder, tmp_path, *chosen, "--max-update", "1"))
+    assert found.architecture == chosen[1]
+    assert {option for option in chosen[2:] if option.startswith("--")} <= set(found.options)
+    assert "--attention-dropout" not in found.options  # as the architecture has it
+    assert found.max_positions == POSITIONS
+    asked = [*SHRUNK, *chosen[2:]]
+    models = []
+    for arguments in (asked, found.options):
+        command = ["data", "--user-dir", str(PLUGIN), "--task", "sentence_prediction", *CLASSES]
+        command += ["--arch", chosen[1], *arguments, "--required-batch-size-multiple", "1"]
+        parsed = options.parse_args_and_arch(options.get_training_parser(), command)
+        cfg = convert_namespace_to_omegaconf(parsed)
+        cfg.task.data = str(folder / "bin" / "SST-2")
+        models.append(fairseq_tasks.setup_task(cfg.task).build_model(cfg.model))
+    assert str(models[0]) == str(models[1])
+    assert [p.shape for p in models[0].parameters()] == [p.shape for p in models[1].parameters()]
