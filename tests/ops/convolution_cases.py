@@ -1,6 +1,7 @@
 """Inputs of convolutions' kernels, which are compared with the reference in float64."""
 
 import torch
+from kernel_cases import with_gradients
 
 from fairseq_convattn.ops.convolution import reference
 
@@ -23,18 +24,12 @@ def dropconnect(taps, keep=0.7):
     return {"kept": torch.rand(taps.shape, device=taps.device) < keep, "keep": keep}
 
 
-def with_gradients(function, x, taps, grad, *arguments, **options):
-    x, taps = x.detach().requires_grad_(), taps.detach().requires_grad_()
-    y = function(x, taps, *arguments, **options)
-    return y.detach(), *torch.autograd.grad(y, (x, taps), grad.to(y.dtype))
-
-
 def compare(kernels, x, taps, time, left, tolerance=None, **options):
     """``kernels.convolve`` and the reference: outputs and gradients, relative to the largest."""
     grad = torch.randn(time, *x.shape[1:], device=x.device).to(x.dtype)
-    actual = with_gradients(kernels.convolve, x, taps, grad, time, left, **options)
-    wide = (t.double() for t in (x, taps, grad))
-    expected = with_gradients(reference.convolve, *wide, time, left, **options)
+    actual = with_gradients(kernels.convolve, (x, taps), grad, time, left, **options)
+    wide = x.double(), taps.double()
+    expected = with_gradients(reference.convolve, wide, grad.double(), time, left, **options)
     tolerance = tolerance or max(TOLERANCES[x.dtype], TOLERANCES[taps.dtype])
     for a, e, given in zip(actual, expected, (x, x, taps), strict=True):
         assert a.dtype == given.dtype and a.shape == e.shape and a.isfinite().all()

@@ -1,5 +1,6 @@
 """Composite attention: every term, against the reference and against known values."""
 
+import contextlib
 import importlib
 import itertools
 
@@ -7,19 +8,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attention_cases import converted, gradients, set_small_blocks, table_parameters, tensors
+from kernel_cases import NATIVE, assert_equal, kernels_for, needs_kernels, with_threads
 from torch.autograd import gradcheck
 
 from fairseq_convattn.ops import composite_attention, relative_bias, use_implementation
 from fairseq_convattn.ops.attention import BEYOND, TERMS
 from fairseq_convattn.ops.attention.dropout import Dropout
-from fairseq_convattn.ops.native import is_built, use_instructions
+from fairseq_convattn.ops.native import is_built
 
 HEADS, WIDTH, SPAN = 2, 4, 2
 LENGTHS = [(1, 1), (2, 2), (3, 9), (1, 6), (13, 13)]
 IMPLEMENTATIONS = ["reference", "tiled"]
-needs_kernels = pytest.mark.skipif(
-    not is_built(), reason="the kernels were not compiled: no C compiler at installation"
-)
+WITH_NATIVE = [*IMPLEMENTATIONS, NATIVE]
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
@@ -101,16 +101,11 @@ def test_blocks_at_every_length(monkeypatch, causal, queries, keys):
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_instruction_set(instructions, causal):
     torch.manual_seed(9)
-    available = use_instructions(instructions)
-    try:
-        if not available:
-            pytest.skip(f"this machine has no {instructions}")
+    with kernels_for(instructions):
         for beyond, (queries, keys) in itertools.product(BEYOND, ((37, 37), (70, 75))):
             for padding_mask in paddings(keys):
                 options = {"causal": causal, "padding_mask": padding_mask}
                 compare(inputs(queries, keys), parameters(TERMS, causal), beyond, **options)
-    finally:
-        use_instructions(None)
 
 
 @needs_kernels
@@ -118,20 +113,12 @@ def test_every_instruction_set(instructions, causal):
 def test_any_number_of_threads(terms):
     torch.manual_seed(10)
     qkv = inputs(300, 300, dtype=torch.float32)
-    terms, before, results = (
-        parameters(terms, False, dtype=torch.float32),
-        torch.get_num_threads(),
-        [],
+    terms = parameters(terms, False, dtype=torch.float32)
+    first, *others = with_threads(
+        (1, 2, 3), lambda: with_gradients(qkv, terms, "clip", causal=False, impl="native")
     )
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            results.append(with_gradients(qkv, terms, "clip", causal=False, impl="native"))
-    finally:
-        torch.set_num_threads(before)
-    for other in results[1:]:
-        for a, b in zip(results[0], other, strict=True):
-            torch.testing.assert_close(a, b)
+    for other in others:
+        torch.testing.assert_close(first, other)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -144,9 +131,7 @@ def test_dropout_is_by_the_weights_place(monkeypatch, instructions, causal):
     set_small_blocks(monkeypatch)
     torch.manual_seed(11)
     impl, dtype = ("native", torch.float32) if instructions else ("tiled", torch.float64)
-    try:
-        if instructions and not use_instructions(instructions):
-            pytest.skip(f"this machine has no {instructions}")
+    with kernels_for(instructions) if instructions else contextlib.nullcontext():
         for beyond, padding_mask in itertools.product(("clip", "mask"), paddings(43)):
             options = {"causal": causal, "padding_mask": padding_mask, "dropout_p": 0.3}
             qkv, terms = inputs(40, 43), parameters(TERMS, causal)
@@ -163,9 +148,6 @@ def test_dropout_is_by_the_weights_place(monkeypatch, instructions, causal):
             actual = with_gradients(given, terms, beyond, impl=impl, **options)
             for e, a in zip(expected, actual, strict=True):
                 torch.testing.assert_close(a, e.to(dtype), rtol=1e-4, atol=1e-4)
-    finally:
-        if instructions:
-            use_instructions(None)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
@@ -295,7 +277,7 @@ def test_what_operators_cannot_differentiate():
                 grad.sum().backward()
 
 
-@pytest.mark.parametrize("impl", ["tiled", pytest.param("native", marks=needs_kernels)])
+@pytest.mark.parametrize("impl", ["tiled", NATIVE])
 def test_gradients_of_any_stride(impl):
     qkv, terms = inputs(9, 9, dtype=torch.float32), parameters(TERMS, False, dtype=torch.float32)
     y = run(qkv, terms, "clip", causal=False, impl=impl)
@@ -305,7 +287,7 @@ def test_gradients_of_any_stride(impl):
         assert not strided.is_contiguous()
         actual = torch.autograd.grad(y, wanted, strided, retain_graph=True)
         expected = torch.autograd.grad(y, wanted, strided.contiguous(), retain_graph=True)
-        assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
+        assert_equal(actual, expected)
 
 
 def test_beyond_the_span(impl):
@@ -417,16 +399,16 @@ def test_refuses_inputs_of_wrong_shapes():
             composite_attention(*bad, {"content": None}, causal=False)
 
 
-@pytest.mark.parametrize("name", ["reference", "tiled", *["native"] * is_built()])
-def test_no_sentences(name):
+@pytest.mark.parametrize("impl", WITH_NATIVE)
+def test_no_sentences(impl):
     q, k, v = (x.detach().requires_grad_() for x in inputs(5, 8, batch=0, dtype=torch.float32))
     terms = parameters(["content", "fixed", "tisa"], True, dtype=torch.float32)
-    y, *grads = with_gradients((q, k, v), terms, "clip", causal=True, impl=name)
+    y, *grads = with_gradients((q, k, v), terms, "clip", causal=True, impl=impl)
     assert y.shape == (0, HEADS, 5, WIDTH) and not any(g.any() for g in grads)
 
 
-@pytest.mark.parametrize("name", ["reference", "tiled", *["native"] * is_built()])
-def test_scores_of_half_precision_are_float32(name):
+@pytest.mark.parametrize("impl", WITH_NATIVE)
+def test_scores_of_half_precision_are_float32(impl):
     """Under autocast too: nothing is rounded but the inputs, whose scores here reach 20."""
     torch.manual_seed(5)
     qkv = [3 * x.detach().bfloat16() for x in inputs(20, 20, dtype=torch.float32)]
@@ -437,13 +419,13 @@ def test_scores_of_half_precision_are_float32(name):
     half = [*qkv[:2], qkv[2].float()]
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            y = composite_attention(*half, terms, causal=False, impl=name)
+            y = composite_attention(*half, terms, causal=False, impl=impl)
         torch.testing.assert_close(y.double(), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["reference", "tiled", *["native"] * is_built()])
-def test_the_output_has_the_values_precision(name):
+@pytest.mark.parametrize("impl", WITH_NATIVE)
+def test_the_output_has_the_values_precision(impl):
     q, k, v = inputs(5, 5, dtype=torch.float32)
     q, k = q.detach().half(), k.detach().half()
-    y = composite_attention(q, k, v.detach(), {"content": None}, causal=True, impl=name)
+    y = composite_attention(q, k, v.detach(), {"content": None}, causal=True, impl=impl)
     assert y.dtype == torch.float32

@@ -10,6 +10,7 @@ import pytest
 import torch
 from attention_cases import converted, gradients, table_parameters, tensors
 from conftest import PLUGIN
+from kernel_cases import assert_equal
 from triton_cases import DEVICE, FAR, GPU, far_apart, needs_gpu, record_grids
 
 from fairseq_convattn.ops import composite_attention, implementation
@@ -277,7 +278,7 @@ def test_offsets_beyond_32_bits():
     y = run(far, terms)
     weights = torch.linspace(-1, 1, y.numel(), device=DEVICE).view_as(y).half()
     grads = torch.autograd.grad(y, far, far_apart(weights, 2))
-    assert all(a.equal(e) for a, e in zip((y, *grads), expected, strict=True))
+    assert_equal((y, *grads), expected)
 
 
 def test_grids_of_more_than_65535_blocks(monkeypatch):
@@ -297,7 +298,7 @@ def test_gradients_of_any_stride():
     for strided in (weights, weights[..., :1].expand(y.shape)):
         actual = torch.autograd.grad(y, wanted, strided, retain_graph=True)
         expected = torch.autograd.grad(y, wanted, strided.contiguous(), retain_graph=True)
-        assert all(a.equal(e) for a, e in zip(actual, expected, strict=True))
+        assert_equal(actual, expected)
 
 
 def test_operators_keep_pytorchs_rules(monkeypatch):
@@ -319,7 +320,7 @@ def test_inside_a_compiled_function():
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
     for function in (run, compiled):
         results.append(gradients(function(qkv, terms, causal=True), [*qkv, *tensors(terms)]))
-    assert all(a.equal(e) for a, e in zip(*results, strict=True))
+    assert_equal(*results)
 
 
 def test_the_same_inputs_give_the_same_bits():
@@ -330,7 +331,7 @@ def test_the_same_inputs_give_the_same_bits():
         torch.manual_seed(15)
         return with_gradients(qkv, terms, dropout_p=0.1)
 
-    assert all(x.equal(y) for x, y in zip(once(), once(), strict=True))
+    assert_equal(once(), once())
 
 
 def test_refuses_what_it_cannot_compute(monkeypatch):
@@ -419,4 +420,4 @@ def test_large_inputs_give_the_same_bits(own_blocks):
         torch.manual_seed(18)
         return with_gradients(qkv, terms, dropout_p=0.1)
 
-    assert all(x.equal(y) for x, y in zip(once(), once(), strict=True))
+    assert_equal(once(), once())

@@ -2,19 +2,14 @@
 
 import itertools
 
+import kernel_cases
 import pytest
 import torch
+from kernel_cases import NATIVE
 
 from fairseq_convattn.ops import dynamic_conv, lightweight_conv
-from fairseq_convattn.ops.convolution import native
 
 CONVOLUTIONS = {"lightweight": lightweight_conv, "dynamic": dynamic_conv}
-NATIVE = pytest.param(
-    "native",
-    marks=pytest.mark.skipif(
-        not native.is_built(), reason="the kernels were not compiled: no C compiler at installation"
-    ),
-)
 IMPLEMENTATIONS = ["reference", "tiled"]
 WITH_NATIVE = [*IMPLEMENTATIONS, NATIVE]
 HEADS, CHANNELS, BATCH = 3, 6, 2
@@ -66,9 +61,8 @@ def test_is_the_papers_sum(name, kernel_size, causal):
 
 
 def with_gradients(name, x, taps, bias, grad, **options):
-    tensors = [t.detach().requires_grad_() for t in (x, taps, bias)]
-    y = CONVOLUTIONS[name](*tensors, causal=True, **options)
-    return y.detach(), *torch.autograd.grad(y, tensors, grad.to(y.dtype))
+    function, options = CONVOLUTIONS[name], {"causal": True, **options}
+    return kernel_cases.with_gradients(function, (x, taps, bias), grad, **options)
 
 
 @pytest.mark.parametrize("impl", WITH_NATIVE)

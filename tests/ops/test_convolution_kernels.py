@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from convolution_cases import compare, dropconnect, inputs, with_gradients
+from convolution_cases import compare, dropconnect, inputs
+from kernel_cases import assert_equal, with_gradients
 from torch import Tensor
 
 from fairseq_convattn.ops.convolution import native
@@ -59,7 +60,7 @@ def test_any_place_of_the_first_output(case):
         compare(case.kernels, x, taps, time, left, softmax=True, **dropconnect(taps))
     x, taps = case.inputs(20, 16)
     for left in (60, -60):  # no tap meets an input
-        found = with_gradients(case.kernels.convolve, x, taps, x, 20, left)
+        found = with_gradients(case.kernels.convolve, (x, taps), x, 20, left)
         assert not any(tensor.any() for tensor in found)
 
 
@@ -87,13 +88,13 @@ def test_gradients_of_any_stride(case):
     y = case.kernels.convolve(x, taps, 20, 30, softmax=True)
     expected = torch.autograd.grad(y, (x, taps), torch.ones_like(y), retain_graph=True)
     actual = torch.autograd.grad(y.sum(), (x, taps))
-    assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
+    assert_equal(actual, expected)
 
 
 def test_one_gradient_alone(case):
     x, taps = case.inputs(20, 16, length=50)
     grad = torch.randn(20, *x.shape[1:], device=case.device)
-    both = with_gradients(case.kernels.convolve, x, taps, grad, 20, 3, softmax=True)
+    both = with_gradients(case.kernels.convolve, (x, taps), grad, 20, 3, softmax=True)
     for wanted, expected in zip((x, taps), both[1:], strict=True):
         wanted.requires_grad_()
         y = case.kernels.convolve(x, taps, 20, 3, softmax=True)

@@ -6,7 +6,8 @@ import itertools
 import convolution_cases
 import pytest
 import torch
-from convolution_cases import BATCH, HEADS, KINDS, TOLERANCES, dropconnect, with_gradients
+from convolution_cases import BATCH, HEADS, KINDS, TOLERANCES, dropconnect
+from kernel_cases import assert_equal, with_gradients
 from triton_cases import (
     DEVICE,
     FAR,
@@ -124,20 +125,20 @@ def test_blocks_of_any_shape(rows, channels, heads, banded, monkeypatch):
 def test_offsets_beyond_32_bits():
     x, taps = inputs("dynamic", 5, 3, 4, torch.float16)
     grad = torch.randn(x.shape, device=DEVICE).half()
-    expected = with_gradients(kernels.convolve, x, taps, grad, 5, 2)
+    expected = with_gradients(kernels.convolve, (x, taps), grad, 5, 2)
     far = far_apart(x, 0)
     assert 4 * far.stride(0) > 2**31 and far.stride(0) == FAR
     far.requires_grad_(), taps.requires_grad_()
     y = kernels.convolve(far, taps, 5, 2)
     actual = y, *torch.autograd.grad(y, (far, taps), far_apart(grad, 0))
-    assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
+    assert_equal(actual, expected)
 
 
 def test_grids_of_more_than_65535_blocks(monkeypatch):
     """Only the first dimension of a grid may have so many."""
     grids = record_grids(monkeypatch, kernels, "forward_by_taps", "backward_by_taps")
     x, taps = inputs("lightweight", 1, 1, 1, batch=70_000, heads=1)
-    with_gradients(kernels.convolve, x, taps, x, 1, 0)
+    with_gradients(kernels.convolve, (x, taps), x, 1, 0)
     assert grids == [(70_000,)] * 2
 
 
@@ -161,7 +162,7 @@ def test_what_is_not_finite_stays_in_its_sentence(kind, kernel_size):
     x[10, 1, 3] = grad[10, 1, 4] = float("nan")
     if kind == "dynamic":
         taps[10, 1, 0, 0] = float("nan")
-    y, x_grad, taps_grad = with_gradients(kernels.convolve, x, taps, grad, 20, 3, softmax=True)
+    y, x_grad, taps_grad = with_gradients(kernels.convolve, (x, taps), grad, 20, 3, softmax=True)
     found = [y, x_grad] + [taps_grad] * (kind == "dynamic")
     for tensor in found:
         assert tensor[:, 1].isnan().any() and tensor[:, ::2].isfinite().all()
@@ -173,9 +174,9 @@ def test_the_same_inputs_give_the_same_bits(kind, kernel_size):
     dropped, grad = dropconnect(taps), torch.randn_like(x)
 
     def once():
-        return with_gradients(kernels.convolve, x, taps, grad, 20, 3, softmax=True, **dropped)
+        return with_gradients(kernels.convolve, (x, taps), grad, 20, 3, softmax=True, **dropped)
 
-    assert all(torch.equal(a, b) for a, b in zip(once(), once(), strict=True))
+    assert_equal(once(), once())
 
 
 @pytest.mark.parametrize("kind, softmax", [("dynamic", True), ("lightweight", False)])

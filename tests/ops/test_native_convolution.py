@@ -8,17 +8,15 @@ import sys
 import pytest
 import torch
 from conftest import PLUGIN
-from convolution_cases import HEADS, KINDS, compare, dropconnect, inputs, with_gradients
+from convolution_cases import HEADS, KINDS, compare, dropconnect, inputs
+from kernel_cases import assert_equal, kernels_for, needs_kernels, with_gradients, with_threads
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_convattn.ops import dynamic_conv, lightweight_conv, use_implementation
 from fairseq_convattn.ops import native as library
 from fairseq_convattn.ops.convolution import native
-from fairseq_convattn.ops.native import use_instructions
 
-pytestmark = pytest.mark.skipif(
-    not native.is_built(), reason="the kernels were not compiled: no C compiler at installation"
-)
+pytestmark = needs_kernels
 CONVOLUTIONS = {"lightweight": lightweight_conv, "dynamic": dynamic_conv}
 
 
@@ -44,13 +42,8 @@ def test_long_wide_and_many(name):
 
 @pytest.fixture(params=["portable", "avx2", "avx512"])
 def instructions(request):
-    available = use_instructions(request.param)
-    try:
-        if not available:
-            pytest.skip(f"this machine has no {request.param}")
+    with kernels_for(request.param):
         yield request.param
-    finally:
-        use_instructions(None)
 
 
 @pytest.mark.parametrize("dtype", native.DTYPES, ids=str)
@@ -83,17 +76,13 @@ def test_rounds_to_bfloat16_as_pytorch_does(instructions):
 @pytest.mark.parametrize("name", KINDS)
 def test_threads_do_not_change_a_bit(name, kernel_size, dtype, softmax):
     x, taps = inputs(name, 700, kernel_size, 80, dtype, batch=8)
-    grad, before, results = torch.randn_like(x), torch.get_num_threads(), []
     options = {"softmax": softmax, **(dropconnect(taps) if softmax else {})}
-    try:
-        for threads in (1, 2, 2, 3):
-            torch.set_num_threads(threads)
-            given = (x, taps, grad, 700, kernel_size - 1)
-            results.append(with_gradients(native.convolve, *given, **options))
-    finally:
-        torch.set_num_threads(before)
-    for other in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+    given = (x, taps), torch.randn_like(x), 700, kernel_size - 1
+    first, *others = with_threads(
+        (1, 2, 2, 3), lambda: with_gradients(native.convolve, *given, **options)
+    )
+    for other in others:
+        assert_equal(first, other)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -2,19 +2,17 @@
 
 import pytest
 import torch
+from kernel_cases import NATIVE, needs_kernels
 
 from fairseq_convattn.ops import Past, dynamic_conv, lightweight_conv
-from fairseq_convattn.ops.native import is_built
 
 HEADS, CHANNELS = 2, 6
 ORDERS = [[0, 1, 2], [2, 2, 0], [0, 0], [1, 0, 1, 1, 0], [4, 3]]  # swapped, fewer, more
 PIECES = [1, 1, 3, 1, 40, 1, 1, 2, 1, 1]
 
 
-@pytest.fixture(params=["reference", "tiled", "native"])
+@pytest.fixture(params=["reference", "tiled", NATIVE])
 def impl(request):
-    if request.param == "native" and not is_built():
-        pytest.skip("the kernels were not compiled: no C compiler at installation")
     return request.param
 
 
@@ -106,9 +104,7 @@ def test_gradients_reach_the_past(impl):
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("convolution", [lightweight_conv, dynamic_conv])
-@pytest.mark.skipif(
-    not is_built(), reason="the kernels were not compiled: no C compiler at installation"
-)
+@needs_kernels
 def test_operator_keeps_pytorchs_rules(convolution, dtype):
     x = torch.randn(5, 3, CHANNELS, dtype=dtype)
     past = Past.none(3, x).append(x, 2).reorder(torch.tensor([2, 0, 0, 1]))

@@ -1,9 +1,18 @@
 """Short convolutions against the paper's formula, written out in loops."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
+from kernel_cases import (
+    NATIVE,
+    assert_equal,
+    kernels_for,
+    needs_kernels,
+    with_gradients,
+    with_threads,
+)
 
 from fairseq_convattn.ops import (
     dynamic_conv,
@@ -11,16 +20,9 @@ from fairseq_convattn.ops import (
     short_conv,
     use_implementation,
 )
-from fairseq_convattn.ops import native as library
 from fairseq_convattn.ops.short_convolution import native, tiled
 
 KINDS = ("static", "headwise", "low_rank")
-NATIVE = pytest.param(
-    "native",
-    marks=pytest.mark.skipif(
-        not library.is_built(), reason="the kernels were not compiled: no C compiler"
-    ),
-)
 IMPLEMENTATIONS = ["reference", "tiled", NATIVE]
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 BATCH, HEADS, RANK = 2, 2, 3
@@ -83,17 +85,11 @@ def formula(kind, x, *factors, causal, residual=True):
     return torch.stack(rows)
 
 
-def with_gradients(function, kind, tensors, grad, **options):
-    tensors = [t.detach().requires_grad_() for t in tensors]
-    y = function(kind, *tensors, **options)
-    return y.detach(), *torch.autograd.grad(y, tensors, grad.to(y.dtype))
-
-
 def compare(kind, tensors, impl, tolerance, **options):
     grad = torch.randn_like(tensors[0])
-    actual = with_gradients(convolve, kind, tensors, grad, impl=impl, **options)
+    actual = with_gradients(partial(convolve, kind), tensors, grad, impl=impl, **options)
     wide = [t.double() for t in tensors]
-    expected = with_gradients(formula, kind, wide, grad.double(), **options)
+    expected = with_gradients(partial(formula, kind), wide, grad.double(), **options)
     for a, e, like in zip(actual, expected, (tensors[0], *tensors), strict=True):
         assert a.dtype == like.dtype and a.shape == like.shape
         error = (a.double() - e).abs().max() / max(1, e.abs().max())
@@ -198,7 +194,7 @@ def test_operator_refuses_what_is_not_in_memory():
         torch.ops.convattn.short_convolve_backward(x.float()[:2], *arguments)
 
 
-@pytest.mark.skipif(not library.is_built(), reason="the kernels were not compiled")
+@needs_kernels
 @pytest.mark.parametrize("dtype", native.DTYPES, ids=str)
 def test_operator_keeps_pytorchs_rules(dtype):
     x, z, up, _ = inputs("low_rank", 7, 3, dtype=dtype)
@@ -210,7 +206,7 @@ def test_operator_keeps_pytorchs_rules(dtype):
         torch.autograd.grad(grad.sum(), x)
 
 
-@pytest.mark.skipif(not library.is_built(), reason="the kernels were not compiled")
+@needs_kernels
 @pytest.mark.parametrize("rank", [3, 16])
 def test_gradients_have_the_layout_that_compilers_expect(rank):
     """Kernels pad the ranks to 16 and the channels to their panels."""
@@ -219,31 +215,20 @@ def test_gradients_have_the_layout_that_compilers_expect(rank):
     torch.library.opcheck(operator, (torch.randn(9, 2, 24), x, z, up, 2, -1, [True] * 3))
 
 
-@pytest.mark.skipif(not library.is_built(), reason="the kernels were not compiled")
+@needs_kernels
 @pytest.mark.parametrize("instructions", ["portable", "avx2", "avx512", "amx"])
 def test_every_instruction_set(instructions):
-    try:
-        if not library.use_instructions(instructions):
-            pytest.skip(f"this machine has no {instructions}")
+    with kernels_for(instructions):
         for dtype in native.DTYPES:
             tensors = inputs("low_rank", 70, 4, 70, dtype, 17)
             compare("low_rank", tensors, "native", TOLERANCES[dtype], causal=False)
-    finally:
-        library.use_instructions(None)
 
 
-@pytest.mark.skipif(not library.is_built(), reason="the kernels were not compiled")
+@needs_kernels
 def test_threads_do_not_change_a_bit():
-    tensors, before = inputs("low_rank", 70, 4, 1100, torch.float32), torch.get_num_threads()
-    options, results = {"causal": True, "impl": "native"}, []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            found = with_gradients(convolve, "low_rank", tensors, tensors[0], **options)
-            results.append(found)
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    tensors = inputs("low_rank", 70, 4, 1100, torch.float32)
+    function = partial(low_rank_short_conv, causal=True, impl="native")
+    assert_equal(*with_threads((1, 3), lambda: with_gradients(function, tensors, tensors[0])))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import importlib
 
 import pytest
 import torch
+from kernel_cases import assert_equal, with_gradients
 from test_short_convolution import inputs
 from triton_cases import DEVICE, FAR, far_apart, needs_gpu, record_grids, triton_tensors
 
@@ -24,12 +25,6 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(kernels, "PROGRAMS", 24)
 
 
-def gradients(function, tensors, grad, *arguments):
-    tensors = [t.detach().requires_grad_() for t in tensors]
-    y = function(*tensors, *arguments)
-    return y.detach(), *torch.autograd.grad(y, tensors, grad.to(y.dtype))
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "time, taps, channels, rank, before, own",
@@ -46,9 +41,9 @@ def test_is_the_formula(time, taps, channels, rank, before, own, dtype):
     x = torch.cat([torch.randn_like(x[:1]).expand(before, -1, -1), x])
     left = (own if own >= 0 else taps - 1) - before
     grad = torch.randn_like(x[:time])
-    actual = gradients(kernels.convolve, (x, z, up), grad, left, own)
+    actual = with_gradients(kernels.convolve, (x, z, up), grad, left, own)
     wide = [t.double() for t in (x, z, up)]
-    expected = gradients(reference.convolve, wide, grad.double(), left, own)
+    expected = with_gradients(reference.convolve, wide, grad.double(), left, own)
     for a, e, like in zip(actual, expected, (x, x, z, up), strict=True):
         assert a.dtype == like.dtype
         assert (a.double() - e).abs().max() <= TOLERANCES[dtype] * max(1, e.abs().max())
@@ -56,10 +51,9 @@ def test_is_the_formula(time, taps, channels, rank, before, own, dtype):
 
 def test_any_strides_and_one_gradient_at_a_time():
     x, z, up, _ = (t.float().to(DEVICE) for t in inputs("low_rank", 20, 4, 20))
-    expected = gradients(kernels.convolve, (x, z, up), x, 3, 3)
+    expected = with_gradients(kernels.convolve, (x, z, up), x, 3, 3)
     strange = [t.transpose(0, -1).contiguous().transpose(0, -1) for t in (x, z, up)]
-    for a, e in zip(gradients(kernels.convolve, strange, x, 3, 3), expected, strict=True):
-        assert torch.equal(a, e)
+    assert_equal(with_gradients(kernels.convolve, strange, x, 3, 3), expected)
     for n in range(3):
         tensors = [x.detach(), z.detach(), up.detach()]
         tensors[n].requires_grad_()
@@ -73,9 +67,9 @@ def test_products_beyond_float16():
     for scale, large in ((1e-4, 1e-5), (300, 200)):
         tensors = [(x * scale).half(), (z / 100).half(), (up / 100).half()]
         grad = (torch.randn_like(x) * large).half()
-        _, _, *actual = gradients(kernels.convolve, tensors, grad, 3, 3)
+        _, _, *actual = with_gradients(kernels.convolve, tensors, grad, 3, 3)
         wide = [t.double() for t in tensors]
-        _, _, *expected = gradients(reference.convolve, wide, grad.double(), 3, 3)
+        _, _, *expected = with_gradients(reference.convolve, wide, grad.double(), 3, 3)
         for a, e in zip(actual, expected, strict=True):
             e = e.half()
             assert a.isfinite().all() and torch.allclose(a, e, rtol=1e-2, atol=1e-2 * e.abs().max())
@@ -83,19 +77,19 @@ def test_products_beyond_float16():
 
 def test_no_channels():
     x, z, up = (torch.zeros(shape, device=DEVICE) for shape in ((4, 2, 0), (4, 2, 3), (3, 4, 0)))
-    for found in gradients(kernels.convolve, (x, z, up), x, 3, 3):
+    for found in with_gradients(kernels.convolve, (x, z, up), x, 3, 3):
         assert not found.any()
 
 
 def test_offsets_beyond_32_bits():
     x, z, up, _ = (t.to(DEVICE).half() for t in inputs("low_rank", 5, 2, 4))
-    expected = gradients(kernels.convolve, (x, z, up), x, 1, -1)
+    expected = with_gradients(kernels.convolve, (x, z, up), x, 1, -1)
     far = far_apart(x, 0)
     assert 4 * far.stride(0) > 2**31 and far.stride(0) == FAR
     far.requires_grad_(), z.requires_grad_(), up.requires_grad_()
     y = kernels.convolve(far, z, up, 1, -1)
     actual = y, *torch.autograd.grad(y, (far, z, up), far_apart(x, 0))
-    assert all(torch.equal(a, e) for a, e in zip(actual, expected, strict=True))
+    assert_equal(actual, expected)
 
 
 def test_grids_of_more_than_65535_blocks(monkeypatch):
@@ -103,7 +97,9 @@ def test_grids_of_more_than_65535_blocks(monkeypatch):
     names = "forward", "backward_x", "backward_z", "backward_up"
     grids = record_grids(monkeypatch, kernels, *names)
     x, z, up = torch.zeros(1, 70_000, 20), torch.zeros(1, 70_000, 1), torch.zeros(1, 4, 20)
-    gradients(kernels.convolve, (x.to(DEVICE), z.to(DEVICE), up.to(DEVICE)), x.to(DEVICE), 3, 3)
+    with_gradients(
+        kernels.convolve, (x.to(DEVICE), z.to(DEVICE), up.to(DEVICE)), x.to(DEVICE), 3, 3
+    )
     assert grids == [(140_000,), (140_000,), (70_000,), (24,)]
 
 
