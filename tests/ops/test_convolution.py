@@ -5,23 +5,16 @@ import itertools
 import kernel_cases
 import pytest
 import torch
-from kernel_cases import NATIVE
 
 from fairseq_convattn.ops import dynamic_conv, lightweight_conv
 
 CONVOLUTIONS = {"lightweight": lightweight_conv, "dynamic": dynamic_conv}
 IMPLEMENTATIONS = ["reference", "tiled"]
-WITH_NATIVE = [*IMPLEMENTATIONS, NATIVE]
 HEADS, CHANNELS, BATCH = 3, 6, 2
 
 
 def lengths(kernel_size):
     return sorted({1, 2, max(1, kernel_size - 1), kernel_size, kernel_size + 1, 63})
-
-
-def most_precise(impl):
-    """The dtype that it computes in."""
-    return torch.float32 if impl == "native" else torch.float64
 
 
 def direct(x, taps, bias, causal):
@@ -63,30 +56,6 @@ def test_is_the_papers_sum(name, kernel_size, causal):
 def with_gradients(name, x, taps, bias, grad, **options):
     function, options = CONVOLUTIONS[name], {"causal": True, **options}
     return kernel_cases.with_gradients(function, (x, taps, bias), grad, **options)
-
-
-@pytest.mark.parametrize("impl", WITH_NATIVE)
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_no_sentences(name, impl):
-    x, taps, bias = inputs(name, 5, 3, most_precise(impl), batch=0)
-    y, *grads = with_gradients(name, x, taps, bias, x, impl=impl)
-    assert y.shape == x.shape and not any(grad.count_nonzero() for grad in grads)
-
-
-@pytest.mark.parametrize("impl", WITH_NATIVE)
-@pytest.mark.parametrize("kernel_size", [7, 31])
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_what_is_not_finite_stays_in_its_sentence(name, kernel_size, impl):
-    x, taps, bias = inputs(name, 100, kernel_size, most_precise(impl), batch=3)
-    grad = torch.randn_like(x)
-    x[40, 1, 3] = grad[50, 1, 4] = float("nan")
-    if name == "dynamic":
-        taps[45, 1, 0, 0] = float("nan")
-    y, *grads, _ = with_gradients(name, x, taps, bias, grad, impl=impl)
-    if name == "lightweight":
-        grads.pop()  # of kernels that all sentences share
-    for tensor in (y, *grads):
-        assert tensor[:, 1].isnan().any() and tensor[:, ::2].isfinite().all()
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)

@@ -1,5 +1,5 @@
 """What every kernel of the convolutions must do: the compiled ones on a CPU, Triton's on a GPU or
-in Triton's interpreter."""
+in Triton's interpreter. And what PyTorch's implementations must do like them."""
 
 import itertools
 from types import ModuleType
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from convolution_cases import compare, dropconnect, inputs
+from convolution_cases import KINDS, compare, dropconnect, inputs
 from kernel_cases import assert_equal, with_gradients
 from torch import Tensor
 
-from fairseq_convattn.ops.convolution import native
+from fairseq_convattn.ops.convolution import native, reference, tiled
 
 try:  # before other tests import Triton otherwise
     import triton_cases
@@ -19,9 +19,13 @@ except pytest.skip.Exception:
     triton_cases = None
 
 CASES = [
-    *itertools.product(["native"], ["lightweight", "dynamic"], [7, 31]),
+    *itertools.product(["native"], KINDS, [7, 31]),
     *(("triton", "dynamic", 7), ("triton", "lightweight", 31)),  # by taps and by bands
 ]
+IN_PYTORCH = itertools.product(["reference", "tiled"], KINDS, [7, 31])
+every_implementation = pytest.mark.parametrize(
+    "case", [*IN_PYTORCH, *CASES], indirect=True, ids=str
+)
 
 
 class Case(NamedTuple):
@@ -32,6 +36,10 @@ class Case(NamedTuple):
     kernel_size: int
     device: str
 
+    @property
+    def is_triton(self) -> bool:
+        return self.kernels.__name__.endswith("triton_kernels")
+
     def inputs(self, time: int, head_dim: int, kind: str = "", **options) -> list[Tensor]:
         given = inputs(kind or self.kind, time, self.kernel_size, head_dim, **options)
         return [x.to(self.device) for x in given]
@@ -40,6 +48,8 @@ class Case(NamedTuple):
 @pytest.fixture(params=CASES, ids=str)
 def case(request, monkeypatch) -> Case:
     name, kind, kernel_size = request.param
+    if name in ("reference", "tiled"):
+        return Case({"reference": reference, "tiled": tiled}[name], kind, kernel_size, "cpu")
     if name == "native":
         if not native.is_built():
             pytest.skip("the kernels were not compiled: no C compiler at installation")
@@ -130,3 +140,51 @@ def test_second_derivatives_say_what_to_do(case):
     (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="CONVATTN_IMPL=reference"):
         grad.sum().backward()
+
+
+@every_implementation
+def test_no_sentences(case):
+    x, taps = case.inputs(5, 4, batch=0)
+    for softmax in (False, True):
+        convolve = case.kernels.convolve
+        y, *grads = with_gradients(convolve, (x, taps), x, 5, 2, softmax=softmax)
+        assert y.shape == x.shape and not any(grad.count_nonzero() for grad in grads)
+
+
+@every_implementation
+def test_what_is_not_finite_stays_in_its_sentence(case):
+    time = 20 if case.is_triton else 100
+    x, taps = case.inputs(time, 16, batch=3)
+    grad, middle = torch.randn_like(x), time // 2
+    x[middle - 1, 1, 3] = grad[middle, 1, 4] = float("nan")
+    if case.kind == "dynamic":
+        taps[middle, 1, 0, 0] = float("nan")
+    for softmax in (False, True):
+        found = with_gradients(case.kernels.convolve, (x, taps), grad, time, 3, softmax=softmax)
+        for tensor in found[: 3 if case.kind == "dynamic" else 2]:  # sentences share other taps
+            assert tensor[:, 1].isnan().any() and tensor[:, ::2].isfinite().all()
+
+
+def test_operators_keep_pytorchs_rules(case):
+    name = "convolve_triton" if case.is_triton else "convolve"
+    forward, backward = (
+        getattr(torch.ops.convattn, name + end).default for end in ("", "_backward")
+    )
+    x, taps = case._replace(kernel_size=3).inputs(9, 4)
+    for softmax, kept in ((True, dropconnect(taps)["kept"]), (False, None)):
+        options = kept, 9, 2, softmax, 0.7
+        wanted = x.clone().requires_grad_(), taps.clone().requires_grad_()
+        torch.library.opcheck(forward, (*wanted, *options))
+        y, sums = forward(x, taps, *options)
+        given = torch.randn_like(y), sums, x, taps, *options, [True, True]
+        torch.library.opcheck(backward, given)
+
+
+def test_operators_refuse_what_does_not_go_together(case):
+    x, taps = case.inputs(9, 4, kind="dynamic", batch=2)
+    wrong = [(x, taps, 10), (x, taps[:, :1], 9), (x[..., :7], taps, 9), (x.double(), taps, 9)]
+    for x_, taps_, time in wrong:
+        with pytest.raises(ValueError, match="taps"):
+            case.kernels.convolve(x_, taps_, time, 2)
+    with pytest.raises(ValueError, match="kept"):
+        case.kernels.convolve(x, taps, 9, 2, kept=taps[:1] > 0.5)

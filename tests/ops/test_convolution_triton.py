@@ -149,25 +149,6 @@ def test_taps_of_another_precision():
             compare(*pair, 20, 2, softmax=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_sentences(kind):
-    x, taps = inputs(kind, 5, 3, 4, batch=0)
-    compare(x, taps, 5, 2, softmax=True)
-
-
-@pytest.mark.parametrize("kind, kernel_size", BY_TAPS_AND_BY_BANDS)
-def test_what_is_not_finite_stays_in_its_sentence(kind, kernel_size):
-    x, taps = inputs(kind, 20, kernel_size, 16, batch=3)
-    grad = torch.randn_like(x)
-    x[10, 1, 3] = grad[10, 1, 4] = float("nan")
-    if kind == "dynamic":
-        taps[10, 1, 0, 0] = float("nan")
-    y, x_grad, taps_grad = with_gradients(kernels.convolve, (x, taps), grad, 20, 3, softmax=True)
-    found = [y, x_grad] + [taps_grad] * (kind == "dynamic")
-    for tensor in found:
-        assert tensor[:, 1].isnan().any() and tensor[:, ::2].isfinite().all()
-
-
 @pytest.mark.parametrize("kind, kernel_size", BY_TAPS_AND_BY_BANDS)
 def test_the_same_inputs_give_the_same_bits(kind, kernel_size):
     x, taps = inputs(kind, 20, kernel_size, 16)
@@ -177,20 +158,6 @@ def test_the_same_inputs_give_the_same_bits(kind, kernel_size):
         return with_gradients(kernels.convolve, (x, taps), grad, 20, 3, softmax=True, **dropped)
 
     assert_equal(once(), once())
-
-
-@pytest.mark.parametrize("kind, softmax", [("dynamic", True), ("lightweight", False)])
-def test_operators_keep_pytorchs_rules(kind, softmax):
-    x, taps = inputs(kind, 9, 3, 4)
-    kept = dropconnect(taps)["kept"]
-    x.requires_grad_(), taps.requires_grad_()
-    for mask in (None, kept):
-        arguments = (x, taps, mask, 9, 2, softmax, 0.7)
-        torch.library.opcheck(torch.ops.convattn.convolve_triton.default, arguments)
-    _, lse = torch.ops.convattn.convolve_triton(*arguments)
-    x, taps = x.detach(), taps.detach()
-    arguments = (torch.randn_like(x), lse, x, taps, kept, 9, 2, softmax, 0.7, [True, True])
-    torch.library.opcheck(torch.ops.convattn.convolve_triton_backward.default, arguments)
 
 
 def test_says_what_it_cannot_take(monkeypatch):
@@ -206,16 +173,6 @@ def test_says_what_it_cannot_take(monkeypatch):
     else:
         monkeypatch.setattr(triton_tensors, "capability", lambda device: (7, 5))
         assert "capability 8.0" in kernels.unfit(x, taps)
-
-
-def test_operators_refuse_what_does_not_go_together():
-    x, taps = inputs("dynamic", 9, 3, 4, batch=2)
-    wrong = [(x, taps, 10), (x, taps[:, :1], 9), (x[..., :7], taps, 9), (x.double(), taps, 9)]
-    for x_, taps_, time in wrong:
-        with pytest.raises(ValueError, match="taps"):
-            kernels.convolve(x_, taps_, time, 2)
-    with pytest.raises(ValueError, match="kept"):
-        kernels.convolve(x, taps, 9, 2, kept=taps[:1] > 0.5)
 
 
 @torch.no_grad()

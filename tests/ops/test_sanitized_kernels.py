@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 
 CI = [("test_convolution_kernels", None), ("test_attention", None)]
 COMPARISONS = {
-    "test_convolution": "native",
     "test_convolution_kernels": "native",
     "test_native_convolution": "threads or many",
     "test_attention": "every_length or dropout",
