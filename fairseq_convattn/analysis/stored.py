@@ -1,12 +1,13 @@
 """The weights and options of a model's stacks, as a checkpoint of any age stores them."""
 
 import re
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
+
+from ..checkpoints.files import stored_options
 
 POSITIONS = "embed_positions.weight"
 
@@ -72,9 +73,7 @@ def stored_stacks(state: dict) -> list[StoredStack]:
     Args:
         state: what :func:`read_checkpoint` gives.
     """
-    options = state.get("args") or (state.get("cfg") or {}).get("model") or {}  # cfg: since 0.10
-    if isinstance(options, Namespace):
-        options = vars(options)
+    options = stored_options(state, "model")
     stacks: dict[str, StoredStack] = {}
     for key, weight in state["model"].items():
         found = _LAYER.fullmatch(str(key)) or _OTHER.fullmatch(str(key))

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..child_processes import exit_on_signals
 from ..durable import require_new
 from ..outputs import whole_number
-from .files import CheckpointError, read_checkpoint, write_checkpoint
+from .files import CheckpointError, read_checkpoint, stored_options, write_checkpoint
 
 _EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -151,10 +151,8 @@ def _maximizes(path: Path) -> bool:
     """Whether the metric that chose this checkpoint is one to maximize."""
     state = read_checkpoint(path)
     try:
-        args = state.get("args")
-        options = state["cfg"]["checkpoint"] if args is None else vars(args)
-        return bool(options["maximize_best_checkpoint_metric"])
-    except (KeyError, TypeError) as error:
+        return bool(stored_options(state, "checkpoint")["maximize_best_checkpoint_metric"])
+    except KeyError as error:
         raise CheckpointError(f"{path} does not say whether higher values are better") from error
 
 

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from ..architectures.options import mixer_options
 from ..outputs import flag
 from .checks import CheckpointError
-from .files import architecture_of, as_mapping, is_ours, read_outline
+from .files import architecture_of, as_mapping, is_ours, read_outline, stored_options
 from .recovery import LAST
 
 _STACKS = ("encoder", "decoder")
@@ -42,7 +42,7 @@ def require_same_model(checkpoint: DictConfig, model: Any) -> None:
     state = read_outline(path)
     if not is_ours(architecture_of(state)):
         return
-    before, now = as_mapping(state["cfg"]["model"]), as_mapping(model)
+    before, now = stored_options(state, "model"), as_mapping(model)
     for name in _OPTIONS:
         old, new = _plain(before, name), _plain(now, name)
         if None not in (old, new) and _meaning(name, old) != _meaning(name, new):

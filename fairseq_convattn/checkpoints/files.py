@@ -93,11 +93,16 @@ def read_outline(path: str | Path, also_allow: Sequence[type | tuple[type, str]]
 
 def architecture_of(state: Mapping[str, Any]) -> str | None:
     """The architecture that a checkpoint names; None if it names none."""
-    for options in (as_mapping(state.get("cfg")).get("model"), state.get("args")):
-        named = as_mapping(options)
-        if named.get("arch") or named.get("_name"):
-            return str(named.get("arch") or named["_name"])
-    return None
+    model = stored_options(state, "model")
+    named = model.get("arch") or model.get("_name")
+    return str(named) if named else None
+
+
+def stored_options(state: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    """The options of a part of fairseq's configuration, such as ``model`` or ``task``, in a
+    checkpoint; all options where they are stored together, as until fairseq 0.10, and none where
+    it has none."""
+    return as_mapping(state.get("args")) or as_mapping(as_mapping(state.get("cfg")).get(part))
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 
-from ..checkpoints.files import as_mapping, read_checkpoint
+from ..checkpoints.files import read_checkpoint, stored_options
 from .metrics import score
 from .tasks import TASKS, GlueError, GlueTask
 
@@ -85,7 +85,7 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
 
 def _require_tuned(name: str, checkpoint: Path, state: dict[str, Any]) -> None:
     """Refuse a checkpoint that was not fine-tuned on the task, in a folder of its name."""
-    chosen = as_mapping(as_mapping(state.get("cfg")).get("task"))
+    chosen = stored_options(state, "task")
     if chosen.get("_name") != "sentence_prediction" or Path(chosen["data"]).name != name:
         raise GlueError(f"{checkpoint} is not fine-tuned on {name}")
 

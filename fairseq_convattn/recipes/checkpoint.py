@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..checkpoints.files import as_mapping, read_checkpoint
+from ..checkpoints.files import as_mapping, read_checkpoint, stored_options
 from ..checkpoints.legacy import HARMLESS_GLOBALS
 from .command import RecipeError
 from .settings import Settings
@@ -23,16 +23,13 @@ def evaluated(path: Path, task: str) -> tuple[bool, str]:
         RecipeError: its model is for another task.
     """
     state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
-    configuration = as_mapping(state.get("cfg"))
     args = as_mapping(state.get("args"))
-    stored = as_mapping(configuration.get("task")) or args
-    found = stored.get("_name") or args.get("task")
+    found = stored_options(state, "task").get("_name") or args.get("task")
     if found not in (None, task):
         raise RecipeError(f"{path} is a model for {found}, and the recipe's are for {task}")
     if str(args.get("arch")).startswith("lightconv"):
         return True, args.get("decoder_conv_type", "dynamic")
-    model = as_mapping(configuration.get("model"))
-    names = []
+    model, names = stored_options(state, "model"), []
     for side in ("encoder", "decoder"):
         mixers = model.get(f"{side}_mixers") or ()
         names += mixers.split(",") if isinstance(mixers, str) else mixers

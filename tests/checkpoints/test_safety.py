@@ -298,3 +298,11 @@ def test_a_checkpoint_without_weights_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=f"{path}: fairseq_convattn cannot check it") as error:
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
     assert "\n" not in str(error.value)
+
+
+def test_the_architecture_is_the_one_that_fairseq_builds(tmp_path, caplog):
+    """Of a file with both configurations, that of the old format."""
+    both = checkpoint(args=Namespace(arch="fconv"), cfg={"model": {"_name": "convattn"}})
+    read_checkpoint(save(tmp_path, both))
+    (warning,) = caplog.messages
+    assert "fconv is not this plugin's" in warning
