@@ -29,7 +29,7 @@ os.environ.pop("TRITON_INTERPRET", None)  # which Triton reads when it is import
 import torch
 import triton
 from gpu_assembly import GPUS, estimate, instructions, mix
-from measuring import names_among, positive
+from measuring import Table, add_names, add_numbers, positive
 from triton import knobs
 from triton.backends import backends
 from triton.backends.compiler import GPUTarget
@@ -216,10 +216,12 @@ def compile_for(capability: str, cases: list[Case]) -> Iterator[dict]:
             }
 
 
-HEADER = (
-    f"{'sm':>4} {'case':20}{'kernel':20}{'programs':>9}{'warps':>6}{'regs':>5}{'spill':>6}"
-    f"{'shared':>7}{'occup.':>7}{'instr.':>7}{'tensor':>7}  {'loads: bits x':24}{'stores':14}"
-    f"{'floor us':>9}{'issue':>7}{'ld/st':>7}{'target':>7}"
+TABLE = Table(
+    *(("sm", ">4"), ("case", "<19"), ("kernel", "<19"), ("programs", ">8,")),
+    *(("warps", ">5"), ("regs", ">4"), ("spill", ">5"), ("shared", ">6")),
+    *(("occup.", ">6.0%"), ("instr.", ">6.0f"), ("tensor", ">6.0f")),
+    *(("loads: bits x", "<23"), ("stores", "<13"), ("floor us", ">8.0f")),
+    *(("issue", ">6.0f"), ("ld/st", ">6.0f"), ("target", ">6.0f")),
 )
 
 
@@ -228,43 +230,32 @@ def line(row: dict) -> str:
         return " ".join(f"{bits}x{n:.0f}" for bits, n in sorted(by_width.items(), reverse=True))
 
     found, took = row["instructions"], row["microseconds"]
-    floor, target = (
-        f"{value:.0f}" if value else "" for value in (took["memory"], row["target_microseconds"])
-    )
-    return (
-        f"{row['capability']:4} {row['case']:20}{row['kernel']:20}{row['programs']:9,}"
-        f"{row['warps']:6}{row['registers']:5}{row['stack']:6}{row['shared_memory']:7}"
-        f"{row['occupancy']:7.0%}{found['all']:7.0f}{found['tensor_cores']:7.0f}  "
-        f"{times(found['loads']):24}{times(found['stores']):14}{floor:>9}{took['issue']:7.0f}"
-        f"{took['load_store']:7.0f}{target:>7}"
+    return TABLE.line(
+        *(row[field] for field in ("capability", "case", "kernel", "programs", "warps")),
+        *(row[field] for field in ("registers", "stack", "shared_memory", "occupancy")),
+        *(found["all"], found["tensor_cores"], times(found["loads"]), times(found["stores"])),
+        *(took["memory"] or None, took["issue"], took["load_store"]),
+        row["target_microseconds"] or None,
     )
 
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    for option, choices in (("--operations", OPERATIONS), ("--capabilities", GPUS)):
-        parser.add_argument(
-            option,
-            type=names_among(tuple(choices)),
-            default=list(choices),
-            metavar="NAME,...",
-            help=f"default: {','.join(choices)}",
-        )
+    add_names(parser, "--operations", OPERATIONS)
+    add_names(parser, "--capabilities", GPUS)
     parser.add_argument(
         "--kernel-sizes",
         type=lambda text: [positive(size) for size in text.split(",")],
         default=[3, 7, 15, 31],
         help="default: 3,7,15,31",
     )
-    for option, default, what in (
+    add_numbers(
+        parser,
         ("--tokens", 1024, "of a sentence"),
         ("--all-tokens", 65_536, "of all sentences together"),
         ("--channels", 1024, "in all heads"),
         ("--heads", 16, "that divide the channels"),
-    ):
-        parser.add_argument(
-            option, type=positive, default=default, help=f"{what} (default: {default:,})"
-        )
+    )
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16",
         help="default: bfloat16",
@@ -287,7 +278,7 @@ def main() -> None:
     )
     rows = []
     for capability in arguments.capabilities:
-        print(f"sm_{capability} as {GPUS[capability].name}\n{HEADER}", flush=True)
+        print(f"sm_{capability} as {GPUS[capability].name}\n{TABLE.header}", flush=True)
         for row in compile_for(capability, cases):
             print(line(row), flush=True)
             rows.append(row)

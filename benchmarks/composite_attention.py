@@ -12,10 +12,6 @@ on a CPU in a process of its own, inputs and masks not counted. Linux only.
 import argparse
 import importlib.util
 import os
-import platform
-import shlex
-import statistics
-import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -23,15 +19,19 @@ import torch
 import torch.nn.functional as F
 from measuring import (
     ROUNDS,
+    Table,
     add_csv,
+    add_names,
+    add_repetitions,
     isolation,
     keep_freed_memory,
     lengths,
     machine,
     milliseconds_in_turn,
-    names_among,
     peak_memory,
+    quartiles,
     save,
+    setting,
 )
 
 TERMS = ("content,fixed", "content,tisa", "content,fixed,query", "content,fixed,query,key")
@@ -194,12 +194,12 @@ def measure(
     """Rows of ``FIELDS``."""
     names = implementations(terms, problem.causal)
     found = milliseconds_in_turn(steps(names, which, problem), repetitions)
-    found = dict(zip(names, found, strict=True))
-    medians = {name: statistics.median(found[name]) for name in names}
+    spreads = {name: quartiles(times) for name, times in zip(names, found, strict=True)}
+    medians = {name: median for name, (_, median, _) in spreads.items()}
     isolated = isolation(problem.device)
     memory = {name: isolated(measure_memory, which, name, problem) for name in names}
     for name in names:
-        lower, _, upper = statistics.quantiles(found[name], n=4, method="inclusive")
+        lower, _, upper = spreads[name]
         slower = medians[_published(name)] / medians[name] if name in terms else None
         figures = (medians[name], lower, upper, medians[name] / medians[SDPA], slower)
         more = memory[name] / memory[SDPA] if memory[SDPA] else None
@@ -207,30 +207,21 @@ def measure(
         yield dict(zip(FIELDS, row, strict=True))
 
 
-def _line(row: dict) -> str:
-    def number(field: str, spec: str) -> str:
-        return format(row[field], spec) if row[field] is not None else ""
-
-    quartiles = f"{row['lower_quartile']:.2f}..{row['upper_quartile']:.2f}"
-    return (
-        f"{row['pass']:10}{row['tokens']:6,}  {row['implementation']:34}"
-        f"{row['milliseconds']:10.2f} {quartiles:>18}{number('times_sdpa', '.2f'):>8}"
-        f"{number('published_times', '.1f'):>11}{row['memory_MiB']:10,.1f}"
-        f"{number('memory_times_sdpa', '.2f'):>8}"
-    )
-
-
-HEADER = (
-    f"{'pass':10}{'tokens':>6}  {'implementation':34}{'ms':>10} {'quartiles':>18}{'x sdpa':>8}"
-    f"{'published':>11}{'MiB':>10}{'x sdpa':>8}"
+TABLE = Table(
+    *(("pass", "<8"), ("tokens", ">6,"), ("implementation", "<33"), ("ms", ">9.2f")),
+    *(("quartiles", ">17.2f"), ("x sdpa", ">6.2f"), ("published", ">9.1f")),
+    *(("MiB", ">8,.1f"), ("x sdpa", ">6.2f")),
 )
+
+
+def _line(row: dict) -> str:
+    which, tokens, name, median, lower, upper, *ratios_and_memory = row.values()
+    return TABLE.line(which, tokens, name, median, (lower, upper), *ratios_and_memory)
 
 
 def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--passes", type=names_among(PASSES), default=list(PASSES), help="default: forward,training"
-    )
+    add_names(parser, "--passes", PASSES)
     parser.add_argument(
         "--terms",
         nargs="+",
@@ -262,9 +253,7 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all")
-    parser.add_argument(
-        "--repetitions", type=int, default=10, help="rounds, of which the median (default: 10)"
-    )
+    add_repetitions(parser)
     add_csv(parser)
     return parser
 
@@ -276,8 +265,6 @@ def require_usable(parser: argparse.ArgumentParser, arguments: argparse.Namespac
             parser.error(f"--{option.replace('_', '-')} must be positive")
     if not 0 <= arguments.dropout < 1:
         parser.error(f"--dropout must be at least 0 and below 1, not {arguments.dropout}")
-    if arguments.repetitions < 2:
-        parser.error("--repetitions: a spread needs two or more")
 
 
 def require_device(parser: argparse.ArgumentParser, device: str) -> None:
@@ -293,8 +280,7 @@ def conditions(arguments: argparse.Namespace) -> str:
     if arguments.device == "cpu":
         device += f", {arguments.threads} threads"
     return (
-        f"{shlex.join(['python', *sys.argv])}\n{device}; Python "
-        f"{platform.python_version()}, torch {torch.__version__}; batch {arguments.batch}, "
+        f"{setting(device)}; batch {arguments.batch}, "
         f"{arguments.heads} heads of {arguments.head_dim}, {arguments.dtype}, "
         f"{'causal' if arguments.causal else 'padded'}, span {SPAN}, "
         f"dropout {arguments.dropout}; median and quartiles of "
@@ -312,7 +298,7 @@ def main() -> None:
     keep_freed_memory()
     fields = {name: value for name, value in vars(arguments).items() if name in Problem._fields}
     problems = [Problem(**{**fields, "tokens": tokens}) for tokens in arguments.tokens]
-    print(f"{conditions(arguments)}\n\n{HEADER}")
+    print(f"{conditions(arguments)}\n\n{TABLE.header}")
     rows = []
     for which in arguments.passes:
         for problem in problems:

@@ -19,9 +19,6 @@ import bisect
 import importlib.util
 import itertools
 import os
-import platform
-import shlex
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +29,11 @@ import torch.nn.functional as F
 from measuring import (
     GRAPH,
     ROUNDS,
+    Table,
     add_csv,
+    add_names,
+    add_numbers,
+    add_repetitions,
     graph_of,
     isolation,
     keep_freed_memory,
@@ -42,7 +43,9 @@ from measuring import (
     names_among,
     peak_memory,
     positive,
+    quartiles,
     save,
+    setting,
 )
 
 PASSES = ("forward", "training")
@@ -219,7 +222,7 @@ def measure(
     found = milliseconds_in_turn(steps, repetitions)
     for name, times in zip(names, found, strict=True):
         times = [floor(name, each / calls, which, problem) for each in times]
-        lower, median, upper = statistics.quantiles(times, n=4, method="inclusive")
+        lower, median, upper = quartiles(times)
         memory = None
         if with_memory and name not in FLOORS:
             memory = isolation(problem.device)(measure_memory, which, name, problem)
@@ -229,9 +232,10 @@ def measure(
         yield dict(zip(FIELDS, (*where, *shape, *figures), strict=True))
 
 
-HEADER = (
-    f"{'pass':9}{'threads':>7} {'':12}{'taps':>4}{'tokens':>7}  {'implementation':17}{'ms':>10} "
-    f"{'quartiles':>18}{'MiB':>9}{'x ours':>10}{'of product':>11}{'x copy':>8}"
+TABLE = Table(
+    *(("pass", "<8"), ("threads", ">7"), ("", "<11"), ("taps", ">4")),
+    *(("tokens", ">6,"), ("implementation", "<16"), ("ms", ">9"), ("quartiles", ">17")),
+    *(("MiB", ">7.1f"), ("x ours", ">8.2f"), ("of product", ">10.0%"), ("x copy", ">6.2f")),
 )
 
 
@@ -241,16 +245,13 @@ def lines(rows: list[dict]) -> Iterator[str]:
     for row in rows:
         name, took = row["implementation"], row["milliseconds"]
         digits = 2 if took >= 1 else 4
-        quartiles = f"{row['lower_quartile']:.{digits}f}..{row['upper_quartile']:.{digits}f}"
-        memory = "" if row["memory_MiB"] is None else f"{row['memory_MiB']:.1f}"
+        spread = f"{row['lower_quartile']:.{digits}f}..{row['upper_quartile']:.{digits}f}"
         ours = next((median[name] for name in FASTEST.values() if name in median), None)
-        times = f"{took / ours:.2f}" if ours else ""
-        rate = f"{median['product'] / took:.0%}" if "product" in median else ""
-        copies = f"{took / median['copy']:.2f}" if "copy" in median else ""
-        yield (
-            f"{row['pass']:9}{row['threads']:7} {row['convolution']:12}{row['kernel_size']:4}"
-            f"{row['tokens']:7,}  {name:17}{took:10.{digits}f} {quartiles:>18}{memory:>9}"
-            f"{times:>10}{rate:>11}{copies:>8}"
+        yield TABLE.line(
+            *(row[field] for field in ("pass", "threads", "convolution", "kernel_size", "tokens")),
+            *(name, f"{took:.{digits}f}", spread, row["memory_MiB"], took / ours if ours else None),
+            median["product"] / took if "product" in median else None,
+            took / median["copy"] if "copy" in median else None,
         )
 
 
@@ -271,17 +272,18 @@ def bounds(rows: list[dict]) -> Iterator[str]:
         small, large = pairs[-1]
         tap = (by_size[large]["native"] - by_size[small]["native"]) / (large - small)
         rest = by_size[large]["native"] - large * tap
-        problem = f"{which:9}{threads:7} {convolution:12}{f'{small}, {large}':>7}{tokens:7,}"
+        problem = which, threads, convolution, f"{small}, {large}", tokens
         if tap <= 0 or rest <= 0:
-            yield f"{problem}  no line that rises from above zero"
+            yield f"{BOUNDS.line(*problem)}  no line that rises from above zero"
             continue
         rate = by_size[large]["product"] / large / tap
-        yield f"{problem}{tap:12.4f}{rate:11.0%}{rest:12.2f}{rest / by_size[large]['copy']:8.2f}"
+        yield BOUNDS.line(*problem, tap, rate, rest, rest / by_size[large]["copy"])
 
 
-BOUNDS = (
-    f"{'pass':9}{'threads':>7} {'':12}{'taps':>7}{'tokens':>7}{'ms a tap':>12}{'of product':>11}"
-    f"{'ms besides':>12}{'x copy':>8}"
+BOUNDS = Table(
+    *(("pass", "<8"), ("threads", ">7"), ("", "<11"), ("taps", ">6")),
+    *(("tokens", ">6,"), ("ms a tap", ">10.4f"), ("of product", ">10.0%")),
+    *(("ms besides", ">10.2f"), ("x copy", ">6.2f")),
 )
 
 
@@ -291,14 +293,8 @@ def _sizes(text: str) -> list[int]:
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    for option, choices in (("--passes", PASSES), ("--convolutions", CONVOLUTIONS)):
-        parser.add_argument(
-            option,
-            type=names_among(choices),
-            default=list(choices),
-            metavar="NAME,...",
-            help=f"default: {','.join(choices)}",
-        )
+    add_names(parser, "--passes", PASSES)
+    add_names(parser, "--convolutions", CONVOLUTIONS)
     parser.add_argument(
         "--implementations",
         type=names_among(IMPLEMENTATIONS),
@@ -315,14 +311,12 @@ def _options() -> argparse.ArgumentParser:
         default=[16, 64, 128, 512, 2048, 4096],
         help="lengths of the sentences (default: 16,64,128,512,2048,4096)",
     )
-    parser.add_argument(
-        "--all-tokens",
-        type=positive,
-        default=2048,
-        help="of all sentences together: the batch is this divided by --tokens (default: 2,048)",
+    add_numbers(
+        parser,
+        ("--all-tokens", 2048, "of all sentences together: the batch is this divided by --tokens"),
+        ("--channels", 1024, "in all heads"),
+        ("--heads", 16, "that divide the channels"),
     )
-    parser.add_argument("--channels", type=positive, default=1024, help="default: 1,024")
-    parser.add_argument("--heads", type=positive, default=16, help="default: 16")
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
@@ -334,12 +328,7 @@ def _options() -> argparse.ArgumentParser:
         type=_sizes,
         help=f"of a CPU (default: one and all, {','.join(map(str, ALL_THREADS))})",
     )
-    parser.add_argument(
-        "--repetitions",
-        type=positive,
-        default=10,
-        help="rounds, of which the median (default: 10)",
-    )
+    add_repetitions(parser)
     add_csv(parser)
     return parser
 
@@ -399,16 +388,13 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.channels % arguments.heads:
         parser.error(f"{arguments.heads} heads do not divide {arguments.channels} channels")
-    if arguments.repetitions < 2:
-        parser.error("--repetitions: a spread needs two or more")
     _complete(parser, arguments)
     keep_freed_memory()
     print(
-        f"{shlex.join(['python', *sys.argv])}\n{_machine(arguments.device)}; Python "
-        f"{platform.python_version()}, torch {torch.__version__}; {arguments.channels} channels, "
+        f"{setting(_machine(arguments.device))}; {arguments.channels} channels, "
         f"{arguments.heads} heads, {arguments.dtype}, causal, {arguments.all_tokens:,} tokens in "
         f"all; median and quartiles of {arguments.repetitions} rounds, {ROUNDS}; memory beyond "
-        f"inputs and outputs; of product: share of the rate of a matrix product\n\n{HEADER}",
+        f"inputs and outputs; of product: share of the rate of a matrix product\n\n{TABLE.header}",
         flush=True,
     )
     rows = []
@@ -424,7 +410,7 @@ def main() -> None:
         left = (time.monotonic() - start) / done * (len(problems) - done) / 60
         print(f"{done} of {len(problems)}, about {left:.0f} min left", file=sys.stderr)
     if found := list(bounds(rows)):
-        print("", BOUNDS, *found, sep="\n")
+        print("", BOUNDS.header, *found, sep="\n")
 
 
 if __name__ == "__main__":

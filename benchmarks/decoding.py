@@ -7,7 +7,6 @@ own; prints the median, its spread and the ratio to the first checkpoint.
 
 import argparse
 import os
-import platform
 import re
 import shlex
 import statistics
@@ -16,7 +15,7 @@ import sys
 from pathlib import Path
 
 import torch
-from measuring import add_csv, positive, processor, program, save
+from measuring import Table, add_csv, add_numbers, processor, program, save, setting
 
 PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
 FIELDS = ("checkpoint", "sentences_per_second", "least", "most", "x_first")
@@ -78,15 +77,13 @@ def _options() -> argparse.ArgumentParser:
         help="a file, or a recipe's run, whose averaged checkpoint is taken",
     )
     parser.add_argument("--gen-subset", default="test", help="default: test")
-    for option, default, what in (
+    add_numbers(
+        parser,
         ("--beam", 5, "as fairseq-generate's"),
         ("--batch-size", 128, "sentences"),
         ("--repetitions", 5, "rounds, of which the median"),
         ("--threads", os.cpu_count(), "of every process"),
-    ):
-        parser.add_argument(
-            option, type=positive, default=default, help=f"{what} (default: {default})"
-        )
+    )
     add_csv(parser)
     return parser
 
@@ -95,20 +92,19 @@ def main() -> None:
     arguments = _options().parse_args()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
     print(
-        f"{shlex.join(['python', *sys.argv])}\n{device}, {arguments.threads} threads; "
-        f"Python {platform.python_version()}, torch {torch.__version__}; beam {arguments.beam}, "
+        f"{setting(f'{device}, {arguments.threads} threads')}; beam {arguments.beam}, "
         f"batches of {arguments.batch_size}; median of {arguments.repetitions} rounds\n",
         flush=True,
     )
     rows = measure(arguments)
     width = max(len(str(row["checkpoint"])) for row in rows)
-    print(f"{'checkpoint':{width}}  sentences/s      least..most  x first")
-    for row in rows:
-        spread = f"{row['least']:.1f}..{row['most']:.1f}"
-        print(
-            f"{row['checkpoint']!s:{width}}{row['sentences_per_second']:13.1f}{spread:>17}"
-            f"{row['x_first']:9.2f}"
-        )
+    table = Table(
+        *(("checkpoint", f"<{width}"), ("sentences/s", ">11.1f")),
+        *(("least..most", ">15.1f"), ("x first", ">7.2f")),
+    )
+    print(table.header)
+    for path, median, least, most, ratio in map(dict.values, rows):
+        print(table.line(str(path), median, (least, most), ratio))
     save(rows, FIELDS, arguments.csv)
 
 

@@ -12,7 +12,6 @@ a process of its own, all models in turn, round after round. Linux only.
 import argparse
 import json
 import os
-import platform
 import random
 import re
 import shlex
@@ -26,13 +25,15 @@ from typing import NamedTuple
 
 import torch
 from measuring import (
+    Table,
     add_csv,
+    add_names,
+    add_numbers,
     lengths,
-    names_among,
-    positive,
     processor,
     program,
     save,
+    setting,
 )
 
 PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
@@ -283,9 +284,10 @@ def _label(model: str) -> str:
     return f"fairseq's {model}" if model in FAIRSEQS else model
 
 
-HEADER = (
-    f"{'task':12}{'tokens':>7}  {'model':24}{'tokens/s':>10} {'least..most':>17}"
-    f"{'x transformer':>14}{'x lightconv':>12}{'sentences/s':>13}{'MiB':>8}{'parameters':>12}"
+TABLE = Table(
+    *(("task", "<11"), ("tokens", ">6,"), ("model", "<23"), ("tokens/s", ">9,.1f")),
+    *(("least..most", ">15,.0f"), ("x transformer", ">13.2f"), ("x lightconv", ">11.2f")),
+    *(("sentences/s", ">11.2f"), ("MiB", ">6,.0f"), ("parameters", ">11,")),
 )
 
 
@@ -296,31 +298,18 @@ def line(row: dict, rows: list[dict]) -> str:
         for other in rows
         if (other["task"], other["tokens"]) == (row["task"], row["tokens"])
     }
-    ratios = "".join(
-        f"{row['tokens_per_second'] / same[name]:>{width}.2f}" if name in same else " " * width
-        for name, width in (("transformer", 14), ("lightconv", 12))
-    )
-    spread = f"{row['least']:,.0f}..{row['most']:,.0f}"
-
-    def number(field: str, spec: str) -> str:
-        return format(row[field], spec) if row[field] is not None else ""
-
-    return (
-        f"{row['task']:12}{row['tokens']:7,}  {_label(row['model']):24}"
-        f"{row['tokens_per_second']:10,.1f} {spread:>17}{ratios}"
-        f"{number('sentences_per_second', '.2f'):>13}{number('memory_MiB', ',.0f'):>8}"
-        f"{number('parameters', ','):>12}"
+    speed = row["tokens_per_second"]
+    return TABLE.line(
+        *(row["task"], row["tokens"], _label(row["model"]), speed, (row["least"], row["most"])),
+        *(speed / same[name] if name in same else None for name in FAIRSEQS),
+        *(row["sentences_per_second"], row["memory_MiB"], row["parameters"]),
     )
 
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--tasks", type=names_among(TASKS), default=list(TASKS), help=f"among {','.join(TASKS)}"
-    )
-    parser.add_argument(
-        "--models", type=names_among(MODELS), default=list(MODELS), help=f"among {','.join(MODELS)}"
-    )
+    add_names(parser, "--tasks", TASKS)
+    add_names(parser, "--models", MODELS)
     parser.add_argument(
         "--tokens",
         type=lengths,
@@ -331,17 +320,15 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--shape", choices=SHAPES, default=SHAPES[0], help=f"of translators (default: {SHAPES[0]})"
     )
-    for option, default, what in (
+    add_numbers(
+        parser,
         ("--batch-tokens", 2048, "tokens of an update, at most, or one sequence"),
         ("--updates", 5, "of a training run, of which the median but for the first one"),
         ("--sentences", 128, "to be translated"),
         ("--sentences-per-batch", 32, "while translating"),
         ("--repetitions", 3, "rounds, of which the median"),
         ("--threads", os.cpu_count(), "of every process"),
-    ):
-        parser.add_argument(
-            option, type=positive, default=default, help=f"{what} (default: {default:,})"
-        )
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     parser.add_argument(
         "--precision",
@@ -363,12 +350,7 @@ def main() -> None:
     machine = processor()
     if arguments.device == "cuda":
         machine = f"{torch.cuda.get_device_name()}, {arguments.precision}; {machine}"
-    print(
-        f"{shlex.join(['python', *sys.argv])}\n{machine}, "
-        f"{arguments.threads} threads; Python {platform.python_version()}, torch "
-        f"{torch.__version__}\n\n{HEADER}",
-        flush=True,
-    )
+    print(f"{setting(f'{machine}, {arguments.threads} threads')}\n\n{TABLE.header}", flush=True)
     rows: list[dict] = []
     with tempfile.TemporaryDirectory() as folder:
         commands = Commands(Path(folder), arguments)

@@ -9,7 +9,6 @@ gradients included. Linux only.
 
 import argparse
 import os
-import platform
 import re
 import resource
 import statistics
@@ -19,13 +18,15 @@ from pathlib import Path
 
 import torch
 from measuring import (
+    Table,
     add_csv,
+    add_names,
     in_own_process,
     lengths,
-    names_among,
     process_memory,
     processor,
     save,
+    setting,
 )
 
 MODELS = ("dynamic", "lightweight", "attention", "transformer_lm", "lightconv_lm")
@@ -138,18 +139,8 @@ def _label(model: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--tasks",
-        type=names_among(TASKS),
-        default=list(TASKS),
-        help="default: train,score,generate",
-    )
-    parser.add_argument(
-        "--models",
-        type=names_among(MODELS),
-        default=list(MODELS),
-        help=f"default: {','.join(MODELS)}",
-    )
+    add_names(parser, "--tasks", TASKS)
+    add_names(parser, "--models", MODELS)
     parser.add_argument(
         "--tokens",
         type=lengths,
@@ -163,12 +154,15 @@ def main() -> None:
     add_csv(parser)
     arguments = parser.parse_args()
     print(
-        f"{processor()}, {arguments.threads} threads, Python "
-        f"{platform.python_version()}, torch {torch.__version__}; decoder of {SHAPE}, {TYPES:,} "
+        f"{setting(f'{processor()}, {arguments.threads} threads')}; decoder of {SHAPE}, {TYPES:,} "
         f"types, float32, batch 1; memory beyond the model, at most {arguments.memory:g} GiB of "
         f"address space; generating: median of the last {GENERATED_WINDOW} tokens\n"
     )
-    print(f"{'task':10}{'model':26}{'tokens':>8}{'MiB':>12}{'ms / token':>14}")
+    table = Table(
+        *(("task", "<8"), ("model", "<24"), ("tokens", ">6,")),
+        *(("MiB", ">10,.0f"), ("ms / token", ">12.3f")),
+    )
+    print(table.header)
     rows = []
     for task in arguments.tasks:
         for model in arguments.models:
@@ -180,8 +174,8 @@ def main() -> None:
                 rows.append(
                     dict(zip(FIELDS, (task, model, tokens, memory, per_token), strict=True))
                 )
-                figures = f"{memory:12,.0f}{per_token:14.3f}" if result else "  out of memory"
-                print(f"{task:10}{_label(model):26}{tokens:8,}{figures}", flush=True)
+                line = table.line(task, _label(model), tokens, *(result or ()))
+                print(line if result else f"{line}  out of memory", flush=True)
                 save(rows, FIELDS, arguments.csv)
 
 

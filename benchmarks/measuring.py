@@ -1,4 +1,4 @@
-"""What the benchmarks share: measuring time and memory, and their options."""
+"""What the benchmarks share: measuring time and memory, their options, and what they print."""
 
 import argparse
 import csv
@@ -7,9 +7,12 @@ import importlib.util
 import logging
 import multiprocessing
 import os
+import platform
 import queue
 import re
+import shlex
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -94,6 +97,11 @@ def _seconds(step: Callable[[], None], calls: int, clock: Callable[[], float] | 
     return (clock() - start) / calls
 
 
+def quartiles(times: Sequence[float]) -> list[float]:
+    """The lower quartile, the median and the upper quartile."""
+    return statistics.quantiles(times, n=4, method="inclusive")
+
+
 def program(name: str) -> str:
     """The path of one of fairseq's programs, preferably from this Python's environment."""
     here = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
@@ -117,6 +125,12 @@ def machine(device: str) -> str:
     import triton
 
     return f"{name}, Triton {triton.__version__}"
+
+
+def setting(device: str) -> str:
+    """The command, the device and the versions."""
+    python, command = platform.python_version(), shlex.join(["python", *sys.argv])
+    return f"{command}\n{device}; Python {python}, torch {torch.__version__}"
 
 
 def process_memory(field: str) -> float:
@@ -182,6 +196,37 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def add_names(parser: argparse.ArgumentParser, option: str, names: Iterable[str]) -> None:
+    """An option for some names, by default all."""
+    every = tuple(names)
+    parser.add_argument(
+        option,
+        type=names_among(every),
+        default=list(every),
+        metavar="NAME,...",
+        help=f"default: {','.join(every)}",
+    )
+
+
+def add_numbers(parser: argparse.ArgumentParser, *options: tuple[str, int, str]) -> None:
+    """Options for whole numbers: name, default and, in words, what they are."""
+    for option, default, what in options:
+        help_text = f"{what} (default: {default:,})"
+        parser.add_argument(option, type=positive, default=default, help=help_text)
+
+
+def several(text: str) -> int:
+    """An argparse type: as :func:`positive`, and more than one."""
+    if positive(text) < 2:
+        raise argparse.ArgumentTypeError("a spread needs two or more")
+    return int(text)
+
+
+def add_repetitions(parser: argparse.ArgumentParser) -> None:
+    help_text = "rounds, of which the median (default: 10)"
+    parser.add_argument("--repetitions", type=several, default=10, help=help_text)
+
+
 def lengths(text: str) -> list[int]:
     numbers = [int(number) for number in text.split(",")]
     if min(numbers) <= 2:
@@ -199,6 +244,32 @@ def new_file(text: str) -> Path:
 
 def add_csv(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", type=new_file, metavar="FILE", help="also write the figures there")
+
+
+class Table:
+    """Lines of a printed table.
+
+    Args:
+        columns: the head of each, and the format of its cells with alignment and width: ``>9.2f``.
+    """
+
+    def __init__(self, *columns: tuple[str, str]):
+        forms = (re.fullmatch(r"([<>]\d+)(.*)", form).groups() for _, form in columns)
+        self._places, self._forms = zip(*forms, strict=True)
+        self.header = self._joined(head for head, _ in columns)
+
+    def line(self, *cells: object) -> str:
+        """Of the first columns. None is an empty cell, a tuple a range."""
+        return self._joined(map(_shown, cells, self._forms))
+
+    def _joined(self, cells: Iterable[str]) -> str:
+        return "  ".join(map(format, cells, self._places))
+
+
+def _shown(cell: object, form: str) -> str:
+    if isinstance(cell, tuple):
+        return "..".join(format(number, form) for number in cell)
+    return "" if cell is None else format(cell, form)
 
 
 def save(rows: list[dict], fields: Sequence[str], path: Path | None) -> None:

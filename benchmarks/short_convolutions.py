@@ -9,10 +9,6 @@ after round, with memory that is freed kept for the next one. Linux only.
 
 import argparse
 import os
-import platform
-import shlex
-import statistics
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -21,11 +17,15 @@ from contextlib import nullcontext
 import torch
 from measuring import (
     add_csv,
+    add_numbers,
+    add_repetitions,
     keep_freed_memory,
     machine,
     milliseconds_in_turn,
     positive,
+    quartiles,
     save,
+    setting,
 )
 
 KINDS = ("none", "static", "headwise", "low_rank", "low_rank, eager formula")
@@ -85,35 +85,28 @@ def measure(part: str, training: bool, options: Namespace) -> Iterator[dict]:
     alone = options.device == "cpu" and options.threads == 1
     clock = time.process_time if alone else time.perf_counter
     found = milliseconds_in_turn(steps(part, training, options), options.repetitions, clock)
-    medians = [statistics.median(each) for each in found]
-    for kind, each, median in zip(KINDS, found, medians, strict=True):
-        lower, _, upper = statistics.quantiles(each, n=4, method="inclusive")
+    spreads = [quartiles(each) for each in found]
+    for kind, (lower, median, upper) in zip(KINDS, spreads, strict=True):
         figures = (f"{x:.3f}" for x in (median, lower, upper))
         which = "training" if training else "forward"
-        row = (options.dtype, which, part, kind, *figures, f"{median / medians[0]:.2f}")
+        row = (options.dtype, which, part, kind, *figures, f"{median / spreads[0][1]:.2f}")
         yield dict(zip(FIELDS, row, strict=True))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--tokens", type=positive, default=1024, help="of a sentence (default: 1024)"
-    )
-    parser.add_argument("--batch", type=positive, default=2, help="sentences (default: 2)")
+    add_numbers(parser, ("--tokens", 1024, "of a sentence"), ("--batch", 2, "sentences"))
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="default: all")
-    parser.add_argument("--repetitions", type=positive, default=10, help="rounds (default: 10)")
+    add_repetitions(parser)
     add_csv(parser)
     options = parser.parse_args()
-    if options.repetitions < 2:
-        parser.error("--repetitions: a spread needs two or more")
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     alone = options.device == "cpu" and options.threads == 1
     print(
-        f"{shlex.join(['python', *sys.argv])}\n{machine(options.device)}, {options.threads} "
-        f"threads; Python {platform.python_version()}, torch {torch.__version__}; "
+        f"{setting(f'{machine(options.device)}, {options.threads} threads')}; "
         f"{options.batch} x {options.tokens} tokens, width {WIDTH}, {HEADS} heads, "
         f"feed-forward {FFN}; {'processor' if alone else 'wall'} time, median and quartiles of "
         f"{options.repetitions} rounds; ratio: to the first of its lines\n"
