@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..implementation import Implementation, check, choose
 from . import native, reference, tiled
-from .past import Past
+from .past import Past, continued
 
 IMPLEMENTATIONS = {
     "reference": Implementation(reference.convolve),
@@ -125,9 +125,8 @@ def _convolve(
         else:
             y = implementation(past.inputs(), taps, time, left, **options)
         return _with_bias(y, bias), past
-    inputs = torch.cat([tail, x])[-(time + kernel_size - 1) :]
+    inputs, next_tail = continued(tail, x, kernel_size)
     left = kernel_size - 1 - (inputs.size(0) - time)
-    next_tail = inputs[inputs.size(0) - min(inputs.size(0), kernel_size - 1) :].clone()
     return _with_bias(implementation(inputs, taps, time, left, **options), bias), next_tail
 
 

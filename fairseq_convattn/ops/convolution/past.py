@@ -75,6 +75,12 @@ class Past(NamedTuple):
         return self.rows.flatten(0, 1).index_select(0, index.flatten()).unflatten(0, index.shape)
 
 
+def continued(tail: Tensor, x: Tensor, kernel_size: int) -> tuple[Tensor, Tensor]:
+    """The inputs that the outputs of ``x`` see, and the tail for the next call."""
+    inputs = torch.cat([tail, x])[-(x.size(0) + kernel_size - 1) :]
+    return inputs, inputs[inputs.size(0) - min(inputs.size(0), kernel_size - 1) :].clone()
+
+
 def _rows(first: int, count: int, width: int, batch: int, device: torch.device) -> Tensor:
     rows = torch.arange(first * width, (first + count) * width, device=device)
     return rows.view(count, width)[:, :batch]

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ..convolution import dynamic_conv
+from ..convolution.past import continued
 from ..implementation import Implementation, check, choose, unfit_for_operators
 from . import native, reference, tiled
 
@@ -111,15 +112,12 @@ def low_rank_short_conv(
         otherwise="tiled" if one_rank or not unfit_for_operators() else "reference",
         native_pays=not one_rank or up.size(1) <= STATIC_KERNEL_SIZE,
     )
-    taps, inputs = up.size(1), x
-    if tail is not None:
-        inputs = torch.cat([tail, x])[-(x.size(0) + taps - 1) :]
+    taps = up.size(1)
+    inputs, next_tail = (x, None) if tail is None else continued(tail, x, taps)
     own = taps - 1 if causal else taps // 2
     left = own - (inputs.size(0) - x.size(0))
     y = convolve(inputs, z, up, left, own if residual else -1)
-    if tail is None:
-        return y
-    return y, inputs[inputs.size(0) - min(inputs.size(0), taps - 1) :].clone()
+    return y if tail is None else (y, next_tail)
 
 
 def _check_inputs(x: Tensor, z: Tensor, up: Tensor, causal: bool, tail: Tensor | None) -> None:
