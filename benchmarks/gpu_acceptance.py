@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from measuring import positive
 
+from fairseq_convattn.report.markdown import Table, raw_table
 from fairseq_convattn.run_records import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -231,9 +232,8 @@ def table(rows: list[dict]) -> str:
     """A Markdown table, without empty columns and those that repeat the command."""
     kept = {field for row in rows for field, value in row.items() if value not in (None, "")}
     fields = [field for field in rows[0] if field in kept and field not in ("device", "threads")]
-    lines = [fields, ["---"] * len(fields)]
-    lines += [[_shown(row.get(field)) for field in fields] for row in rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    cells = [[_shown(row.get(field)) for field in fields] for row in rows]
+    return raw_table(Table(fields, cells, ())) + "\n"
 
 
 def _shown(value) -> str:

@@ -55,6 +55,7 @@ from fairseq_convattn.architectures.overview import (  # noqa: E402
     table_of_sizes,
 )
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES  # noqa: E402
+from fairseq_convattn.report.markdown import Table, raw_table  # noqa: E402
 from fairseq_convattn.summarization.options import own_options  # noqa: E402
 
 OPTIONS = ROOT / "docs" / "options.md"
@@ -172,11 +173,9 @@ def _moments(cells: Iterable[str]) -> tuple[str, str]:
 
 def _as_table(header: list[str], cells: list[list[str]]) -> str:
     """Markdown; columns of figures are right-aligned."""
-    columns = zip(*cells, strict=True)
-    rule = ["---:" if all(c[:1].isdigit() for c in column if c) else "---" for column in columns]
-    return "\n".join(
-        f"| {' | '.join(row)} |".replace("|  |", "| |") for row in [header, rule, *cells]
-    )
+    columns = zip(header, *cells, strict=True)
+    numeric = [head for head, *column in columns if all(c[:1].isdigit() for c in column if c)]
+    return raw_table(Table(header, cells, numeric)).replace("|  |", "| |")
 
 
 def _figure(cell: str) -> str:
