@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..checkpoints.files import as_mapping, read_checkpoint, stored_options
+from ..checkpoints.files import architecture_of, as_mapping, read_checkpoint, stored_options
 from ..checkpoints.legacy import HARMLESS_GLOBALS
 from .command import RecipeError
 from .settings import Settings
@@ -27,9 +27,9 @@ def evaluated(path: Path, task: str) -> tuple[bool, str]:
     found = stored_options(state, "task").get("_name") or args.get("task")
     if found not in (None, task):
         raise RecipeError(f"{path} is a model for {found}, and the recipe's are for {task}")
-    if str(args.get("arch")).startswith("lightconv"):
-        return True, args.get("decoder_conv_type", "dynamic")
     model, names = stored_options(state, "model"), []
+    if str(architecture_of(state)).startswith("lightconv"):
+        return True, model.get("decoder_conv_type", "dynamic")
     for side in ("encoder", "decoder"):
         mixers = model.get(f"{side}_mixers") or ()
         names += mixers.split(",") if isinstance(mixers, str) else mixers

@@ -131,6 +131,16 @@ def test_a_model_of_2019_of_another_kind_is_refused(tmp_path):
         main(["gbw", "--checkpoint", str(model), "--dry-run"])
 
 
+@pytest.mark.parametrize("since", ["0.9", "0.10"])
+def test_fairseqs_lightconv_is_converted(since, tmp_path, capsys):
+    options = Namespace(task="translation", arch="lightconv", decoder_conv_type="lightweight")
+    stored = {"args": options} if since == "0.9" else {"cfg": {"model": options}}
+    torch.save({**stored, "model": {}}, tmp_path / "model.pt")
+    main(["wmt16_en_de", "--checkpoint", str(tmp_path / "model.pt"), "--dry-run"])
+    printed = capsys.readouterr().out
+    assert "convert_checkpoint.py" in printed and printed.splitlines()[0].endswith("; lightweight")
+
+
 def test_the_precision_is_that_of_the_training(tmp_path):
     """Whatever this machine or a later command would choose."""
     arguments = ["multi30k", "--output", str(tmp_path)]
