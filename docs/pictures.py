@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Draw the pictures of docs/performance.md and docs/results*.md from docs/data. Needs matplotlib.
+"""Draw the pictures of docs/performance*.md and docs/results*.md from docs/data. Needs matplotlib.
 
     python docs/pictures.py
 
