@@ -215,8 +215,12 @@ TABLE = Table(
 
 
 def _line(row: dict) -> str:
-    which, tokens, name, median, lower, upper, *ratios_and_memory = row.values()
-    return TABLE.line(which, tokens, name, median, (lower, upper), *ratios_and_memory)
+    return TABLE.line(
+        *(row[field] for field in ("pass", "tokens", "implementation", "milliseconds")),
+        (row["lower_quartile"], row["upper_quartile"]),
+        *(row[field] for field in ("times_sdpa", "published_times", "memory_MiB")),
+        row["memory_times_sdpa"],
+    )
 
 
 def command_line() -> argparse.ArgumentParser:

@@ -3,9 +3,8 @@
 
 Every step is a process of its own that is killed, with all that it started, at its limit. After
 every step DIR/acceptance.json and DIR/acceptance.md are written anew, so that a run that is cut
-leaves what it had; the page can go into docs/performance.md as it is. First come the steps that
-need torch, triton and pytest alone; those that need fairseq are skipped where it is absent, the
-training where no --source is given.
+leaves what it had. First come the steps that need torch, triton and pytest alone; those that need
+fairseq are skipped where it is absent, the training where no --source is given.
 """
 
 import argparse

@@ -159,7 +159,7 @@ def markdown_table(
             spread.setdefault(tuple(line[key] for key in keys), {})[line[columns]] = line[value]
         header = [*keys, *(head + unit for head in heads)]
         cells = [[*key, *(line.get(h, "") for h in heads)] for key, line in spread.items()]
-        if mean:
+        if mean == "yes":
             header += ["mean", "standard deviation"]
             cells = [[*row, *_moments(row[len(keys) :])] for row in cells]
     return _as_table(header, [[_figure(cell) for cell in row] for row in cells])
@@ -168,7 +168,8 @@ def markdown_table(
 def _moments(cells: Iterable[str]) -> tuple[str, str]:
     """Mean and standard deviation of the figures of a row."""
     figures = [float(cell) for cell in cells if cell]
-    return f"{statistics.mean(figures):.2f}", f"{statistics.stdev(figures):.2f}"
+    spread = f"{statistics.stdev(figures):.2f}" if len(figures) > 1 else ""
+    return f"{statistics.mean(figures):.2f}", spread
 
 
 def _as_table(header: list[str], cells: list[list[str]]) -> str:

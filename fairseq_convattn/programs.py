@@ -17,6 +17,9 @@ from types import TracebackType
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 
+from .checkpoints.files import is_ours
+from .training_options import option_of
+
 PROGRAMS = {
     f"fairseq-{name}" for name in ("train", "generate", "interactive", "eval-lm", "validate")
 }
@@ -32,7 +35,7 @@ _OF_LIGHTCONV = {
     "--decoder-conv-type": "--decoder-mixers",
     "--encoder-kernel-size-list": "--encoder-kernel-sizes",
     "--decoder-kernel-size-list": "--decoder-kernel-sizes",
-    "--weight-softmax": "--weight-norm softmax or none",
+    "--weight-softmax": "--weight-norm",
 }
 _NO_CHECKPOINT = "Model file not found: "
 _OTHER_WEIGHTS = "Error(s) in loading state_dict"
@@ -59,18 +62,19 @@ def install(arguments: Sequence[str]) -> None:
             warnings.filterwarnings("ignore", module=module)
         for message in USELESS:
             warnings.filterwarnings("ignore", message)
-    check_architecture(arguments[1:])
+    check_options(arguments[1:])
 
 
-def check_architecture(options: Sequence[str]) -> None:
-    """Exit with the most similar architecture instead of argparse's list of all. Does nothing if
-    another plugin is the ``--user-dir``: it may register architectures after importing this one."""
+def check_options(options: Sequence[str]) -> None:
+    """Exit where argparse's message would not help: with the most similar architecture, or with our
+    name of an option of fairseq's lightconv. An unknown architecture is left to another plugin that
+    is the ``--user-dir``: it may register it after importing this one."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--arch", "-a")
     parser.add_argument("--user-dir", default="")
     given = parser.parse_known_args(options)[0]
-    if given.arch in ARCH_MODEL_REGISTRY:
-        _refuse_options_of_lightconv(given.arch, options)
+    if is_ours(given.arch):
+        _refuse_options_of_lightconv(options)
     if given.arch in {None, *ARCH_MODEL_REGISTRY} or Path(given.user_dir).name != PACKAGE.name:
         return
     close = difflib.get_close_matches(given.arch, ARCH_MODEL_REGISTRY, n=1)
@@ -78,14 +82,10 @@ def check_architecture(options: Sequence[str]) -> None:
     raise SystemExit(f"error: --arch: there is no {given.arch}; {way_out}")
 
 
-def _refuse_options_of_lightconv(arch: str, options: Sequence[str]) -> None:
-    """Exit with our name of an option that only fairseq's lightconv has."""
-    if not ARCH_MODEL_REGISTRY[arch].__module__.startswith(f"{__package__}."):
-        return
-    for option in options:
-        name = option.partition("=")[0]
-        if ours := _OF_LIGHTCONV.get(name):
-            raise SystemExit(f"error: {name} is of fairseq's lightconv; here it is {ours}")
+def _refuse_options_of_lightconv(options: Sequence[str]) -> None:
+    for option in map(option_of, options):
+        if ours := _OF_LIGHTCONV.get(option):
+            raise SystemExit(f"error: {option}: an option of fairseq's lightconv; give {ours}")
 
 
 def refuse_an_empty_score(record: logging.LogRecord) -> bool:

@@ -7,6 +7,12 @@ from typing import NoReturn
 from fairseq.options import get_training_parser, parse_args_and_arch
 
 
+def option_of(word: str) -> str:
+    """The option that a word of a command line names: ``--lr`` of ``--lr=1``, ``-a`` of ``-aNAME``;
+    of a value its beginning."""
+    return word.partition("=")[0] if word.startswith("--") else word[:2]
+
+
 class _Refused(Exception):
     """The parser's message."""
 

@@ -109,28 +109,28 @@ def test_a_perplexity_of_a_translator_is_an_error(capsys):
 
 
 def test_an_architecture_of_fairseqs_is_none_of_our_business():
-    programs.check_architecture(["DATA", "--arch=transformer"])
-    programs.check_architecture(["DATA", "--path", "model.pt"])
+    programs.check_options(["DATA", "--arch=transformer"])
+    programs.check_options(["DATA", "--path", "model.pt"])
     with pytest.raises(SystemExit, match="did you mean dynamic_conv_lm_tiny"):
-        programs.check_architecture(["-a", "dynamic_conv_lm_tin", "--user-dir", str(PLUGIN)])
+        programs.check_options(["-a", "dynamic_conv_lm_tin", "--user-dir", str(PLUGIN)])
 
 
 @pytest.mark.parametrize(
     "option", ["--encoder-conv-type dynamic", "--decoder-kernel-size-list=[3]", "--weight-softmax"]
 )
 def test_options_of_fairseqs_lightconv_are_answered_with_ours(option):
-    programs.check_architecture(["DATA", "--arch", "lightconv", *option.split()])
+    programs.check_options(["DATA", "--arch", "lightconv", *option.split()])
     given = ["DATA", "--arch", "dynamic_conv_tiny", *option.split()]
-    with pytest.raises(SystemExit, match="here it is --") as caught:
-        programs.check_architecture(given)
-    ours = str(caught.value).split("here it is ")[1].split()[0]
+    with pytest.raises(SystemExit, match="lightconv; give --") as caught:
+        programs.check_options(given)
+    ours = str(caught.value).split("give ")[1]
     parser = argparse.ArgumentParser()
     ConvAttnModel.add_args(parser)
     assert ours in parser._option_string_actions
 
 
 def test_a_plugin_that_imports_this_one_registers_its_own_afterwards():
-    programs.check_architecture(["--arch", "dynamic_conv_tin", "--user-dir", "elsewhere/theirs"])
+    programs.check_options(["--arch", "dynamic_conv_tin", "--user-dir", "elsewhere/theirs"])
 
 
 def test_what_nobody_mistyped_keeps_its_traceback(capsys):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A pre-training of masked_lm_long.csv and its fine-tunings of glue_long.csv.
+# A pre-training of masked_lm.csv and its fine-tunings of glue.csv.
 #
 #     bash docs/data/masked_lm.sh absolute attention_bert_tiny
 #     bash docs/data/masked_lm.sh none attention_bert_tiny --no-token-positional-embeddings

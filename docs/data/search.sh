@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The trainings of search.csv and search_iwslt14.csv: systems of a recipe, each with three learning
-# rates and two warm-ups, for a part of the recipe's updates. Prints system, learning rate, warm-up
-# and validation perplexity. static, headwise and low_rank are attention with short convolutions.
+# The trainings of search.csv: systems of a recipe, each with three learning rates and two warm-ups,
+# for a part of the recipe's updates. Prints system, learning rate, warm-up and validation
+# perplexity. static, headwise and low_rank are attention with short convolutions.
 #
 #     bash docs/data/search.sh multi30k_short [SYSTEM ...] | tee docs/data/search.csv
-#     bash docs/data/search.sh iwslt14_de_en_low [SYSTEM ...] | tee docs/data/search_iwslt14.csv
+#     bash docs/data/search.sh iwslt14_de_en_low [SYSTEM ...]
 #
 # Prepare the data first: convattn recipe RECIPE prepare [--source DIR]
 set -euo pipefail

@@ -88,8 +88,8 @@ def clusters(option: str, options: Namespace, dim: str, types: int) -> None:
     if options.quant_noise_pq > 0 and any(width % size for width in widths):
         refuse(
             "quant_noise_pq_block_size",
-            f"must divide the widths {', '.join(map(str, widths))} of {flag(option)}'s clusters, "
-            f"but is {size}",
+            f"must divide {', '.join(map(str, widths))}, the widths of the clusters of "
+            f"{flag(f'{option}_cutoff')}, but is {size}",
         )
 
 

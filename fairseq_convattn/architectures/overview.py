@@ -23,7 +23,7 @@ from .skeleton import language_model_skeleton, masked_language_model_skeleton, s
 
 VOCABULARY = 32_768
 PIECES = 30_000  # of ALBERT's and of Chang et al.'s SentencePiece models
-LAYERS = "layers with convolutions (with attention)"
+LAYERS = "layers of convolutional models (of attention models)"
 
 
 class Family(NamedTuple):

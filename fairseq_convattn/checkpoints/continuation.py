@@ -53,8 +53,8 @@ def require_same_model(checkpoint: DictConfig, model: Any) -> None:
 
 
 def _meaning(name: str, text: str) -> Any:
-    """The same for all spellings of an option's value; one value for all layers counts as a list of
-    equal values."""
+    """An option's value, the same for all texts that the option reads alike; one value for all
+    layers counts as a list of equal values."""
     try:
         value = _OF_MIXERS[name].read(text)
     except (KeyError, ValueError):  # not a mixer's option; not an allowed value any more

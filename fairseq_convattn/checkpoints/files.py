@@ -100,7 +100,7 @@ def architecture_of(state: Mapping[str, Any]) -> str | None:
 
 def stored_options(state: Mapping[str, Any], part: str) -> Mapping[str, Any]:
     """The options of a part of fairseq's configuration, such as ``model`` or ``task``, in a
-    checkpoint; all options where they are stored together, as until fairseq 0.10, and none where
+    checkpoint; all options where they are stored together, as before fairseq 0.10, and none where
     it has none."""
     return as_mapping(state.get("args")) or as_mapping(as_mapping(state.get("cfg")).get(part))
 

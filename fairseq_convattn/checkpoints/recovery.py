@@ -54,6 +54,9 @@ def _remove_leftovers(folder: Path) -> None:
     for leftover in folder.glob("checkpoint*.pt.tmp"):
         try:
             if time.time() - leftover.stat().st_mtime < _BEING_WRITTEN:
+                logger.warning(
+                    "%s is half-written and new: delete it if no other training writes it", leftover
+                )
                 continue
             leftover.unlink()
         except FileNotFoundError:  # another worker was faster

@@ -17,7 +17,7 @@ from ..child_processes import run as run_command
 from ..folder_lock import locked
 from ..outputs import missing_modules
 from ..run_records import difference, read_json, sha256, versions, write_json
-from ..training_options import refusal
+from ..training_options import option_of, refusal
 from .evaluation import evaluate, example_lengths
 from .metrics import summary, table
 from .pretrained import Pretrained, read_pretrained
@@ -118,7 +118,7 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
             f"--max-positions {run.max_positions} does not go with them"
         )
     for word in run.extra:
-        if not _OURS.isdisjoint((word.split("=")[0], word[:2])):
+        if option_of(word) in _OURS:
             raise GlueError(
                 f"{word} after --: the command sets it, or --seeds, --lr, --batch-size, --epochs, "
                 "--max-positions and --output do, before --"

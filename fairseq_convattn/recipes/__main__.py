@@ -18,7 +18,7 @@ from ..checkpoints.recovery import restore_last
 from ..child_processes import CommandFailed, exit_on_signals
 from ..outputs import missing_modules, whole_number
 from ..run_records import sha256, write_json
-from ..training_options import refusal
+from ..training_options import option_of, refusal
 from . import catalogue
 from .checkpoint import evaluated, require_data
 from .command import RecipeError, Stage
@@ -126,7 +126,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
         RecipeError: the options contradict each other.
     """
     for name in extra:
-        option = name.split("=")[0] if name.startswith("--") else name[:2]
+        option = option_of(name)
         if option in _BATCH:
             raise RecipeError(f"{name} after --: an update is the paper's on any number of --gpus")
         if option == "--restore-file":

@@ -20,8 +20,7 @@ _KEPT = (
 _KEPT_OF_ENVIRONMENT = ("versions", "git", "platform", "processor", "processors", "gpus")
 _PLACES = ("--source", "--data", "--output")
 _OF_SCORES = (
-    "Scores have their difference from the published figure of the same mixer in parentheses and "
-    "their 95 % interval in brackets."
+    "Brackets: 95 % interval. Parentheses: difference from the published figure of the same mixer."
 )
 _BEFORE_SCORES = ("run", "system", "parameters", "updates", "precision")
 _AFTER_SCORES = ("time", "commit")
@@ -193,13 +192,13 @@ def _cells_of_run(content: Mapping[str, Any], notes: _Notes) -> dict[str, str]:
 
 
 def _cells_of_scores(content: Mapping[str, Any], notes: _Notes) -> dict[str, str]:
-    """Score, difference from the published figure of the same mixer, and interval, by column."""
+    """Score, interval, and difference from the published figure of the same mixer, by column."""
     cells = {}
     for score in _scores(content):
         figure, interval = score["published"].get(content["mixer"]), score.get("confidence")
         difference = "" if figure is None else f" ({signed(score['score'] - figure)})"
         spread = " [{:.2f}, {:.2f}]".format(*interval) if interval else ""
-        cells[_head(score, notes)] = f"{score['score']:.2f}{difference}{spread}"
+        cells[_head(score, notes)] = f"{score['score']:.2f}{spread}{difference}"
     return cells
 
 

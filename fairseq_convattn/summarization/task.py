@@ -218,7 +218,7 @@ class SummarizationTask(TranslationTask):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         if sample["target"] is None:
             raise ValueError("validation needs targets; fairseq-generate works without them")
-        cut = self._with_clipped_targets(sample)
+        cut = self._with_clipped_targets(sample, self.max_target_tokens)
         loss, sample_size, logging_output = super().valid_step(cut, model, criterion)
         if self.cfg.eval_rouge:
             logging_output.update(self._rouge_sums(sample, model))
@@ -227,19 +227,17 @@ class SummarizationTask(TranslationTask):
     def inference_step(
         self, generator: nn.Module, models: Sequence[nn.Module], sample: dict, *args, **kwargs
     ) -> list:
-        """fairseq's. ``--score-reference`` scores what validation sees of a target."""
+        """fairseq's. ``--score-reference`` scores as much of a target as the positions hold."""
         if isinstance(generator, SequenceScorer) and sample["target"] is not None:
-            sample = self._with_clipped_targets(sample)
+            sample = self._with_clipped_targets(sample, self._positions[1] - 1)
         return super().inference_step(generator, models, sample, *args, **kwargs)
 
-    def _with_clipped_targets(self, sample: dict) -> dict:
-        if sample["target"].size(1) <= self.max_target_tokens + 1:
+    def _with_clipped_targets(self, sample: dict, tokens: int) -> dict:
+        """The batch with at most ``tokens`` of every target, end-of-sentence not counted."""
+        if sample["target"].size(1) <= tokens + 1:
             return sample
         pad = self.tgt_dict.pad()
-        targets = [
-            clip(utils.strip_pad(target, pad), self.max_target_tokens)
-            for target in sample["target"]
-        ]
+        targets = [clip(utils.strip_pad(target, pad), tokens) for target in sample["target"]]
         batch = partial(
             data_utils.collate_tokens,
             targets,

@@ -5,8 +5,13 @@ import torch
 import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 
-from fairseq_convattn.mixers import CrossAttention
-from fairseq_convattn.mixers.attention import attend
+from fairseq_convattn.mixers import (
+    CrossAttention,
+    MixerConfig,
+    attention,
+    build_mixer,
+    cross_attention,
+)
 
 EMBED, SOURCE, HEADS, KEYS, SENTENCES = 8, 6, 2, 7, 3
 
@@ -152,12 +157,34 @@ def test_masks_rule_out_cudnns_kernel(monkeypatch):
     """Its gradients can be NaN: pytorch/pytorch#196678."""
     allowed = []
 
-    def attention(q, k, v, *_):
-        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+    def recorded(q, k, v, *_):
+        cuda = torch.backends.cuda
+        allowed.append((cuda.cudnn_sdp_enabled(), cuda.mem_efficient_sdp_enabled()))
         return v
 
-    monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", recorded)
     x = torch.zeros(1, 1, 2, 2).as_subclass(OnGPU)
     for mask in (None, torch.ones(2, 2, dtype=torch.bool)):
-        attend(x, x, x, mask, 0.0)
-    assert allowed == [True, False]
+        attention.attend(x, x, x, mask, 0.0)
+    assert allowed == [(True, True), (False, True)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_mixers_attend_with_their_masks(causal, monkeypatch):
+    masks = []
+
+    def recorded(q, k, v, mask, dropout, is_causal=False):
+        masks.append(mask)
+        return q
+
+    for module in (attention, cross_attention):
+        monkeypatch.setattr(module, "attend", recorded)
+    query, _, padding = inputs(KEYS)
+    config = MixerConfig("attention", embed_dim=EMBED, num_heads=HEADS, causal=causal)
+    build_mixer(config)(query, query, query, key_padding_mask=padding)
+    CrossAttention(EMBED, HEADS, encoder_decoder_attention=True)(
+        query, query, query, key_padding_mask=padding, static_kv=True, need_weights=False
+    )
+    for mask in masks:
+        assert not mask[..., 0, :].masked_select(padding[:, None]).any()
+    assert len(masks) == 2

@@ -10,11 +10,11 @@ import time
 import pytest
 import torch
 from attention_cases import converted, gradients, set_small_blocks, table_parameters, tensors
+from kernel_cases import NATIVE
 
 from fairseq_convattn.ops import Past, composite_attention, dynamic_conv, lightweight_conv
 from fairseq_convattn.ops.attention import TERMS
 from fairseq_convattn.ops.attention.terms import BEYOND
-from fairseq_convattn.ops.native import is_built
 
 pytest.importorskip("hypothesis")
 from hypothesis import HealthCheck, given, settings  # noqa: E402
@@ -23,7 +23,6 @@ from hypothesis import strategies as st  # noqa: E402
 FUZZ_SECONDS = float(os.environ.get("CONVATTN_FUZZ_SECONDS", 0))
 TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 4e-2}
 EXAMPLES = [25, pytest.param(1000, marks=pytest.mark.slow)]
-NATIVE = ["native"] * is_built()
 
 dimension, flag = st.integers(1, 4), st.booleans()
 convolutions = st.fixed_dictionaries(
@@ -108,7 +107,7 @@ def convolve(x, taps, case, **options):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-@pytest.mark.parametrize("impl", ["tiled", *NATIVE])
+@pytest.mark.parametrize("impl", ["tiled", NATIVE])
 def test_convolutions(impl, examples):
     """Outputs and gradients."""
 
@@ -127,7 +126,7 @@ def test_convolutions(impl, examples):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-@pytest.mark.parametrize("impl", ["reference", "tiled", *NATIVE])
+@pytest.mark.parametrize("impl", ["reference", "tiled", NATIVE])
 @torch.no_grad()
 def test_convolutions_in_pieces(impl, examples):
     """However a sequence is cut, and whichever state carries it on."""
@@ -177,7 +176,7 @@ attentions = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-@pytest.mark.parametrize("impl", ["tiled", *NATIVE])
+@pytest.mark.parametrize("impl", ["tiled", NATIVE])
 def test_composite_attention(monkeypatch, impl, examples):
     """Outputs and gradients, of all parameters too."""
     set_small_blocks(monkeypatch)

@@ -199,8 +199,10 @@ def test_nothing_in_a_model_is_whatever_was_in_memory(monkeypatch):
 
 def test_a_training_continues_in_other_spellings(data, tmp_path):
     given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--encoder-kernel-sizes", "3,5")
-    train(data, tmp_path, *given, "--encoder-glu", "true", "--max-update", "1")
-    respelled = ("--encoder-kernel-sizes", "[3, 5]", "--encoder-glu", "yes")
+    first = ("--encoder-glu", "true", "--decoder-kernel-sizes", "5")
+    train(data, tmp_path, *given, *first, "--max-update", "1")
+    respelled = ("--encoder-glu", "yes", "--decoder-kernel-sizes", "5,5")
+    respelled += ("--encoder-kernel-sizes", "[3, 5]")
     train(data, tmp_path, *given, *respelled, "--max-update", "2")
     with pytest.raises(CheckpointError, match="--encoder-kernel-sizes .*, not 5,3"):
         train(data, tmp_path, *given, "--encoder-kernel-sizes", "5,3", "--max-update", "3")

@@ -61,7 +61,7 @@ def test_from_runs_to_a_table(tmp_path, capsys, source):
     assert row == {
         **{"run": "1", "system": f"dynamic, {given}, seed 1"},
         **{"parameters": "91,264", "updates": "300", "precision": "bfloat16"},
-        "test BLEU [1]": "41.50 (+11.80) [41.00, 42.00]",  # the detokenised one is not the paper's
+        "test BLEU [1]": "41.50 [41.00, 42.00] (+11.80)",  # the detokenised one is not the paper's
         **{"time": "50 min [3]", "commit": "0123456, with changes"},
     }
     assert [{name: cell for name, cell in line.items() if cell} for line in published] == [
