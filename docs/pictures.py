@@ -40,6 +40,7 @@ SHORT = {
     name: {**OURS["attention"], "linewidth": 1.4, "linestyle": style}
     for name, style in (("static", ":"), ("headwise", "-."), ("low_rank", "--"))
 }
+PRE_NORM = {**OURS["attention"], "linewidth": 1.4, "linestyle": (0, (8, 2))}
 SYSTEMS = {
     "attention": OURS["attention"],
     **{f"attention, {name}": look for name, look in SHORT.items()},
@@ -184,8 +185,11 @@ def learning_curves() -> Figure:
     figure = Figure(figsize=(9.5, 6.2))
     axes = figure.subplots(2, 2).flat
     for axis, (title, prefix) in zip(axes, CORPORA.items(), strict=True):
-        for name, look in {**OURS, **SHORT}.items():
-            run = DOCS / "data" / "results" / f"{prefix}{name}-seed1.json"
+        for name, look in {**OURS, **SHORT, "pre-norm attention": PRE_NORM}.items():
+            stem = f"{prefix}{name}"
+            if look is PRE_NORM:
+                stem = f"{prefix.removesuffix('best_')}prenorm_attention"
+            run = DOCS / "data" / "results" / f"{stem}-seed1.json"
             if run.exists():
                 curve = json.loads(run.read_text(encoding="utf-8"))["validation_perplexity"]
                 updates, perplexities = zip(*curve, strict=True)
