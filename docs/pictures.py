@@ -117,7 +117,7 @@ def long_inputs() -> Figure:
             axis.set_ylim(bottom=0)
             axis.set_title(f"{task}, {title}", loc="left")
         axes[1, column].yaxis.set_major_formatter("{x:,.0f}")
-    _legend(figure, axes[0][0])
+    _legend(figure)
     return figure
 
 
@@ -136,7 +136,7 @@ def convolutions() -> Figure:
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
             axis.minorticks_off()
             axis.set_title(f"{which}, {taps} taps, ms", loc="left")
-    _legend(figure, axes[0][0])
+    _legend(figure)
     return figure
 
 
@@ -156,7 +156,7 @@ def whole_models() -> Figure:
             curves(axis, shown, "model", "tokens/s", MODELS)
             axis.set_ylim(bottom=0)
         axis.set_title(f"{task}, tokens/s", loc="left")
-    _legend(figure, axes[0])
+    _legend(figure)
     return figure
 
 
@@ -176,7 +176,7 @@ def short_convolutions() -> Figure:
         axis.set_yticks([8, 10, 15, 20, 40, 60], ["8", "10", "15", "20", "40", "60"])
         axis.minorticks_off()
         axis.set_title(f"validation perplexity against {title}", loc="left")
-    _legend(figure, axes[0])
+    _legend(figure)
     return figure
 
 
@@ -200,13 +200,18 @@ def learning_curves() -> Figure:
         axis.minorticks_off()
         axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.set_title(title, loc="left")
-    _legend(figure, figure.axes[0])
+    _legend(figure)
     return figure
 
 
-def _legend(figure: Figure, axis: Axes) -> None:
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+def _legend(figure: Figure) -> None:
+    """One for all panels."""
+    handles = {
+        label: handle
+        for axis in figure.axes
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles))
 
 
 def main() -> None:
