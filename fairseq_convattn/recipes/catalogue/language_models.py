@@ -85,7 +85,9 @@ wikitext2 = LanguageModel(
     release={f"{split}.txt": f"{split}.source" for split in ("train", "valid", "test")},
     shape="lm_tiny",
     training=options(
-        "--criterion cross_entropy --share-decoder-input-output-embed --sample-break-mode none "
+        "--criterion adaptive_loss --adaptive-softmax-cutoff 2000,10000 "
+        "--adaptive-softmax-factor 2 --adaptive-input true --adaptive-input-factor 2 "
+        "--tie-adaptive-weights true --tie-adaptive-proj true --sample-break-mode none "
         "--tokens-per-sample 256 --optimizer adam --adam-betas '(0.9, 0.98)' --weight-decay 0.01 "
         "--clip-norm 1.0 --lr 0.002 --lr-scheduler polynomial_decay --warmup-updates 200 "
         "--total-num-update 2000 --max-update 2000 --keep-last-epochs 1"
