@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..mixers import CrossAttention, MixerConfig, build_mixer
 from ..mixers.base import TokenMixer, initialized
+from .dropout import use_fast_dropout
 
 
 class _MixerLayer:
@@ -102,6 +103,7 @@ class ConvAttnEncoder(TransformerEncoderBase):
     ):
         self._mixers, self._tables = iter(mixers), _SharedTables()
         super().__init__(cfg, dictionary, embed_tokens)
+        use_fast_dropout(self)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         layer = ConvAttnEncoderLayer(cfg, next(self._mixers))
@@ -140,6 +142,7 @@ class ConvAttnDecoder(TransformerDecoderBase):
     ):
         self._mixers, self._tables = iter(mixers), _SharedTables()
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
+        use_fast_dropout(self)
         for name, buffer in self.named_buffers():
             # buffers of adaptive softmax and input that fairseq never sets
             if name.endswith("_float_tensor"):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..implementation import Implementation, check, choose
+from ..masks import kept
 from . import native, reference, tiled
 from .past import Past, continued
 
@@ -110,17 +111,15 @@ def _convolve(
     _check_inputs(x, taps, bias, causal, tail, dropout_p)
     implementation = _implementation(impl, x, taps)
     time, kernel_size = x.size(0), taps.size(-1)
-    keep, kept = 1 - dropout_p, None
-    if dropout_p > 0:
-        kept = torch.empty_like(taps, dtype=torch.bool).bernoulli_(keep)
-    options = {"softmax": softmax, "kept": kept, "keep": keep}
+    mask, keep = kept(taps, dropout_p) if dropout_p > 0 else (None, 1.0)
+    options = {"softmax": softmax, "kept": mask, "keep": keep}
     if tail is None:
         left = kernel_size - 1 if causal else kernel_size // 2
         return _with_bias(implementation(x, taps, time, left, **options), bias)
     if isinstance(tail, Past):
         past = tail.append(x, kernel_size - 1)
         left = kernel_size - 1 - (len(past.index) - time)
-        if implementation is native.convolve and kept is None and not torch.is_grad_enabled():
+        if implementation is native.convolve and mask is None and not torch.is_grad_enabled():
             y = native.continue_from(past, taps, time, left, softmax=softmax)
         else:
             y = implementation(past.inputs(), taps, time, left, **options)
