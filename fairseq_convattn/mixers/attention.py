@@ -13,7 +13,7 @@ from .base import State, TokenMixer, dropout_p
 from .config import MixerConfig
 from .short_convolution import ShortConvolutions
 
-LONG = 64  # keys; with fewer, PyTorch's attention with dropout is about as fast
+LONG = 48  # keys; with fewer, PyTorch's attention with dropout is about as fast
 _FOR_MASKS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
