@@ -50,6 +50,13 @@ def test_short_convolutions(tmp_path):
     assert all(float(row["ms"]) >= 0 for row in rows)
 
 
+@pytest.mark.slow
+@pytest.mark.ci
+def test_dropout(tmp_path):
+    rows, _ = measured(tmp_path, "dropout", "--tokens 8 --sentences 2 --repetitions 2")
+    assert len({(row["part"], row["dropout"]) for row in rows}) == len(rows) == 6
+
+
 def test_bad_options_are_refused_before_any_measurement(tmp_path):
     for name, options, message in (
         ("long_inputs", f"--csv {tmp_path / 'no' / 'file.csv'}", "has no folder"),

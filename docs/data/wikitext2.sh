@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains fairseq's transformer_lm or lightconv_lm as the recipe wikitext2 trains our models, and
-# prints test perplexity with and without context: the rows of fairseq's models in wikitext2.csv.
+# prints test perplexity with and without context. Run it from the root of the repository.
 #
 #     bash docs/data/wikitext2.sh transformer_lm [--decoder-normalize-before]
 #     bash docs/data/wikitext2.sh lightconv_lm

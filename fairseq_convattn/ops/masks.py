@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .implementation import unfit_for_operators
+
 _STEPS = 2**16
 
 
@@ -19,9 +21,9 @@ def kept(like: Tensor, p: float) -> tuple[Tensor, float]:
     Returns:
         A boolean mask, True with the probability that is returned beside it.
     """
-    if like.device.type != "cpu" or torch.compiler.is_compiling():
+    if like.device.type != "cpu" or torch.compiler.is_compiling() or unfit_for_operators():
         return torch.empty_like(like, dtype=torch.bool).bernoulli_(1 - p), 1 - p
     steps = max(1, round((1 - p) * _STEPS))
-    words = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    words = like.new_empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     drawn = words.view(torch.int16)[: like.numel()].view(like.shape)
     return drawn <= steps - 1 - _STEPS // 2, steps / _STEPS

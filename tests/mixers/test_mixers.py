@@ -9,6 +9,7 @@ from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
 from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
 
 from fairseq_convattn.mixers import MIXERS, MixerConfig, build_mixer
+from fairseq_convattn.mixers.attention import LONG
 from fairseq_convattn.ops import TAP_NORMALIZATIONS
 from fairseq_convattn.ops.attention import TERMS
 
@@ -171,7 +172,7 @@ def test_attention_is_fairseqs(causal):
     torch.testing.assert_close(y[:6, 0], expected[:6, 0])
 
 
-@pytest.mark.parametrize("time", [33, 70])
+@pytest.mark.parametrize("time", [LONG - 1, LONG])
 @pytest.mark.parametrize("causal, padded", list(itertools.product((False, True), repeat=2)))
 def test_attention_dropout_only_in_training(causal, padded, time):
     x, mask = torch.randn(time, BATCH, WIDTH), None

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fairseq_convattn.ops import lightweight_conv
 from fairseq_convattn.ops.masks import kept
 
 
@@ -39,3 +40,22 @@ def test_the_seed_decides():
         torch.manual_seed(seed)
         drawn.append(kept(torch.empty(500), 0.5)[0])
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_the_mask_is_where_the_tensor_is():
+    like = torch.empty(10)
+    torch.set_default_device("meta")
+    try:
+        assert kept(like, 0.5)[0].device == like.device
+    finally:
+        torch.set_default_device(None)
+
+
+def test_transforms_of_torch_func_draw_masks():
+    x, taps = torch.ones(2, 5, 1, 4), torch.ones(2, 1, 3) / 3
+
+    def convolved(x, taps):
+        return lightweight_conv(x, taps, causal=True, dropout_p=0.5, impl="reference")
+
+    y = torch.func.vmap(convolved, randomness="different")(x, taps)
+    assert y.shape == x.shape and y.isfinite().all()
