@@ -305,7 +305,12 @@ def hydra_train(
         "criterion": {"_name": criterion},
         "optimizer": {"_name": "adam", "lr": [0.003]},
         "lr_scheduler": {"_name": "fixed"},
-        "dataset": {"max_tokens": 600, "num_workers": 0, "required_batch_size_multiple": 1},
+        "dataset": {
+            "max_tokens": 600,
+            "num_workers": 0,
+            "required_batch_size_multiple": 1,
+            "data_buffer_size": 0,  # its thread can abort the process as it ends, pytorch#38228
+        },
         "optimization": {"max_update": 2, "lr": [0.003]},
         **more,
     }
