@@ -44,13 +44,14 @@ PRE_NORM = {**OURS["attention"], "linewidth": 1.4, "linestyle": (0, (8, 2))}
 SYSTEMS = {
     "attention": OURS["attention"],
     **{f"attention, {name}": look for name, look in SHORT.items()},
-    "dynamic convolutions": OURS["dynamic"],
+    "dynamic convolutions, feed-forward 296": OURS["dynamic"],
 }
 CORPORA = {  # the runs of a panel, as docs/data/results/ calls them
     "IWSLT14, low-resource": "iwslt14_de_en_low-",
     "Multi30k": "multi30k-",
     "Multi30k, short, rates searched": "multi30k_short-best_",
     "SAMSum": "samsum-",
+    "WikiText-2": "wikitext2-",
 }
 STYLE = {
     "svg.fonttype": "none",
@@ -182,8 +183,9 @@ def short_convolutions() -> Figure:
 
 def learning_curves() -> Figure:
     """Validation perplexity against updates, a panel for each corpus on which mixers compete."""
-    figure = Figure(figsize=(9.5, 6.2))
-    axes = figure.subplots(2, 2).flat
+    figure = Figure(figsize=(12, 6.2))
+    *axes, unused = figure.subplots(2, 3).flat
+    unused.set_axis_off()
     for axis, (title, prefix) in zip(axes, CORPORA.items(), strict=True):
         for name, look in {**OURS, **SHORT, "pre-norm attention": PRE_NORM}.items():
             stem = f"{prefix}{name}"
