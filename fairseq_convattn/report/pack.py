@@ -173,12 +173,11 @@ def _card(
         "## Results",
         results_table([folder / "results.json"]),
         "## Training",
-        "Text has to be prepared as in training, by the first stage of the command above.",
+        "Input must look like the training text, written by the stage `prepare` of the command above.",
         " ".join(training),
         "`results.json` has the versions, the checksums of the data and the validation curve.",
         "## Limits",
-        "It learned from one corpus, whose licence says what may be done with it. Text of another "
-        "kind is answered badly.",
+        "It learned from one corpus, whose licence applies. Other text is answered badly.",
     ]
     return "\n\n".join(parts) + "\n"
 
