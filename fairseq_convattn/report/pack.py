@@ -173,7 +173,7 @@ def _card(
         "## Results",
         results_table([folder / "results.json"]),
         "## Training",
-        "Input must look like the training text, written by the stage `prepare` of the command above.",
+        "Input must look like the training text, which the recipe's stage `prepare` writes.",
         " ".join(training),
         "`results.json` has the versions, the checksums of the data and the validation curve.",
         "## Limits",
