@@ -143,14 +143,15 @@ def _load(
         "required_batch_size_multiple": 1,  # with more, fairseq drops sentences
         **{k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in options.items()},
     }
-    if Path(folder).is_dir():
-        data = _data_folder(folder, data)
-        if "sentencepiece_model" in options or Path(folder, PIECES).exists():
-            options.setdefault("bpe", "sentencepiece")
-        elif options.get("bpe") == "sentencepiece":
-            raise ValueError("bpe='sentencepiece' needs sentencepiece_model=FILE")
-    elif not Path(folder).exists() and "://" not in folder:
-        raise FileNotFoundError(f"{folder}: no such folder; give that of the checkpoint")
+    if not Path(folder).is_dir():  # fairseq would unpack an archive, anywhere that it says
+        raise FileNotFoundError(
+            f"{folder}: no such folder; give that of the checkpoint (unpack an archive first)"
+        )
+    data = _data_folder(folder, data)
+    if "sentencepiece_model" in options or Path(folder, PIECES).exists():
+        options.setdefault("bpe", "sentencepiece")
+    elif options.get("bpe") == "sentencepiece":
+        raise ValueError("bpe='sentencepiece' needs sentencepiece_model=FILE")
     for option, registry in (("bpe", BPE_REGISTRY), ("tokenizer", TOKENIZER_REGISTRY)):
         if options.get(option) not in (None, *registry):
             names = ", ".join(sorted(registry))

@@ -9,13 +9,14 @@ import re
 import warnings
 import zipfile
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
+from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf
 from torch import Tensor
 
 DIGEST = "digest"
@@ -48,7 +49,10 @@ _ACTIVE = (
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom),
     *(ast.Pow, ast.LShift, ast.Mod),
 )
+_INTERPOLATION = re.compile(r"\$\{")
 _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # such as ${oc.env:HOME}
+_OF_A_NODE = {"_content", "_val", "_metadata", "_parent", "_flags_cache"}
+"""The attributes of omegaconf's containers and values."""
 _MOST_VALUES = 1_000_000
 _MOST_CHARACTERS = 10_000_000
 _MOST_LEVELS = 100
@@ -116,22 +120,29 @@ def check_sizes(state: Any, size: int) -> None:
                 raise CheckpointError(f"{name} claims {claimed:,} bytes in a file of {size:,}")
 
 
-def check_configuration(state: Any) -> None:
+def check_configuration(state: Any, as_stored: bool = True) -> None:
     """Check that a checkpoint's configuration (``cfg``, or ``args`` in old files) holds plain
     values, and no text that would run code if evaluated.
 
-    fairseq evaluates options of models, tasks and criteria as Python.
+    fairseq evaluates options of models, tasks and criteria as Python. It stores interpolations
+    resolved, so in a file they could only assemble code that no single option shows.
+
+    Args:
+        state: the checkpoint.
+        as_stored: it is as the file has it, not as fairseq completed it with interpolations.
 
     Raises:
         CheckpointError: a value is not allowed; the message names its option.
     """
-    if not isinstance(state, Mapping):
+    if type(state) is not dict:
         raise CheckpointError("not a fairseq checkpoint")
-    for name, value in _values({part: state.get(part) for part in ("cfg", "args")}):
+    parts = {part: state.get(part) for part in ("cfg", "args")}
+    refers = _INTERPOLATION if as_stored else _RESOLVER
+    for name, value in _values(parts, _plain_option if as_stored else _plain_value):
         field = name.rpartition(".")[2]
         if value is not None and not isinstance(value, (bool, int, float, str)):
             raise CheckpointError(f"its option {name} is a {type(value).__name__}")
-        if isinstance(value, str) and _RESOLVER.search(value):
+        if isinstance(value, str) and refers.search(value):
             raise CheckpointError(f"its option {name} is {value[:80]!r}, which looks things up")
         if isinstance(value, str) and field not in FREE_TEXT and _is_active(value):
             raise CheckpointError(f"its option {name} is {value[:80]!r}, which is code")
@@ -180,18 +191,44 @@ def weights_digest(weights: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _values(root: Any) -> Iterator[tuple[str, Any]]:
-    """Everything in nested dictionaries, lists and namespaces, by dotted name."""
+def _plain_option(name: str, value: Any) -> Any:
+    """A container of options as a plain one, without calling its methods; all else as it is.
+
+    Raises:
+        CheckpointError: it has attributes, which could hide values or replace methods.
+    """
+    kind = type(value)
+    if kind is Namespace:
+        return dict(vars(value))
+    if kind is OrderedDict and not vars(value):
+        return dict(value)
+    if kind in (DictConfig, ListConfig, AnyNode):
+        if vars(value).keys() <= _OF_A_NODE:
+            return vars(value).get("_val" if kind is AnyNode else "_content")
+        raise CheckpointError(f"its option {name} is a {kind.__name__} with attributes of its own")
+    if isinstance(value, (Mapping, Namespace)) and kind is not dict:
+        raise CheckpointError(f"its option {name} is a {kind.__name__}")
+    return value
+
+
+def _plain_value(name: str, value: Any) -> Any:
+    """A container as a plain one; all else as it is."""
+    if OmegaConf.is_config(value):
+        value = OmegaConf.to_container(value, resolve=False)
+    return vars(value) if isinstance(value, Namespace) else value
+
+
+def _values(
+    root: Any, plain: Callable[[str, Any], Any] = _plain_value
+) -> Iterator[tuple[str, Any]]:
+    """Everything in nested containers, which ``plain`` makes plain, by dotted name."""
     waiting, seen = [("", root)], 0
     while waiting:
         name, value = waiting.pop()
         seen += 1
         if seen > _MOST_VALUES or name.count(".") > _MOST_LEVELS:
             raise CheckpointError("it has too many values, or too deep ones, for a checkpoint")
-        if OmegaConf.is_config(value):
-            value = OmegaConf.to_container(value, resolve=False)
-        if isinstance(value, Namespace):
-            value = vars(value)
+        value = plain(name, value)
         if isinstance(value, Mapping):
             waiting += [(f"{name}.{key}".lstrip("."), inner) for key, inner in value.items()]
         elif isinstance(value, (list, tuple, set, frozenset)):

@@ -49,7 +49,7 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
                 _refuse_2019(outline)
         state = load(path, *args, **kwargs)
         with _explained(path):
-            check_configuration(state)  # with --model-overrides
+            check_configuration(state, as_stored=False)  # with --model-overrides
             check_digest(state)
             # lightconv checkpoints have weights that were never set
             if is_ours(architecture_of(state)):

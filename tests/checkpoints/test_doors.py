@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import shutil
 from argparse import Namespace
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -24,6 +25,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from omegaconf import OmegaConf
 
 from fairseq_convattn.analysis.checkpoint import analysis
 from fairseq_convattn.architectures import ConvAttnModel
@@ -52,6 +54,12 @@ def touch(target) -> str:
     return f"__import__('pathlib').Path({str(target)!r}).touch()"
 
 
+def with_attributes(container, **attributes):
+    """Attributes that the container's items do not show, as a pickle can set them."""
+    vars(container).update(attributes)
+    return container
+
+
 PAYLOADS = {
     "a call": touch,
     "a call after space": lambda target: f" \t{touch(target)}",
@@ -66,6 +74,11 @@ PAYLOADS = {
     "too many times": lambda target: "[[0] * 10_000] * 10_000",
     "times a result": lambda target: "[0] * (10_000 - 1)",
     "the environment": lambda target: "${oc.env:HOME}",
+    "another option": lambda target: "${common.user_dir}",
+    "two halves": lambda target: "${common.x}${common.y}",
+    "attributes": lambda target: with_attributes(OrderedDict(), layers=touch(target)),
+    "a method": lambda target: with_attributes(OmegaConf.create({"x": touch(target)}), keys=dict),
+    "a method of a list": lambda target: with_attributes(OmegaConf.create([]), __iter__=dict),
     "an object": lambda target: torch.ones(2),
 }
 
@@ -131,13 +144,20 @@ def test_a_namespace_is_read_too(tmp_path, payload):
     [
         *("(0.9, 0.98)", "[(1, 64), (2, 128)]", "3,7,15", "@@ ", "de-en", "a/b.pt"),
         *("[(512, 10, 5)] + [(512, 3, 2)] * 4", "3 * [(512, 5)]"),  # fairseq's wav2vec, fconv
-        *('{"beam": 4, "lenpen": 0.6}', "${task.data}", "data (old", "x" * 10_000, [0.5, None], {}),
+        *('{"beam": 4, "lenpen": 0.6}', "data (old", "x" * 10_000, [0.5, None], {}),
     ],
 )
 def test_what_options_are_is_let_in(tmp_path, value):
     torch.save(checkpoint("task", "translation", "x", value), tmp_path / "good.pt")
     read_checkpoint(tmp_path / "good.pt")
     checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "good.pt"))
+
+
+@pytest.mark.parametrize("option", ["user_dir", "wandb_project"])
+def test_a_free_text_refers_to_nothing(tmp_path, option):
+    torch.save(checkpoint("common", "", option, "${task.data}"), tmp_path / "evil.pt")
+    with pytest.raises(CheckpointError, match=rf"its option cfg\.common\.{option}"):
+        read_checkpoint(tmp_path / "evil.pt")
 
 
 def test_files_may_be_called_like_calls(tmp_path):
@@ -158,7 +178,8 @@ def test_every_architecture_of_fairseqs_is_let_in():
         checked += [architecture] if vars(args) else []
     for name, config in MODEL_DATACLASS_REGISTRY.items():
         fields = dataclasses.fields(config)
-        options = {x.name: x.default for x in fields if isinstance(x.default, str)}
+        texts = {x.name: x.default for x in fields if isinstance(x.default, str)}
+        options = {name: text for name, text in texts.items() if "${" not in text}
         check_configuration({"cfg": {"model": {"_name": name, **options}}})
     assert {"fconv", "transformer", "lightconv"} < set(checked)
 
