@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import shutil
+import tarfile
 from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -158,6 +159,16 @@ def test_a_free_text_refers_to_nothing(tmp_path, option):
     torch.save(checkpoint("common", "", option, "${task.data}"), tmp_path / "evil.pt")
     with pytest.raises(CheckpointError, match=rf"its option cfg\.common\.{option}"):
         read_checkpoint(tmp_path / "evil.pt")
+
+
+def test_an_archive_is_not_unpacked(tmp_path):
+    archive = tmp_path / "in" / "model.tar.gz"
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.addfile(tarfile.TarInfo("model/../../created"))
+    with pytest.raises(FileNotFoundError, match="unpack an archive first"):
+        ConvAttnModel.from_pretrained(archive)
+    assert archive.is_file() and not (tmp_path / "created").exists()
 
 
 def test_files_may_be_called_like_calls(tmp_path):
