@@ -21,7 +21,9 @@ def kept(like: Tensor, p: float) -> tuple[Tensor, float]:
     Returns:
         A boolean mask, True with the probability that is returned beside it.
     """
-    if like.device.type != "cpu" or torch.compiler.is_compiling() or unfit_for_operators():
+    if unfit_for_operators():  # vmap refuses to write one mask for all into its batch
+        return torch.rand_like(like, dtype=torch.float32) < 1 - p, 1 - p
+    if like.device.type != "cpu" or torch.compiler.is_compiling():
         return torch.empty_like(like, dtype=torch.bool).bernoulli_(1 - p), 1 - p
     steps = max(1, round((1 - p) * _STEPS))
     words = like.new_empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)

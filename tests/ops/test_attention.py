@@ -206,6 +206,40 @@ def test_operators_keep_pytorchs_rules(monkeypatch, impl, dtype, terms):
         torch.library.opcheck(getattr(torch.ops.convattn, backward).default, given)
 
 
+@pytest.mark.parametrize("impl", ["tiled", NATIVE])
+def test_operators_refuse_what_is_not_in_memory(monkeypatch, impl):
+    operators, calls = importlib.import_module("fairseq_convattn.ops.attention.operators"), []
+    unpack = operators._unpack
+    monkeypatch.setattr(operators, "_unpack", lambda inputs: calls.append(inputs) or unpack(inputs))
+    made = parameters(TERMS, False, dtype=torch.float32)
+    run(inputs(9, 9, dtype=torch.float32), made, "clip", causal=False, impl=impl)
+    arguments = [x.detach() if torch.is_tensor(x) else x for x in calls[0]]
+    forward, backward = (
+        getattr(torch.ops.convattn, f"attend_{impl}{end}") for end in ("", "_backward")
+    )
+    y, lse = forward(*arguments)
+    for place, x in enumerate(arguments):
+        if torch.is_tensor(x):
+            for wrong in (x[:, :, 1:] if x.dim() == 4 else x[..., 1:], x.bfloat16()):
+                with pytest.raises(ValueError, match="Layout"):
+                    given = *arguments[:place], wrong, *arguments[place + 1 :]
+                    forward(*given)
+    for given in ((y[:, :, 1:], y, lse), (y, y[..., 1:], lse), (y, y, lse[:1])):
+        with pytest.raises(ValueError, match="lse"):
+            backward(*given, *arguments, [True] * 8)
+
+
+@pytest.mark.parametrize("impl", WITH_NATIVE)
+def test_gradients_stay_finite_at_large_scores(impl):
+    """The backward pass computes the weights again: rounding must not make one exceed 1."""
+    torch.manual_seed(3)
+    q, k, v = (x.detach().requires_grad_() for x in inputs(20, 20, dtype=torch.float32))
+    terms = {"content": None, "fixed": torch.full((1, 5), 1e10)}
+    y = run((50 * q, 50 * k, v), terms, "clip", causal=True, impl=impl)
+    for grad in torch.autograd.grad(y.sum(), (q, k, v)):
+        assert grad.isfinite().all()
+
+
 @pytest.mark.parametrize(
     "impl",
     [
@@ -373,6 +407,7 @@ BAD = [
     ({"content": None}, {"beyond": "mask"}, "needs a span"),
     ({"fixed": torch.zeros(2, 5)}, {"span": 3}, "a span of 3, but tables for 2"),
     ({"content": None}, {"span": -1}, "cannot be"),
+    ({"content": None}, {"span": 2.5}, "cannot be"),
     ({"content": None}, {"beyond": "wrap"}, "unknown beyond"),
     ({"content": None}, {"impl": "fast"}, "unknown impl"),
     ({"content": None}, {"dropout_p": 1.0}, "dropout_p"),
@@ -394,6 +429,8 @@ def test_refuses_inputs_of_wrong_shapes():
         (q, k, v[:, :, 1:]),
         (q[..., 1:], k, v),
         (q, k[:, :, 1:], v[:, :, 1:]),
+        (q[..., :0], k[..., :0], v),
+        (q.long(), k.long(), v.long()),
     ):
         with pytest.raises(ValueError):
             composite_attention(*bad, {"content": None}, causal=False)

@@ -57,5 +57,6 @@ def test_transforms_of_torch_func_draw_masks():
     def convolved(x, taps):
         return lightweight_conv(x, taps, causal=True, dropout_p=0.5, impl="reference")
 
-    y = torch.func.vmap(convolved, randomness="different")(x, taps)
-    assert y.shape == x.shape and y.isfinite().all()
+    for given, dims in (((x, taps), (0, 0)), ((x, taps[0]), (0, None))):
+        y = torch.func.vmap(convolved, in_dims=dims, randomness="different")(*given)
+        assert y.shape == x.shape and y.isfinite().all()

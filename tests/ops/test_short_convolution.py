@@ -15,6 +15,7 @@ from kernel_cases import (
 )
 
 from fairseq_convattn.ops import (
+    Past,
     dynamic_conv,
     low_rank_short_conv,
     short_conv,
@@ -251,6 +252,21 @@ def test_says_what_is_wrong(change, message):
     given = {n: torch.zeros(v) if isinstance(v, tuple) else v for n, v in shapes.items()}
     with pytest.raises(ValueError, match=message):
         low_rank_short_conv(**{"causal": True, **given})
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"static": torch.zeros(5, 3)}, "static taps must be .channels, W. = .6, W., not .5, 3."),
+        ({"x": torch.zeros(4, 6)}, "x must be"),
+        ({"x": torch.zeros(4, 2, 6).long()}, "floating point"),
+        ({"tail": Past.none(2, torch.zeros(6))}, "tail must be a tensor, not Past"),
+    ],
+)
+def test_says_what_is_wrong_with_static_kernels(change, message):
+    given = {"x": torch.zeros(4, 2, 6), "static": torch.zeros(6, 3), **change}
+    with pytest.raises(ValueError, match=message):
+        short_conv(**given, causal=True)
 
 
 def test_headwise_alone_is_the_dynamic_convolution():

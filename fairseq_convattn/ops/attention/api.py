@@ -107,11 +107,12 @@ def _check_inputs(
 ) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         check(x.dim() == 4, f"{name} must be [batch, heads, time, width], not {list(x.shape)}")
+        check(x.is_floating_point(), f"{name} must be of floating point, not {x.dtype}")
     check(
         q.shape[:2] == k.shape[:2] == v.shape[:2] and k.size(2) == v.size(2),
         f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not go together",
     )
-    check(q.size(3) == k.size(3), f"q is {q.size(3)} wide, k {k.size(3)}")
+    check(q.size(3) == k.size(3) >= 1, f"q is {q.size(3)} wide, k {k.size(3)}")
     check(
         1 <= q.size(2) <= k.size(2),
         f"{q.size(2)} queries cannot be the last positions of {k.size(2)} keys",
@@ -162,7 +163,7 @@ def _span(terms: Terms, span: int | None, causal: bool, beyond: str) -> int | No
         check(span in (None, tables), f"a span of {span}, but tables for {tables}")
         return tables
     check(span is not None or beyond != "mask", "beyond='mask' needs a span")
-    check(span is None or span >= 0, f"a span of {span} cannot be")
+    check(span is None or (isinstance(span, int) and span >= 0), f"a span of {span} cannot be")
     return span
 
 

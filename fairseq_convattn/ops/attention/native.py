@@ -173,4 +173,4 @@ def _columns(x: Tensor) -> _Part:
     return _Part(x.data_ptr(), x.stride(0), 0)
 
 
-attend = register_passes("attend_native", Compiled, "CPU")
+attend = register_passes("attend_native", Compiled, (torch.float32,), "CPU")

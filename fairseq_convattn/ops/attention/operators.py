@@ -20,7 +20,11 @@ _TENSORS = len(Scores._fields)
 
 
 def register(
-    name: str, forward: Callable, backward: Callable, devices: tuple[str, ...]
+    name: str,
+    forward: Callable,
+    backward: Callable,
+    dtypes: tuple[torch.dtype, ...],
+    devices: tuple[str, ...],
 ) -> Callable[..., Tensor]:
     """Make ``convattn::name`` of two functions.
 
@@ -30,6 +34,7 @@ def register(
             sums of exponentials, in the base that ``backward`` expects.
         backward: from the gradient, the outputs, ``lse``, the arguments of ``forward`` and a flag
             for each tensor of the scores returns the wanted gradients, None for others.
+        dtypes: supported dtypes of q, k and v.
         devices: PyTorch's dispatch keys.
 
     Returns:
@@ -37,11 +42,18 @@ def register(
     """
 
     def compute(*inputs) -> tuple[Tensor, Tensor]:
-        return forward(*_unpack(inputs))
+        scores, *others = _unpack(inputs)
+        _check(scores, *others, dtypes)
+        return forward(scores, *others)
 
     def compute_backward(grad: Tensor, y: Tensor, lse: Tensor, *inputs) -> Scores:
         *inputs, wanted = inputs
-        return backward(grad, y, lse, *_unpack(inputs), wanted)
+        scores, *others = _unpack(inputs)
+        _check(scores, *others, dtypes)
+        results = (*scores.q.shape[:3], scores.v.size(3))
+        if not grad.shape == y.shape == results or lse.shape != results[:3]:
+            raise ValueError(f"grad {list(grad.shape)}, y {list(y.shape)}, lse {list(lse.shape)}")
+        return backward(grad, y, lse, scores, *others, wanted)
 
     operator = operators.register(
         name,
@@ -78,6 +90,32 @@ def _unpack(inputs: Sequence) -> tuple[Scores, Layout, Dropout | None]:
     seed, dropout_p, *layout = inputs[_TENSORS:]
     dropout = None if seed is None else Dropout(dropout_p, seed)
     return Scores(*inputs[:_TENSORS]), Layout(*layout), dropout
+
+
+def _check(
+    scores: Scores, layout: Layout, dropout: Dropout | None, dtypes: tuple[torch.dtype, ...]
+) -> None:
+    """Check what the kernels rely on, for direct calls; :func:`composite_attention` has better
+    messages."""
+    q, k, v, curve, *added = scores
+    fits = q.dim() == k.dim() == v.dim() == 4 and {q.dtype, k.dtype, v.dtype} <= set(dtypes)
+    fits = fits and q.shape[:2] == k.shape[:2] == v.shape[:2] and q.size(3) == k.size(3)
+    fits = fits and 1 <= q.size(2) <= k.size(2) == v.size(2) and min(layout.left, layout.right) >= 0
+    if fits:
+        by_query, by_key = q.shape[:3], k.shape[:3]
+        curves = {(heads, q.size(2) + k.size(2) - 1) for heads in (1, q.size(1))}
+        band = (*by_query, layout.left + 1 + layout.right)
+        shapes = (by_key, band, by_query, by_key)
+        fits = curve.shape in curves and all(
+            x is None or x.shape == shape for x, shape in zip(added, shapes, strict=True)
+        )
+        fits = fits and all(
+            x is None or (x.is_contiguous() and x.dtype == wide(k).dtype) for x in (curve, *added)
+        )
+    if not fits or (dropout is not None and dropout.seed.numel() != 1):
+        given = {name: x for name, x in scores._asdict().items() if x is not None}
+        given = [f"{name} {list(x.shape)} {x.dtype}" for name, x in given.items()]
+        raise ValueError(", ".join([*given, str(layout)]))
 
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, *_) -> tuple[Tensor, Tensor]:

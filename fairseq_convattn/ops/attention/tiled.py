@@ -24,7 +24,7 @@ class InPyTorch(Passes):
         self.curves = self._skewed(curves.copy_(curve * LOG2_E))
 
     def unnormalized_weights(self, tile: Tile, lse: Tensor) -> tuple[Tensor, Tensor]:
-        s = self._logits(tile, None)
+        s = self._logits(tile)
         largest = s.amax(-1, keepdim=True).clamp_(min=HIDDEN / 2)
         sums = s.sub_(largest).exp2_().sum(-1, keepdim=True)
         sums.clamp_(min=0.5)  # below only where a query sees nothing
@@ -32,7 +32,7 @@ class InPyTorch(Passes):
         return s, sums
 
     def weights(self, tile: Tile, lse: Tensor) -> Tensor:
-        return self._logits(tile, lse).exp2_()
+        return self._logits(tile).sub_(lse).exp2_()
 
     def factors(self, tile: Tile) -> Tensor:
         n, rows, _ = tile.shape
@@ -78,18 +78,16 @@ class InPyTorch(Passes):
         rows, columns = self.block.shape
         return x.as_strided((x.size(0), rows, columns), (x.stride(0), x.stride(1) - 1, 1), rows - 1)
 
-    def _logits(self, tile: Tile, lse: Tensor | None) -> Tensor:
-        """Scores ``[n, rows, columns]`` to base 2, minus ``lse`` ``[n, rows, 1]`` if given."""
+    def _logits(self, tile: Tile) -> Tensor:
+        """Scores ``[n, rows, columns]`` to base 2."""
         scores = tile.scores
         framed, s = self._framed(tile, "scores")
         by_sentence = s.unflatten(0, (-1, self.block.count))
         curves = self.curves[:, :, tile.first : tile.first + tile.shape[2]]
         if tile.adds_column:
             column = tile.columns_of(scores.column).unflatten(0, (-1, self.block.count))
-            curves = torch.add(curves, column.unsqueeze(2), alpha=LOG2_E, out=by_sentence)
-        if lse is not None:
-            torch.sub(curves, lse.unflatten(0, (-1, self.block.count)), out=by_sentence)
-        elif not tile.adds_column:
+            torch.add(curves, column.unsqueeze(2), alpha=LOG2_E, out=by_sentence)
+        else:
             by_sentence.copy_(curves)
         q, k = tile.rows_of(scores.q), tile.columns_of(scores.k)
         s.baddbmm_(q, k.transpose(1, 2), alpha=tile.layout.scale * LOG2_E)
@@ -123,4 +121,6 @@ class InPyTorch(Passes):
         return framed.as_strided((*framed.shape[:2], taps), strides, tile.own)
 
 
-attend = register_passes("attend_tiled", InPyTorch, "CompositeExplicitAutograd")
+attend = register_passes(
+    "attend_tiled", InPyTorch, (torch.float32, torch.float64), "CompositeExplicitAutograd"
+)

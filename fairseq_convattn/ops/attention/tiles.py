@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from .dropout import Dropout
@@ -26,11 +27,12 @@ MOST_SCORES = 2**19  # of a tile of one head and many queries
 LOG2_E = math.log2(math.e)
 
 
-def register_passes(name: str, passes: type["Passes"], device: str) -> Callable[..., Tensor]:
+def register_passes(
+    name: str, passes: type["Passes"], dtypes: tuple[torch.dtype, ...], device: str
+) -> Callable[..., Tensor]:
     """``convattn::name`` with the products here and these passes; see :func:`register`."""
-    attend_wide = register(
-        name, functools.partial(_forward, passes), functools.partial(_backward, passes), (device,)
-    )
+    forward, backward = functools.partial(_forward, passes), functools.partial(_backward, passes)
+    attend_wide = register(name, forward, backward, dtypes, (device,))
 
     def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, options: Options) -> Tensor:
         """Same contract as :func:`reference.attend`; no second derivatives."""

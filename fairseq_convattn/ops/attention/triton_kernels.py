@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from .. import triton_tensors
-from ..triton_tensors import COMPILED, DEVICES, Strided, on_device_of, precision, strided
+from ..triton_tensors import COMPILED, DEVICES, DTYPES, Strided, on_device_of, precision, strided
 from .dropout import Dropout
 from .operators import register
 from .scores import Layout, Scores
@@ -64,7 +64,7 @@ def _backward(
     return _Kernels(scores, layout, dropout).backward(y, lse, grad, Scores(*wanted))
 
 
-_attend = register("attend_triton", _forward, _backward, DEVICES)
+_attend = register("attend_triton", _forward, _backward, DTYPES, DEVICES)
 
 
 class _Kernels:

@@ -147,6 +147,7 @@ def _check_inputs(
         x.dim() == 3 and x.size(0) >= 1,
         f"x must be [time >= 1, batch, channels], not {list(x.shape)}",
     )
+    check(x.is_floating_point(), f"x must be of floating point, not {x.dtype}")
     check(
         heads >= 1 and x.size(2) % heads == 0, f"{heads} heads do not divide {x.size(2)} channels"
     )

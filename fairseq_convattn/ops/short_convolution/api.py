@@ -59,8 +59,12 @@ def short_conv(
             is given to a convolution that is not causal.
     """
     check(taps is not None or static is not None, "give taps, static ones, or both")
+    _check_x(x, causal, tail)
     if static is not None:
-        check(static.dim() == 2, f"static taps must be [channels, W], not {list(static.shape)}")
+        check(
+            static.dim() == 2 and static.size(0) == x.size(2),
+            f"static taps must be [channels, W] = [{x.size(2)}, W], not {list(static.shape)}",
+        )
     if taps is None:
         z, up = x.new_ones(*x.shape[:2], 1), static.t().unsqueeze(0)
         return low_rank_short_conv(x, z, up, causal=causal, residual=residual, tail=tail, impl=impl)
@@ -95,7 +99,8 @@ def low_rank_short_conv(
 
     All else, results and errors are those of :func:`short_conv`.
     """
-    _check_inputs(x, z, up, causal, tail)
+    _check_x(x, causal, tail)
+    _check_factors(x, z, up)
     if static is not None:
         check(
             static.dim() == 2 and static.t().shape == up.shape[1:],
@@ -120,11 +125,19 @@ def low_rank_short_conv(
     return y if tail is None else (y, next_tail)
 
 
-def _check_inputs(x: Tensor, z: Tensor, up: Tensor, causal: bool, tail: Tensor | None) -> None:
+def _check_x(x: Tensor, causal: bool, tail: Tensor | None) -> None:
     check(
         x.dim() == 3 and x.size(0) >= 1,
         f"x must be [time >= 1, batch, channels], not {list(x.shape)}",
     )
+    check(x.is_floating_point(), f"x must be of floating point, not {x.dtype}")
+    if tail is not None:
+        check(causal, "only a causal convolution continues from a tail")
+        check(isinstance(tail, Tensor), f"tail must be a tensor, not {type(tail).__name__}")
+        check(tail.shape[1:] == x.shape[1:], "tail and x must agree in batch and width")
+
+
+def _check_factors(x: Tensor, z: Tensor, up: Tensor) -> None:
     check(
         z.dim() == 3 and z.shape[:2] == x.shape[:2],
         f"z must be [time, batch, ranks] for x {list(x.shape)}, not {list(z.shape)}",
@@ -133,8 +146,6 @@ def _check_inputs(x: Tensor, z: Tensor, up: Tensor, causal: bool, tail: Tensor |
         up.dim() == 3 and (up.size(0), up.size(2)) == (z.size(2), x.size(2)) and up.size(1) >= 1,
         f"up must be [ranks, W >= 1, channels] for z {list(z.shape)}, not {list(up.shape)}",
     )
-    check(tail is None or causal, "only a causal convolution continues from a tail")
-    check(tail is None or tail.shape[1:] == x.shape[1:], "tail and x must agree in batch and width")
 
 
 def _triton() -> Implementation:
