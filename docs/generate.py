@@ -14,7 +14,8 @@ with ``mean=yes`` adds the rows' means and standard deviations; the second print
 are, all of them where none is named. ``where`` keeps the rows with COLUMN:VALUE, several
 separated by commas. The file is relative to the document. A row whose column ``results`` names a
 run takes the columns that it lacks from docs/data/results/NAME.json: ``parameters``, ``validation
-perplexity`` (after the last update) and the scores by their names.
+perplexity`` (after the last update) and the scores by their names. Between the comments
+``results: begin`` and ``results: end`` stand the tables of all runs, `convattn report --table`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from fairseq_convattn.architectures.overview import (  # noqa: E402
     table_of_sizes,
 )
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES  # noqa: E402
+from fairseq_convattn.report.collected import results_table  # noqa: E402
 from fairseq_convattn.report.markdown import Table, raw_table  # noqa: E402
 from fairseq_convattn.summarization.options import own_options  # noqa: E402
 
@@ -111,7 +113,13 @@ def with_tables(document: Path) -> str:
             lines = [_with_results(line) for line in csv.DictReader(rows)]
         return comment + markdown_table(lines, **settings) + "\n"
 
-    return TABLE.sub(table, document.read_text(encoding="utf-8"))
+    text = TABLE.sub(table, document.read_text(encoding="utf-8"))
+    begin, end = "<!-- results: begin -->\n", "<!-- results: end -->\n"
+    if begin in text:
+        before, between = text.split(begin)
+        made = results_table(sorted((ROOT / "docs/data/results").glob("*.json")))
+        text = f"{before}{begin}{made.strip()}\n{end}{between.split(end)[1]}"
+    return text
 
 
 def _with_results(line: dict[str, str]) -> dict[str, str]:

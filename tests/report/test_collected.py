@@ -141,16 +141,6 @@ def test_options_of_the_page_do_not_go_with_a_table(tmp_path, capsys):
             assert "--output and --samples are for the page" in capsys.readouterr().err
 
 
-def test_the_documents_have_the_table_of_the_committed_results(capsys):
-    files = sorted(map(str, (ROOT / "docs" / "data" / "results").glob("*.json")))
-    if not files:
-        pytest.skip("docs/data/results has no results yet")
-    main(["--table", *files])
-    document = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    between = document.split("<!-- results: begin -->")[1].split("<!-- results: end -->")[0]
-    assert between.strip() == capsys.readouterr().out.strip()
-
-
 def test_the_documents_have_the_rouge_of_the_committed_results():
     with open(ROOT / "docs" / "data" / "samsum.csv", encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["source"] == "here"]

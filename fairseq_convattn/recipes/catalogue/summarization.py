@@ -68,6 +68,5 @@ samsum = Summarization(
     published={
         "test rouge1": {"lightweight": 33.19, "dynamic": 33.79},
         "test rouge2": {"lightweight": 11.14, "dynamic": 11.19},
-        "test rougeL": {"lightweight": 30.34, "dynamic": 30.41},
     },
 )
