@@ -45,14 +45,13 @@ def tied(model, *names) -> bool:
 EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 OUTPUT = "decoder.output_projection.weight"
 FEATURES = {
-    "shared embeddings, layer drop, quantisation noise, learned positions and pre-norm": (
+    "shared embeddings, layer drop, learned positions and pre-norm": (
         "--share-all-embeddings --encoder-layerdrop 0.5 --decoder-layerdrop 0.25 "
-        "--quant-noise-pq 0.1 --quant-noise-pq-block-size 4 --encoder-learned-pos "
-        "--decoder-learned-pos --encoder-normalize-before --decoder-normalize-before",
+        "--encoder-learned-pos --decoder-learned-pos --encoder-normalize-before "
+        "--decoder-normalize-before",
         lambda m: (
             tied(m, *EMBEDDINGS, OUTPUT)
             and (m.encoder.layers.p, m.decoder.layers.p) == (0.5, 0.25)
-            and m.encoder.layers[0].self_attn.in_proj._forward_pre_hooks
             and all(
                 x.embed_positions.weight.requires_grad
                 and x.layer_norm

@@ -24,7 +24,7 @@ from ..outputs import flag
 from . import checks
 from .config import Configuration, Schema, configure, given_values
 from .dictionaries import check_types
-from .layer_mixers import refuse_unread, unread
+from .layer_mixers import unread
 from .presets import FAMILY_OPTIONS
 
 logger = logging.getLogger(__name__)
@@ -153,9 +153,13 @@ def _start(
             _check_task(model, cfg)
         configuration = configure(cfg, schema, preset)
         checks.run(configuration.options, **_run(cfg))
-        refuse_unread(configuration.options, schema.stacks, _given(cfg, schema))
+        unread_options = unread(configuration.options, schema.stacks)
+        given = _given(cfg, schema)
+        for name, reason in (unread_options | checks.unread(configuration.options)).items():
+            if name in given:
+                refuse(name, reason)
         for name in FAMILY_OPTIONS.intersection(preset or {}):
-            if reason := unread(configuration.options, schema.stacks).get(name):
+            if reason := unread_options.get(name):
                 refuse("arch", f"it sets {flag(name)}, but {reason}; choose another architecture")
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
