@@ -49,11 +49,13 @@ def layer_mixers(options: Namespace, side: str) -> list[MixerConfig]:
     ]
     for mixer in dict.fromkeys(mixers):
         _check(side, mixer)
-    kept = _kept(f"{side}_layers_to_keep", getattr(options, f"{side}_layers_to_keep"), layers)
-    return [mixers[layer] for layer in kept]
+    return [mixers[layer] for layer in kept_layers(options, side)]
 
 
-def _kept(option: str, text: str | None, layers: int) -> list[int]:
+def kept_layers(options: Any, side: str) -> list[int]:
+    """The layers of a stack that pruning keeps, or all."""
+    option, layers = f"{side}_layers_to_keep", getattr(options, f"{side}_layers")
+    text = getattr(options, option)
     if not text:
         return list(range(layers))
     kept = sorted(int(layer) for layer in text.split(","))
