@@ -4,6 +4,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ..mixers import MixerConfig
 from ..mixers.config import OPTIONS, may_read
 from ..mixers.options import refuse
@@ -12,6 +14,7 @@ from ..outputs import flag
 _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
 _FACTORS = ("adaptive_softmax_factor", "adaptive_input_factor")
 _DIMENSIONS = ("decoder_output_dim", "decoder_input_dim")
+_LEARNED = ("encoder_learned_pos", "decoder_learned_pos")
 _SHARING = ("share_encoder_layers", "share_tables_across_layers")
 _DDP = ("pytorch_ddp", "c10d")  # PyTorch's: it allows one gradient per parameter and update
 _PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
@@ -129,6 +132,8 @@ def run(
     """Raise a one-line ValueError if the training's options do not fit the model's."""
     if fp16 and cpu:
         refuse("fp16", "needs a GPU; with --cpu use --bf16")
+    if options.quant_noise_scalar:
+        _scalar_noise(options, cpu)
     if getattr(options, "base_layers", 0) and distributed_world_size == 1:
         refuse("base_layers", "needs several processes; set --distributed-world-size")
     for option in (name for name in _SHARING if getattr(options, name, False)):
@@ -148,6 +153,18 @@ def run(
             f"{criterion} cannot train an adaptive softmax; use adaptive_loss with "
             "--ddp-backend legacy_ddp",
         )
+
+
+def _scalar_noise(options: Namespace, cpu: bool) -> None:
+    sides = [getattr(options, name) for name in _LEARNED if hasattr(options, name)]
+    learned = any(sides) if sides else True  # masked language models always learn theirs
+    if learned and not options.no_token_positional_embeddings:
+        refuse(
+            "quant_noise_scalar",
+            "fairseq cannot quantise learned positions; add --no-token-positional-embeddings true",
+        )
+    if cpu or not torch.cuda.is_available():
+        refuse("quant_noise_scalar", "needs a GPU")
 
 
 def _need_equal(options: Namespace, option: str, first: str, second: str) -> None:

@@ -36,6 +36,8 @@ REFUSED = {
         ("--decoder-layers-to-keep x", "must be numbers of layers, such as 0,2, not 'x'"),
         ("--quant-noise-pq 0.1", "fairseq's noise overwrites the weights"),
         ("--fp16 --cpu", "needs a GPU"),
+        ("--quant-noise-scalar 0.1 --cpu", "needs a GPU"),
+        ("--quant-noise-scalar 0.1 --decoder-learned-pos", "fairseq cannot quantise learned"),
         ("--base-layers 1", "needs several processes"),
         ("--adaptive-input", "only language models support adaptive input"),
         ("--adaptive-softmax-cutoff 8", "--criterion: cross_entropy cannot train an adaptive"),
@@ -76,6 +78,7 @@ REFUSED = {
     ),
     MASKED_LM: (
         ("--encoder-kernel-sizes 4", "must be odd in an encoder, not 4"),
+        ("--quant-noise-scalar 0.1", "fairseq cannot quantise learned positions; add --no-token"),
         ("--max-positions 0", "must be at least 1, not 0"),
         ("--segments -1", "must be at least 0, not -1"),
         ("--share-encoder-layers 2", "must be true or false, not '2'"),
