@@ -1,7 +1,10 @@
 """Checks for options of models that cannot work together."""
 
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from ..mixers import MixerConfig
 from ..mixers.config import OPTIONS, may_read
@@ -11,9 +14,18 @@ from ..outputs import flag
 _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
 _FACTORS = ("adaptive_softmax_factor", "adaptive_input_factor")
 _DIMENSIONS = ("decoder_output_dim", "decoder_input_dim")
+_LEARNED = ("encoder_learned_pos", "decoder_learned_pos")
 _SHARING = ("share_encoder_layers", "share_tables_across_layers")
 _DDP = ("pytorch_ddp", "c10d")  # PyTorch's: it allows one gradient per parameter and update
 _PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
+# fairseq's options, what reads them, and the reason where nothing does
+_FAIRSEQS: tuple[tuple[tuple[str, ...], Callable[[Namespace], Any], str], ...] = (
+    (
+        ("quant_noise_pq", "quant_noise_pq_block_size"),
+        lambda options: False,
+        "fairseq's noise overwrites the weights that it should leave; train without",
+    ),
+)
 
 
 def encoder_decoder(options: Namespace) -> None:
@@ -26,7 +38,6 @@ def encoder_decoder(options: Namespace) -> None:
         for option in ("share_all_embeddings", "share_decoder_input_output_embed"):
             if getattr(options, option):
                 _need_equal(options, option, "decoder_output_dim", "decoder_embed_dim")
-    _quantisation_noise(options, "encoder_embed_dim", "decoder_embed_dim")
 
 
 def language_model(options: Namespace) -> None:
@@ -53,9 +64,6 @@ def language_model(options: Namespace) -> None:
             )
         for pair in (_CUTOFFS, _FACTORS, _DIMENSIONS):
             _need_equal(options, "tie_adaptive_weights", *pair)
-    if options.quant_noise_pq > 0 and not options.adaptive_input:
-        _need_equal(options, "quant_noise_pq", "decoder_input_dim", "decoder_embed_dim")
-    _quantisation_noise(options, "decoder_embed_dim")
 
 
 def output_dictionary(options: Namespace, source_types: int, target_types: int) -> None:
@@ -80,17 +88,10 @@ def clusters(option: str, options: Namespace, dim: str, types: int) -> None:
         return
     if cutoffs[-1] > types:
         refuse(f"{option}_cutoff", f"{cutoffs[-1]} is beyond the dictionary's {types} types")
-    factor, size = getattr(options, f"{option}_factor"), options.quant_noise_pq_block_size
+    factor = getattr(options, f"{option}_factor")
     number = len(cutoffs) + (cutoffs[-1] < types)
-    widths = [int(getattr(options, dim) // factor**cluster) for cluster in range(number)]
-    if widths[-1] < 1:
+    if getattr(options, dim) // factor ** (number - 1) < 1:
         refuse(f"{option}_factor", f"{factor:g} leaves the last of {number} clusters no channel")
-    if options.quant_noise_pq > 0 and any(width % size for width in widths):
-        refuse(
-            "quant_noise_pq_block_size",
-            f"must divide {', '.join(map(str, widths))}, the widths of the clusters of "
-            f"{flag(f'{option}_cutoff')}, but is {size}",
-        )
 
 
 def masked_language_model(options: Namespace) -> None:
@@ -99,7 +100,6 @@ def masked_language_model(options: Namespace) -> None:
         refuse("initialization", "must be default: masked language models start as RoBERTa does")
     if options.share_encoder_layers:
         _sharing(options.encoder_mixers)
-    _quantisation_noise(options, "encoder_embed_dim")
 
 
 def _sharing(mixers: list[MixerConfig]) -> None:
@@ -111,15 +111,14 @@ def _sharing(mixers: list[MixerConfig]) -> None:
         refuse("share_encoder_layers", "needs one value of --encoder-kernel-sizes, such as 31")
 
 
-def _quantisation_noise(options: Namespace, *widths: str) -> None:
-    size = options.quant_noise_pq_block_size
-    names = [width.replace("embed", x) for width in widths for x in ("embed", "ffn_embed", "conv")]
-    for name in names if options.quant_noise_pq > 0 else ():
-        if getattr(options, name) % size:
-            refuse(
-                "quant_noise_pq_block_size",
-                f"must divide {flag(name)}, {getattr(options, name)}, but is {size}",
-            )
+def unread(options: Namespace) -> dict[str, str]:
+    """fairseq's options that are set without effect, each with the reason."""
+    return {
+        name: reason
+        for names, is_read, reason in _FAIRSEQS
+        for name in names
+        if getattr(options, name, None) and not is_read(options)
+    }
 
 
 def run(
@@ -133,6 +132,8 @@ def run(
     """Raise a one-line ValueError if the training's options do not fit the model's."""
     if fp16 and cpu:
         refuse("fp16", "needs a GPU; with --cpu use --bf16")
+    if options.quant_noise_scalar:
+        _scalar_noise(options, cpu)
     if getattr(options, "base_layers", 0) and distributed_world_size == 1:
         refuse("base_layers", "needs several processes; set --distributed-world-size")
     for option in (name for name in _SHARING if getattr(options, name, False)):
@@ -152,6 +153,18 @@ def run(
             f"{criterion} cannot train an adaptive softmax; use adaptive_loss with "
             "--ddp-backend legacy_ddp",
         )
+
+
+def _scalar_noise(options: Namespace, cpu: bool) -> None:
+    sides = [getattr(options, name) for name in _LEARNED if hasattr(options, name)]
+    learned = any(sides) if sides else True  # masked language models always learn theirs
+    if learned and not options.no_token_positional_embeddings:
+        refuse(
+            "quant_noise_scalar",
+            "fairseq cannot quantise learned positions; add --no-token-positional-embeddings true",
+        )
+    if cpu or not torch.cuda.is_available():
+        refuse("quant_noise_scalar", "needs a GPU")
 
 
 def _need_equal(options: Namespace, option: str, first: str, second: str) -> None:

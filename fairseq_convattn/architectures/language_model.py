@@ -70,8 +70,6 @@ class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageMode
                 options.adaptive_input_factor,
                 options.decoder_embed_dim,
                 options.adaptive_input_cutoff,
-                options.quant_noise_pq,
-                options.quant_noise_pq_block_size,
             )
         return cls.build_embedding(options, dictionary, options.decoder_input_dim)
 

@@ -1,7 +1,7 @@
 """Resolves a model's options into the mixer of every layer; finds options that no layer reads."""
 
 from argparse import Namespace
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -37,8 +37,6 @@ def layer_mixers(options: Namespace, side: str) -> list[MixerConfig]:
         num_heads=heads,
         causal=side == "decoder",
         self_attention=not (side == "decoder" and getattr(options, "cross_self_attention", False)),
-        quant_noise=options.quant_noise_pq,
-        quant_noise_block_size=options.quant_noise_pq_block_size,
         **{
             field: getattr(options, option_name(field, option, side))
             for field, option in OPTIONS.items()
@@ -51,11 +49,13 @@ def layer_mixers(options: Namespace, side: str) -> list[MixerConfig]:
     ]
     for mixer in dict.fromkeys(mixers):
         _check(side, mixer)
-    kept = _kept(f"{side}_layers_to_keep", getattr(options, f"{side}_layers_to_keep"), layers)
-    return [mixers[layer] for layer in kept]
+    return [mixers[layer] for layer in kept_layers(options, side)]
 
 
-def _kept(option: str, text: str | None, layers: int) -> list[int]:
+def kept_layers(options: Any, side: str) -> list[int]:
+    """The layers of a stack that pruning keeps, or all."""
+    option, layers = f"{side}_layers_to_keep", getattr(options, f"{side}_layers")
+    text = getattr(options, option)
     if not text:
         return list(range(layers))
     kept = sorted(int(layer) for layer in text.split(","))
@@ -95,24 +95,13 @@ def _check(side: str, config: MixerConfig) -> None:
         )
 
 
-def refuse_unread(options: Namespace, stacks: Iterable[str], given: Collection[str]) -> None:
-    """Refuse an option that the user gave and that no layer of any stack reads.
+def unread(options: Namespace, stacks: Iterable[str]) -> dict[str, str]:
+    """The mixer options that no layer reads, each with the reason.
 
     Args:
         options: the values of all options, ``encoder_mixers`` and ``decoder_mixers`` resolved.
         stacks: ``encoder`` and ``decoder``, or one of them.
-        given: the options that the user set, excluding presets and defaults.
-
-    Raises:
-        ValueError: the message is one line and names the option.
     """
-    for name, reason in unread(options, stacks).items():
-        if name in given:
-            refuse(name, reason)
-
-
-def unread(options: Namespace, stacks: Iterable[str]) -> dict[str, str]:
-    """The mixer options that no layer reads, each with the reason."""
     found = {}
     for field, option in OPTIONS.items():
         names = {option_name(field, option, side): [] for side in stacks}

@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import logging
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,7 +25,7 @@ from ..outputs import flag
 from . import checks
 from .config import Configuration, Schema, configure, given_values
 from .dictionaries import check_types
-from .layer_mixers import refuse_unread, unread
+from .layer_mixers import kept_layers, unread
 from .presets import FAMILY_OPTIONS
 
 logger = logging.getLogger(__name__)
@@ -65,14 +66,39 @@ class ConfiguredModel:
             self._children = len(active_children())
         return super().train(mode)
 
-    def load_state_dict(self, state_dict: dict[str, Any], *arguments, **options) -> NamedTuple:
-        """fairseq's, after a check of vocabulary sizes.
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        strict: bool = True,
+        model_cfg: Namespace | DictConfig | None = None,
+        args: Namespace | None = None,
+    ) -> NamedTuple:
+        """fairseq's, after a check of vocabulary sizes. It prunes each stack by itself, unless its
+        weights were pruned before.
 
         Raises:
             ValueError: the weights have another vocabulary size.
         """
         check_types(self, state_dict)
-        return super().load_state_dict(state_dict, *arguments, **options)
+        for side in self.schema.stacks:
+            if getattr(model_cfg, f"{side}_layers_to_keep", None):
+                state_dict = _pruned(state_dict, model_cfg, side)
+        return super().load_state_dict(state_dict, strict)
+
+
+def _pruned(weights: dict[str, Any], cfg: Namespace | DictConfig, side: str) -> dict[str, Any]:
+    """The weights without the layers of a stack that ``cfg`` does not keep, numbered anew; all, if
+    they lack layers already."""
+    layer = re.compile(rf"({side}\.(?:sentence_encoder\.)?layers)\.(\d+)\.(.+)")
+    found = {name: layer.fullmatch(name) for name in weights}
+    if len({match[2] for match in found.values() if match}) != getattr(cfg, f"{side}_layers"):
+        return weights
+    numbers = {str(old): new for new, old in enumerate(kept_layers(cfg, side))}
+    return {
+        f"{match[1]}.{numbers[match[2]]}.{match[3]}" if match else name: weights[name]
+        for name, match in found.items()
+        if not match or match[2] in numbers
+    }
 
 
 def register_family(name: str, model: type[ConfiguredModel], presets: dict[str, dict]) -> None:
@@ -153,9 +179,13 @@ def _start(
             _check_task(model, cfg)
         configuration = configure(cfg, schema, preset)
         checks.run(configuration.options, **_run(cfg))
-        refuse_unread(configuration.options, schema.stacks, _given(cfg, schema))
+        unread_options = unread(configuration.options, schema.stacks)
+        given = _given(cfg, schema)
+        for name, reason in (unread_options | checks.unread(configuration.options)).items():
+            if name in given:
+                refuse(name, reason)
         for name in FAMILY_OPTIONS.intersection(preset or {}):
-            if reason := unread(configuration.options, schema.stacks).get(name):
+            if reason := unread_options.get(name):
                 refuse("arch", f"it sets {flag(name)}, but {reason}; choose another architecture")
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None

@@ -12,7 +12,6 @@ from fairseq.models.transformer import (
     TransformerEncoderBase,
 )
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
-from fairseq.modules.quant_noise import quant_noise
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
@@ -43,9 +42,8 @@ class _MixerLayer:
 
     def build_fc1(
         self, input_dim: int, output_dim: int, q_noise: float, qn_block_size: int
-    ) -> nn.Module:
-        linear = initialized(nn.Linear(input_dim, output_dim), self.mixer_config.initialization)
-        return quant_noise(linear, q_noise, qn_block_size)
+    ) -> nn.Linear:
+        return initialized(nn.Linear(input_dim, output_dim), self.mixer_config.initialization)
 
     build_fc2 = build_fc1
 
@@ -65,8 +63,6 @@ class ConvAttnDecoderLayer(_MixerLayer, TransformerDecoderLayerBase):
             vdim=cfg.encoder.embed_dim,
             dropout=cfg.attention_dropout,
             encoder_decoder_attention=True,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
         )
 
 

@@ -105,8 +105,6 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
             config.num_heads,
             dropout=config.attention_dropout,
             self_attention=config.self_attention,
-            q_noise=config.quant_noise,
-            qn_block_size=config.quant_noise_block_size,
         )
 
     def mix(

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from fairseq.modules import FairseqDropout
-from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
 from ..ops import Past
@@ -102,9 +101,6 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         }
         self._set_input_buffer(incremental_state, state)
         return incremental_state
-
-    def _with_quant_noise(self, linear: nn.Linear) -> nn.Module:
-        return quant_noise(linear, self.config.quant_noise, self.config.quant_noise_block_size)
 
     def _get_input_buffer(self, incremental_state: IncrementalState) -> State:
         return self.get_incremental_state(incremental_state, "attn_state") or {}

@@ -105,10 +105,10 @@ class CompositeAttention(AttentionMixer):
         self.out_proj = self._linear(1.0)
         nn.init.zeros_(self.out_proj.bias)
 
-    def _linear(self, gain: float) -> nn.Module:
+    def _linear(self, gain: float) -> nn.Linear:
         linear = nn.Linear(self.embed_dim, self.embed_dim)
         nn.init.xavier_uniform_(linear.weight, gain=gain)
-        return self._with_quant_noise(linear)
+        return linear
 
     def mix(self, x: Tensor, padding_mask: Tensor | None, state: State | None) -> Tensor:
         predicted = self.short_convolutions.predict(x)

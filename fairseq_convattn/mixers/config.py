@@ -208,8 +208,6 @@ class MixerConfig:
         num_heads: heads of the attention or of the convolution.
         causal: True in a decoder: a position sees itself and earlier ones.
         self_attention: False when keys come from elsewhere too (``--cross-self-attention``).
-        quant_noise: probability of quantisation noise on the projections.
-        quant_noise_block_size: its block size.
     """
 
     mixer: str
@@ -426,8 +424,6 @@ class MixerConfig:
         readers=(*CONVOLUTIONS, *ATTENTION),
     )
     self_attention: bool = True
-    quant_noise: float = 0.0
-    quant_noise_block_size: int = 8
 
     def __post_init__(self) -> None:
         if self.projection_kernel_size is None:

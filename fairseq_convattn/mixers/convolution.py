@@ -47,9 +47,8 @@ class ConvolutionMixer(TokenMixer):
         self.out_proj = self._linear(self.conv_dim, self.embed_dim)
         self.bias = nn.Parameter(torch.zeros(self.conv_dim)) if config.conv_bias else None
 
-    def _linear(self, inputs: int, outputs: int) -> nn.Module:
-        linear = nn.Linear(inputs, outputs)
-        return self._with_quant_noise(initialized(linear, self.config.initialization))
+    def _linear(self, inputs: int, outputs: int) -> nn.Linear:
+        return initialized(nn.Linear(inputs, outputs), self.config.initialization)
 
     @abstractmethod
     def kernel_logits(self, x: Tensor) -> Tensor:
@@ -117,9 +116,8 @@ class DynamicConvolution(ConvolutionMixer):
 
     def __init__(self, config: MixerConfig):
         super().__init__(config)
-        self.kernel_proj = self._with_quant_noise(
-            nn.Linear(self.conv_dim, config.num_heads * config.kernel_size, bias=False)
-        )
+        taps = config.num_heads * config.kernel_size
+        self.kernel_proj = nn.Linear(self.conv_dim, taps, bias=False)
 
     def kernel_logits(self, x: Tensor) -> Tensor:
         return self.kernel_proj(x).unflatten(-1, (self.num_heads, self.config.kernel_size))

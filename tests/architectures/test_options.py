@@ -126,6 +126,11 @@ def test_a_model_built_from_python_gets_the_same_error():
         skeleton(Namespace(encoder_kernel_sizes=[2]), 10, 10)
 
 
+def test_checkpoints_of_trainings_with_quantisation_noise_have_a_model():
+    model = skeleton(Namespace(quant_noise_pq=0.1), 10, 10)
+    assert {"encoder.quant_noise.weight", "decoder.quant_noise.weight"} <= {*model.state_dict()}
+
+
 @pytest.mark.parametrize(
     "task, schema",
     [

@@ -34,8 +34,10 @@ REFUSED = {
         ("--cross-self-attention", "needs --decoder-mixers attention"),
         ("--decoder-layers-to-keep 0,7", "must be layers from 0 to 3, not '0,7'"),
         ("--decoder-layers-to-keep x", "must be numbers of layers, such as 0,2, not 'x'"),
-        ("--quant-noise-pq-block-size 7 --quant-noise-pq 0.1", "must divide --encoder-embed-dim"),
+        ("--quant-noise-pq 0.1", "fairseq's noise overwrites the weights"),
         ("--fp16 --cpu", "needs a GPU"),
+        ("--quant-noise-scalar 0.1 --cpu", "needs a GPU"),
+        ("--quant-noise-scalar 0.1 --decoder-learned-pos", "fairseq cannot quantise learned"),
         ("--base-layers 1", "needs several processes"),
         ("--adaptive-input", "only language models support adaptive input"),
         ("--adaptive-softmax-cutoff 8", "--criterion: cross_entropy cannot train an adaptive"),
@@ -57,7 +59,6 @@ REFUSED = {
         ("--adaptive-softmax-cutoff 9,x", "must be comma-separated whole numbers"),
         ("--adaptive-softmax-cutoff 9,8", "must be increasing positions in the dictionary"),
         ("--tie-adaptive-weights", "needs --adaptive-input and"),
-        ("--quant-noise-pq 0.1 --decoder-input-dim 64", "needs equal --decoder-input-dim and"),
         (
             "--tie-adaptive-weights --adaptive-softmax-cutoff 8 --adaptive-input "
             "--adaptive-input-cutoff 9",
@@ -77,6 +78,7 @@ REFUSED = {
     ),
     MASKED_LM: (
         ("--encoder-kernel-sizes 4", "must be odd in an encoder, not 4"),
+        ("--quant-noise-scalar 0.1", "fairseq cannot quantise learned positions; add --no-token"),
         ("--max-positions 0", "must be at least 1, not 0"),
         ("--segments -1", "must be at least 0, not -1"),
         ("--share-encoder-layers 2", "must be true or false, not '2'"),

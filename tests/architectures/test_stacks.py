@@ -97,6 +97,16 @@ def language_model(mixers, **options):
     return built(ConvAttnLanguageModel, args)
 
 
+def test_pruning_leaves_the_highway_layers_of_characters():
+    options = {"character_embeddings": True, "character_filters": [(1, 8)]}
+    whole, _ = language_model("dynamic", **options)
+    pruned, _ = language_model("dynamic", **options, decoder_layers_to_keep="2")
+    cfg = Namespace(arch="convattn_lm", decoder_layers=3, decoder_layers_to_keep="2")
+    pruned.load_state_dict(whole.state_dict(), model_cfg=cfg)
+    (layer,) = pruned.decoder.layers
+    assert torch.equal(layer.fc1.weight, whole.decoder.layers[2].fc1.weight)
+
+
 @pytest.mark.parametrize("mixer", ["lightweight", "dynamic", "attention", "composite"])
 def test_what_training_keeps_grows_no_faster_than_the_input(mixer):
     net, dictionary = language_model(mixer, weight_dropout=0.1, attention_dropout=0.1)

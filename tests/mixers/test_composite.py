@@ -212,16 +212,6 @@ def test_attention_dropout_only_in_training(terms):
     assert not torch.allclose(run(dropped.train(), x), whole, atol=1e-3)
 
 
-def test_quantisation_noise_drops_blocks_of_every_projection():
-    module = mixer(quant_noise=0.5, quant_noise_block_size=4)
-    x = torch.randn(TIME, BATCH, WIDTH)
-    for noisy in (False, True):
-        run(module.train(noisy), x)
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            blocks = getattr(module, name).weight.unflatten(1, (-1, 4))
-            assert blocks.eq(0).all(-1).any() == noisy, name
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("terms", ["content,tisa", "content", "alibi", "content,fixed"])
 def test_a_window_ends_at_the_span_with_or_without_a_table(terms, causal):
