@@ -9,6 +9,7 @@ from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from ..architectures.config import configure
+from ..architectures.dictionaries import STORED
 from ..architectures.layer_mixers import unread
 from ..checkpoints.files import as_mapping, read_checkpoint
 from .tasks import GlueError
@@ -25,6 +26,7 @@ class Pretrained(NamedTuple):
         max_positions: the longest input of the pre-training.
         learned_positions: whether each of them has a learned embedding, so that no input is longer.
         types: size of the dictionary, with ``<mask>``.
+        dictionaries: their digests; None if the checkpoint has none.
         segments: whether segment embeddings tell the sentences of a pair apart, as in BERT; then
             one separator is between them, otherwise two, as in RoBERTa.
     """
@@ -34,6 +36,7 @@ class Pretrained(NamedTuple):
     max_positions: int
     learned_positions: bool
     types: int
+    dictionaries: Any
     segments: bool
 
 
@@ -61,6 +64,7 @@ def read_pretrained(path: Path) -> Pretrained:
         stored["max_positions"],
         any(name.endswith("embed_positions.weight") for name in weights),
         next(len(w) for name, w in weights.items() if name.endswith("embed_tokens.weight")),
+        state["cfg"].get(STORED),
         bool(stored.get("segments")),
     )
 
