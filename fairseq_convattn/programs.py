@@ -7,8 +7,10 @@ checks ``--arch`` itself, and prints one line for some exceptions. All others ke
 import difflib
 import logging
 import os
+import re
 import sys
 import textwrap
+import traceback
 import warnings
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
@@ -40,6 +42,7 @@ _OF_LIGHTCONV = {
 _NO_CHECKPOINT = "Model file not found: "
 _OTHER_WEIGHTS = "Error(s) in loading state_dict"
 _NO_PAIR = "Could not infer language pair"
+_SKIPPED = re.compile(r"(\S+) samples have invalid sizes .* max_positions=(\d+)")
 _WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq raises it around any exception
 
 
@@ -52,7 +55,7 @@ def install(arguments: Sequence[str]) -> None:
     Raises:
         SystemExit: ``--arch`` is mistyped, or an option is fairseq's lightconv's.
     """
-    logging.getLogger("fairseq_cli.eval_lm").addFilter(refuse_an_empty_score)
+    logging.getLogger("fairseq.tasks.fairseq_task").addFilter(refuse_a_partial_score)
     if not arguments or Path(arguments[0]).name not in PROGRAMS:
         return
     sys.excepthook = report
@@ -88,18 +91,22 @@ def _refuse_options_of_lightconv(options: Sequence[str]) -> None:
             raise SystemExit(f"error: {option}: an option of fairseq's lightconv; give {ours}")
 
 
-def refuse_an_empty_score(record: logging.LogRecord) -> bool:
-    """A log filter that ends fairseq-eval-lm if it has scored nothing; it would print perplexity
-    1.00.
+def refuse_a_partial_score(record: logging.LogRecord) -> bool:
+    """A log filter that ends fairseq-eval-lm where it says that it skips a part of the text, whose
+    perplexity it would not print.
 
     Raises:
-        SystemExit: it has scored nothing.
+        SystemExit: it would skip something.
     """
-    if record.getMessage().startswith("Evaluated 0 tokens "):
+    skipped = _SKIPPED.match(record.getMessage())
+    called = (frame.f_code.co_name for frame, _ in traceback.walk_stack(None))
+    if skipped and "eval_lm_dataloader" in called:
+        samples, positions = skipped.groups()
         raise SystemExit(
-            "error: fairseq-eval-lm has scored 0 tokens. It skips what is longer than the model's "
-            "positions: score shorter pieces (--tokens-per-sample N, or --sample-break-mode eos) "
-            "or lift the limit (--model-overrides \"{'max_target_positions': 8192}\")"
+            f"error: fairseq-eval-lm would skip {samples} samples, which are longer than the "
+            f"model's {positions} positions: score shorter ones (--tokens-per-sample {positions}, "
+            "--sample-break-mode none or eos) or lift the limit (--model-overrides "
+            "\"{'max_target_positions': 8192}\")"
         )
     return True
 

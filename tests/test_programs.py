@@ -93,12 +93,15 @@ def test_a_language_model_of_another_vocabulary(adaptive, monolingual, tmp_path,
     assert f"the checkpoint has {types} types, {other / 'dict.txt'} has 14; " in line
 
 
-def test_a_perplexity_of_nothing_is_an_error(monolingual, tmp_path):
+def test_a_perplexity_of_a_part_is_an_error(monolingual, tmp_path):
+    """Of nothing, too."""
     options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
     train(monolingual, tmp_path, *options, "--max-update", "1", "--tokens-per-sample", "8")
     last = tmp_path / "checkpoint_last.pt"
-    with pytest.raises(SystemExit, match="has scored 0 tokens. .*--tokens-per-sample"):
-        eval_lm(monolingual, last, "--tokens-per-sample", "100", "--sample-break-mode", "none")
+    for samples, *given in ((6, "10"), (6, "12", "--context-window", "2"), (1, "100")):
+        message = f"skip {samples} samples, .* model's 8 positions: .*--tokens-per-sample 8"
+        with pytest.raises(SystemExit, match=message):
+            eval_lm(monolingual, last, "--tokens-per-sample", *given)
     assert eval_lm(monolingual, last, "--tokens-per-sample", "8") > 0
 
 

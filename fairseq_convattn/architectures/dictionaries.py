@@ -10,9 +10,13 @@ from fairseq import utils
 from omegaconf import DictConfig, ListConfig, open_dict
 from torch import Tensor, nn
 
-_STORED = "dictionaries"
+STORED = "dictionaries"
 _DIGEST = re.compile(r"\d+ [0-9a-f]{64}")
 SIDES = ("source", "target")
+_WAY_OUT = (
+    "binarise the data with the dictionaries of the training (fairseq-preprocess --srcdict, "
+    "--tgtdict)"
+)
 _TABLE = re.compile(
     r"(encoder|decoder)\.(?:sentence_encoder\.)?embed_tokens\.(?:embeddings\.\d+\.0\.)?weight"
 )
@@ -41,19 +45,35 @@ def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) ->
             )
         if hasattr(dictionary, "symbols"):
             dictionary.origin = _origin(task, side)
-            current.append(_digest(dictionary))
+            current.append(digest(dictionary))
     if not isinstance(whole, DictConfig) or not current:
         return
-    stored = whole.get(_STORED)
-    if stored is None:
+    if whole.get(STORED) is None:
         with open_dict(whole):
-            whole[_STORED] = current
+            whole[STORED] = current
+    require_same_dictionaries(whole[STORED], current, "the model")
+
+
+def require_same_dictionaries(
+    stored: Any, current: Sequence[str], model: str, way_out: str = _WAY_OUT
+) -> None:
+    """Compare digests that a checkpoint stores, if any, with those of a task's dictionaries.
+
+    Args:
+        model: its name in the message.
+        way_out: what would work, for the message.
+
+    Raises:
+        ValueError: a dictionary has the size but not the content of the training's, or the stored
+            value is no list of digests.
+    """
+    if stored is None:
         return
     for side, then, now in zip(SIDES, _digests(stored), current, strict=False):
         if then != now and then.split()[0] == now.split()[0]:
             raise ValueError(
-                f"the {side} dictionary is not the one that the model was trained with: it has as "
-                "many types, in another order or others"
+                f"the {side} dictionary is not the one that {model} was trained with: it has as "
+                f"many types, in another order or others; {way_out}"
             )
 
 
@@ -68,9 +88,7 @@ def check_types(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         if loaded.get(side, types) != types:
             origin = getattr(getattr(model, side).dictionary, "origin", "the data's dictionary")
             raise ValueError(
-                f"the checkpoint has {loaded[side]:,} types, {origin} has {types:,}; binarise the "
-                "data with the dictionaries of the training (fairseq-preprocess --srcdict, "
-                "--tgtdict)"
+                f"the checkpoint has {loaded[side]:,} types, {origin} has {types:,}; {_WAY_OUT}"
             )
 
 
@@ -97,16 +115,16 @@ def _origin(task: Any, side: str) -> str:
 
 def _digests(stored: Any) -> list[str]:
     """The digests that a checkpoint stores, validated, because anybody may have changed them."""
-    found = list(stored) if isinstance(stored, ListConfig) else []
+    found = list(stored) if isinstance(stored, list | ListConfig) else []
     if not found or not all(isinstance(x, str) and _DIGEST.fullmatch(x) for x in found):
         raise ValueError(
-            f"the checkpoint's cfg.{_STORED} is {str(stored)[:80]!r} and no list of digests; "
+            f"the checkpoint's cfg.{STORED} is {str(stored)[:80]!r} and no list of digests; "
             "remove it if you have changed it"
         )
     return found
 
 
-def _digest(dictionary: Any) -> str:
+def digest(dictionary: Any) -> str:
     """Number of types, and the SHA-256 of their names in order."""
     names = "\n".join(dictionary.symbols).encode()
     return f"{len(dictionary)} {hashlib.sha256(names).hexdigest()}"

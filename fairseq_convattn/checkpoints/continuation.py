@@ -1,4 +1,4 @@
-"""Checks that a training continues as the model that its checkpoint holds."""
+"""Checks that a training begins from a checkpoint of its dictionaries and model."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from ..architectures.dictionaries import STORED, require_same_dictionaries
 from ..architectures.options import mixer_options
 from ..outputs import flag
 from .checks import CheckpointError
@@ -26,23 +27,42 @@ _OPTIONS = (
 )
 
 
-def require_same_model(checkpoint: DictConfig, model: Any) -> None:
-    """Refuse to continue a training as another network.
+def require_same_model(checkpoint: DictConfig, cfg: DictConfig) -> None:
+    """Refuse to begin a training with other dictionaries than those of its first weights, or to
+    continue it as another network.
 
     Args:
         checkpoint: fairseq's checkpoint options.
-        model: those of the model.
+        cfg: all options of the training.
 
     Raises:
         CheckpointError: an option differs from that of the checkpoint in ``--save-dir``.
+        ValueError: a dictionary has the size but not the content of the checkpoint's.
     """
-    path = Path(checkpoint.save_dir, LAST)
-    if checkpoint.restore_file != LAST or checkpoint.checkpoint_suffix or not path.is_file():
+    path = _first_weights(checkpoint)
+    if checkpoint.checkpoint_suffix or not path.is_file():
         return
-    state = read_outline(path)
-    if not is_ours(architecture_of(state)):
+    try:
+        state = as_mapping(read_outline(path))
+    except CheckpointError:  # fairseq's load_checkpoint, which follows, says why
         return
-    before, now = stored_options(state, "model"), as_mapping(model)
+    stored = as_mapping(state.get("cfg")).get(STORED)
+    require_same_dictionaries(stored, cfg.get(STORED) or (), str(path))
+    if path == Path(checkpoint.save_dir, LAST) and is_ours(architecture_of(state)):
+        _require_same_options(path, stored_options(state, "model"), as_mapping(cfg.model))
+
+
+def _first_weights(checkpoint: DictConfig) -> Path:
+    """The checkpoint that fairseq-train begins from, which need not be there."""
+    if checkpoint.restore_file != LAST:
+        return Path(checkpoint.restore_file)
+    last = Path(checkpoint.save_dir, LAST)
+    if last.exists():
+        return last
+    return Path(checkpoint.continue_once or checkpoint.finetune_from_model or last)
+
+
+def _require_same_options(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for name in _OPTIONS:
         old, new = _plain(before, name), _plain(now, name)
         if None not in (old, new) and _meaning(name, old) != _meaning(name, new):

@@ -90,6 +90,7 @@ def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
 
         Raises:
             CheckpointError: the checkpoint is of another model.
+            ValueError: it is of other dictionaries.
         """
         is_first = trainer.data_parallel_rank == 0
         regroups = not trainer.cfg.dataset.update_epoch_batch_itr
@@ -99,7 +100,7 @@ def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
                 "sees other batches than an uninterrupted one; add --update-epoch-batch-itr True"
             )
         cfg = recovered(cfg, is_first)
-        require_same_model(cfg, trainer.cfg.model)
+        require_same_model(cfg, trainer.cfg)
         return load(cfg, trainer, **kwargs)
 
     return load_checkpoint

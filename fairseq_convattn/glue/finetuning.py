@@ -12,6 +12,7 @@ from fairseq.data import Dictionary
 
 import fairseq_convattn
 
+from ..architectures.dictionaries import digest, require_same_dictionaries
 from ..checkpoints.recovery import restore_last
 from ..child_processes import run as run_command
 from ..folder_lock import locked
@@ -24,6 +25,9 @@ from .pretrained import Pretrained, read_pretrained
 from .tasks import TASKS, GlueError, GlueTask
 
 _WARMUP = 0.1
+_WAY_OUT = (
+    "prepare the data with the dictionary of the pre-training (convattn prepare glue --dictionary)"
+)
 # options of fairseq-train that the command sets itself
 _OURS = {
     *("--arch", "-a", "--task", "--criterion", "--user-dir", "--seed", "--save-dir"),
@@ -105,13 +109,7 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
 
 
 def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
-    dictionary = Dictionary.load(str(data / "input0" / "dict.txt"))
-    dictionary.add_symbol("<mask>")
-    if len(dictionary) != pretrained.types:
-        raise GlueError(
-            f"{data} has {len(dictionary):,} types and {run.model} {pretrained.types:,}, both with "
-            "<mask>: prepare the data with the dictionary of the pre-training"
-        )
+    _check_dictionary(run.model, pretrained, data)
     if pretrained.learned_positions and run.max_positions != pretrained.max_positions:
         raise GlueError(
             f"{run.model} has learned embeddings of {pretrained.max_positions} positions; "
@@ -126,6 +124,21 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
     command = _command(run, pretrained, examples=1, seed=1, folder=run.output)
     if run.extra and (reason := refusal(command[1:])):
         raise GlueError(f"after --: {reason}")
+
+
+def _check_dictionary(model: Path, pretrained: Pretrained, data: Path) -> None:
+    dictionary = Dictionary.load(str(data / "input0" / "dict.txt"))
+    dictionary.add_symbol("<mask>")
+    if len(dictionary) != pretrained.types:
+        raise GlueError(
+            f"{data} has {len(dictionary):,} types and {model} {pretrained.types:,}, both with "
+            f"<mask>: {_WAY_OUT}"
+        )
+    try:
+        now = [digest(dictionary)]
+        require_same_dictionaries(pretrained.dictionaries, now, str(model), _WAY_OUT)
+    except ValueError as error:
+        raise GlueError(f"{data}: {error}") from None
 
 
 def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -> dict[str, Any]:

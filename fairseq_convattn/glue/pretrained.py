@@ -9,8 +9,9 @@ from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from ..architectures.config import configure
+from ..architectures.dictionaries import STORED
 from ..architectures.layer_mixers import unread
-from ..checkpoints.files import as_mapping, read_checkpoint
+from ..checkpoints.files import as_mapping, read_checkpoint, stored_options
 from .tasks import GlueError
 
 _FROM_THE_TASK = {"max_positions", "tokens_per_sample"}
@@ -25,6 +26,7 @@ class Pretrained(NamedTuple):
         max_positions: the longest input of the pre-training.
         learned_positions: whether each of them has a learned embedding, so that no input is longer.
         types: size of the dictionary, with ``<mask>``.
+        dictionaries: their digests; None if the checkpoint has none.
         segments: whether segment embeddings tell the sentences of a pair apart, as in BERT; then
             one separator is between them, otherwise two, as in RoBERTa.
     """
@@ -34,6 +36,7 @@ class Pretrained(NamedTuple):
     max_positions: int
     learned_positions: bool
     types: int
+    dictionaries: Any
     segments: bool
 
 
@@ -54,13 +57,15 @@ def read_pretrained(path: Path) -> Pretrained:
             f"{path} is of the architecture {architecture}; a masked language model such as "
             "roberta or convattn_mlm is needed"
         )
-    weights = state["model"]
+    weights, task = state["model"], stored_options(state, "task")
+    own = stored.get("max_positions") or task.get("max_positions")  # of sentence_prediction
     return Pretrained(
         architecture,
         _options(architecture, stored, path),
-        stored["max_positions"],
+        own or task["tokens_per_sample"],
         any(name.endswith("embed_positions.weight") for name in weights),
         next(len(w) for name, w in weights.items() if name.endswith("embed_tokens.weight")),
+        state["cfg"].get(STORED),
         bool(stored.get("segments")),
     )
 

@@ -17,7 +17,7 @@ from ..checkpoints.files import CheckpointError
 from ..checkpoints.recovery import restore_last
 from ..child_processes import CommandFailed, exit_on_signals
 from ..outputs import missing_modules, whole_number
-from ..run_records import sha256, write_json
+from ..run_records import read_json, sha256, write_json
 from ..training_options import option_of, refusal
 from . import catalogue
 from .checkpoint import evaluated, require_data
@@ -259,9 +259,12 @@ def _run(
     path = settings.output / "results.json"
     if not path.exists():  # identifies the folder if this run is interrupted
         write_json(results(command, recipe, settings, runner.records(), []), path)
+    was_scored = all(map(runner.is_done, runner.stages))
     runner.run(chosen)
     scores = recipe.scores(settings) if all(map(runner.is_done, runner.stages)) else []
     content = results(command, recipe, settings, runner.records(), scores)
+    if was_scored:
+        content["data"] = read_json(path)["data"]  # they may have changed since
     write_json(content, path)
     print(f"wrote {path}")
     if scores:

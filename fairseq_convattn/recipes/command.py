@@ -1,7 +1,7 @@
 """The commands of a stage, as a user would type them."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,6 +60,7 @@ class Stage:
         note: why there are no commands, what is used instead, or what they need.
         launch: lines for a shell that run the stage on several machines, in place of the commands.
         left: files of an earlier, interrupted run, which this stage continues.
+        digests: of files whose content must be equal for another run to continue the work, by name.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Stage:
     note: str = ""
     launch: Sequence[str] = ()
     left: Sequence[Path] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """The stage as lines for a shell."""

@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
 from ..architectures.presets import ARCHITECTURE_NAMES
+from ..run_records import sha256
 from .command import Command, CommandOptions, Stage, options
 from .devices import FLOAT32, Batch
 from .settings import Settings, script, user_dir
@@ -82,7 +83,8 @@ class Recipe(ABC):
         """The stages of this run, in order."""
         evaluation = [self._average(settings), self.generate(settings), self.score(settings)]
         if settings.checkpoint:
-            return evaluation
+            digests = {"--checkpoint with SHA-256": sha256(settings.checkpoint)}
+            return [replace(stage, digests=digests) for stage in evaluation]
         asked = self.source and not settings.source and not settings.smoke
         places = (settings.data, settings.data.with_name(f"{settings.data.name}.preparing"))
         prepare = Stage(

@@ -157,10 +157,12 @@ class Runner:
                 )
 
     def _identity(self, stage: Stage) -> dict[str, Any]:
-        """What must be equal for a stage to be continued: its options, and the working directory
-        that their paths start from, relative to the output, so that both may move together."""
+        """What must be equal for a stage to be continued: its options and digests, and the working
+        directory that their paths start from, relative to the output, so that both may move
+        together."""
         return {
             "settings": [command.comparable_options() for command in stage.commands],
+            "digests": stage.digests,
             "directory": os.path.relpath(os.curdir, self.output),
         }
 
@@ -171,7 +173,11 @@ class Runner:
         if not record.keys() >= {"directory", "settings"}:
             return "its record has no options"
         before, after = (
-            [{"from": str((self.output / known["directory"]).resolve())}, *known["settings"]]
+            [
+                {"from": str((self.output / known["directory"]).resolve())},
+                known.get("digests", {}),
+                *known["settings"],
+            ]
             for known in (record, self._identity(stage))
         )
         pairs = zip_longest(before, after, fillvalue={})

@@ -238,6 +238,9 @@ def test_what_does_not_fit_is_refused_before_training(folder, model, roberta, tm
     shutil.copytree(folder / "bin" / "MRPC", other)
     (other / "input0" / "dict.txt").write_text("\n".join(entries[:-1]) + "\n")
     refused("MRPC", model, "types", data=other.parent)
+    (other / "input0" / "dict.txt").write_text("\n".join(entries[::-1]) + "\n")
+    order = "dictionary is not .*: it has as many types, .*prepare glue --dict"
+    refused("MRPC", model, order, data=other.parent)
     assert not output.exists()
 
 

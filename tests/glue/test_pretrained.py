@@ -25,6 +25,7 @@ CLASSES = (
             *("--arch", "dynamic_conv_bert_tiny", "--encoder-mixers", "dynamic,composite"),
             *("--attention-terms", "content,tisa"),
         ),
+        ("--arch", "convattn_mlm", "--encoder-kernel-sizes", "3"),  # stores no max_positions
     ],
 )
 def test_architecture_comes_from_the_checkpoint(folder, tmp_path, chosen):

@@ -13,7 +13,7 @@ from conftest import ROOT, SHRUNK, train
 
 from fairseq_convattn.checkpoints.files import write_checkpoint
 from fairseq_convattn.checkpoints.recovery import restore_last
-from fairseq_convattn.recipes import catalogue
+from fairseq_convattn.recipes import catalogue, runner
 from fairseq_convattn.recipes.__main__ import command_line, main, resolve
 from fairseq_convattn.recipes.command import RecipeError
 from fairseq_convattn.recipes.record import results
@@ -68,6 +68,34 @@ def test_data_with_another_dictionary_are_refused(trained, data, tmp_path):
     with pytest.raises(SystemExit, match="dict.src.txt is not .*: the data have to be binarised"):
         main([*arguments, "--data", str(data)])
     assert not (tmp_path / "run").exists()
+
+
+def test_a_score_stays_that_of_its_checkpoint_and_data(trained, data, tmp_path, monkeypatch):
+    """Whatever the files are when the command is repeated."""
+
+    def scored(words, log, stdout, logs_too) -> int:
+        scores = {"BLEU": {"score": 1.0, "confidence": None}}
+        write_json({"scores": scores, "signature": "|"}, stdout)
+        return 0
+
+    monkeypatch.setattr(runner, "run_command", scored)
+    model, test = shutil.copy(trained, tmp_path / "model.pt"), shutil.copytree(data, tmp_path / "t")
+    output = tmp_path / "run"
+    arguments = ["wmt16_en_de", "--checkpoint", str(model), "--output", str(output)]
+    arguments += ["--data", str(test)]
+    main(arguments)
+    before = json.loads((output / "results.json").read_text(encoding="utf-8"))["data"]
+    (test / "test.src-tgt.src.bin").write_bytes(b"other")
+    main(arguments)
+    assert json.loads((output / "results.json").read_text(encoding="utf-8"))["data"] == before
+    (output / "stages" / "score.json").unlink()
+    main(arguments)
+    assert json.loads((output / "results.json").read_text(encoding="utf-8"))["data"] != before
+    state = torch.load(trained)
+    state["model"]["bias"] = torch.tensor([1.0])
+    torch.save(state, model)
+    with pytest.raises(SystemExit, match="other options .--checkpoint with SHA-256 .*; choose ano"):
+        main(arguments)
 
 
 @pytest.mark.parametrize("devices", [("--nodes", "4"), ("--fsdp",), ("--gpus", "8")])

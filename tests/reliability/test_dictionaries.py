@@ -5,7 +5,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from conftest import SHRUNK_LM, eval_lm, generate, train
+from conftest import SHRUNK, SHRUNK_LM, eval_lm, generate, train
 from fairseq.data import Dictionary
 
 from fairseq_convattn.architectures.language_model import ConvAttnLanguageModel
@@ -36,12 +36,30 @@ def test_a_reordered_dictionary_is_refused(trained, data, tmp_path):
                 generate(other, checkpoint)
 
 
+@pytest.mark.parametrize(
+    "option", ["--save-dir", "--restore-file", "--finetune-from-model", "--continue-once"]
+)
+def test_training_does_not_begin_from_weights_of_a_reordered_dictionary(
+    option, trained, data, tmp_path
+):
+    start = str(shutil.copy(trained, tmp_path / "checkpoint_last.pt"))
+    other = reordered(data, tmp_path / "other", "dict.tgt.txt")
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1", option)
+    given += (str(tmp_path) if option == "--save-dir" else start,)
+    with pytest.raises(ValueError, match=f"target dictionary .* {start} was .*; binarise the data"):
+        train(other, tmp_path / "new", *given)
+    train(data, tmp_path / "new", *given)
+
+
 def test_checkpoints_of_before_say_nothing(trained, data, tmp_path):
     state = torch.load(trained)
     del state["cfg"]["dictionaries"]
     torch.save(state, tmp_path / "before.pt")
     other = reordered(data, tmp_path / "other", "dict.tgt.txt")
     assert len(generate(other, tmp_path / "before.pt", "--max-len-b", "3", "--beam", "1")) == 13
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1", "--finetune-from-model")
+    train(other, tmp_path / "tuned", *given, str(tmp_path / "before.pt"))
+    assert (tmp_path / "tuned" / "checkpoint_last.pt").exists()
 
 
 @pytest.mark.parametrize("stored", [[""], {"source": 1}])
