@@ -116,6 +116,31 @@ def test_other_weights_are_refused_by_name(tmp_path, other, difference):
     assert "\n" not in str(caught.value) and "other.pt" in str(caught.value)
 
 
+SOFTMAX = {"weight_norm": "softmax", "encoder_kernel_sizes": [3, 3], "dropout": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("model", "digest", "message"),
+    [
+        ({"weight_norm": "tanh"}, "a", "--weight-norm softmax and .* with tanh: average"),
+        ({"encoder_kernel_sizes": "3,5"}, "a", "--encoder-kernel-sizes 3,3 and .* with 3,5"),
+        ({}, "b", "other.pt was trained with another target dictionary than .*first.pt"),
+        ({"dropout": 0.3, "encoder_kernel_sizes": "3"}, "a", None),
+    ],
+)
+def test_models_of_other_functions_or_dictionaries_are_refused(tmp_path, model, digest, message):
+    """All have weights of the same names and shapes."""
+    paths = [tmp_path / "first.pt", tmp_path / "other.pt"]
+    for path, options, target in zip(paths, ({}, model), ("a", digest), strict=True):
+        cfg = {"model": SOFTMAX | options, "dictionaries": ["8 s", f"8 {target}"]}
+        torch.save({"cfg": cfg, "model": {"w": torch.zeros(2)}}, path)
+    if message is None:
+        assert mean(paths)["cfg"]["model"]["dropout"] == 0.3
+        return
+    with pytest.raises(CheckpointError, match=message):
+        mean(paths)
+
+
 def test_last_are_epochs_by_number(tmp_path):
     save_many(tmp_path, "checkpoint2.pt", "checkpoint10.pt", "checkpoint9.pt")
     save_many(tmp_path, "checkpoint_3_99.pt", "checkpoint_last.pt", "checkpoint11-shard0.pt")
