@@ -18,9 +18,11 @@ from .files import (
     CheckpointError,
     as_mapping,
     read_checkpoint,
+    read_outline,
     stored_options,
     write_checkpoint,
 )
+from .recovery import LAST
 
 _EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -100,13 +102,14 @@ def last_checkpoints(directory: str | Path, count: int) -> list[Path]:
     """The newest epoch checkpoints or, if there are none, update checkpoints; in order.
 
     Raises:
-        CheckpointError: there are fewer than ``count``.
+        CheckpointError: there are fewer than ``count``, or ones of an earlier, longer training.
     """
     kind, found = "epoch", _named(directory, _EPOCH)
     if not found:
         kind, found = "epoch or update", _named(directory, _UPDATE)
     _require_count(directory, found, count, kind)
     found.sort(key=lambda name: int(name[1]))
+    _require_of_last_training(Path(directory), found, kind)
     return _final(directory, found, count)
 
 
@@ -151,6 +154,24 @@ def _require_count(
             way_out = ": no epoch ended, or the training had --no-epoch-checkpoints"
         raise CheckpointError(
             f"{directory} has {len(found)} {kind} checkpoints, fewer than {count}{way_out}"
+        )
+
+
+def _require_of_last_training(directory: Path, found: list[re.Match[str]], kind: str) -> None:
+    last = directory / LAST
+    try:
+        state = read_outline(last)
+        if kind == "epoch":
+            reached = state["extra_state"]["train_iterator"]["epoch"] - 1  # it has begun the next
+        else:
+            reached = state["optimizer_history"][-1]["num_updates"]
+        stale = [name[0] for name in found if int(name[1]) > reached]
+    except (CheckpointError, FileNotFoundError, LookupError, TypeError):  # nothing to compare with
+        return
+    if stale:
+        raise CheckpointError(
+            f"{directory} has {stale[0]}, which the training of {LAST} has not come to: move the "
+            "files of earlier trainings away, or name the files to average"
         )
 
 
