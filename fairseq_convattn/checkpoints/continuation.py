@@ -43,7 +43,7 @@ def require_same_model(checkpoint: DictConfig, model: Any) -> None:
     path = Path(checkpoint.save_dir, LAST)
     if checkpoint.restore_file != LAST or checkpoint.checkpoint_suffix or not path.is_file():
         return
-    state = read_outline(path)
+    state = as_mapping(read_outline(path))
     if not is_ours(architecture_of(state)):
         return
     if other := other_option(stored_options(state, "model"), as_mapping(model)):
