@@ -154,6 +154,7 @@ stage() {
   [ ! -e "$work/$1" ] || return 0
   mkdir "$part"
   "$2"
+  check_sides
   find "$part" -exec sync {} + # a name that a power cut keeps is of a whole file
   mv -T "$part" "$work/$1"
 }
@@ -237,9 +238,11 @@ locate() {
   [ -n "$located" ] || die "$2 has no $(basename "$1")"
 }
 
-# segments FILE: the text of each <seg> of a test set, with ' for its typographic sign, as
+# segments FILE: of plain, the text of each <seg> of a test set, with ' for its typographic sign, as
 # fairseq's scripts have it
-segments() { sed -n "/<seg id/{s/.*<seg id=\"[0-9]*\">\s*//;s/\s*<\/seg>.*//;s/’/'/g;p}" "$1"; }
+segments() {
+  plain "$1" | sed -n "/<seg id/{s/.*<seg id=\"[0-9]*\">\s*//;s/\s*<\/seg>.*//;s/’/'/g;p}"
+}
 
 # check_pairs FILE FILE: both sides have as many lines
 check_pairs() {
@@ -247,6 +250,15 @@ check_pairs() {
   first=$(wc -l <"$1") second=$(wc -l <"$2")
   [ "$first" -eq "$second" ] ||
     die "$(basename "$1") has $first lines and $(basename "$2") $second, but both must have as many; one file is incomplete, get it again"
+}
+
+# check_sides: check_pairs of all texts in $part; BPE codes of two languages are no pair
+check_sides() {
+  local file
+  for file in "$part"/*."${languages[0]:-none}"; do
+    [ ! -e "$file" ] || [[ $file == */codes.* ]] ||
+      check_pairs "$file" "${file%.*}.${languages[1]}"
+  done
 }
 
 # note_sum FILE: $work/sha256sums says what a file was for which nobody publishes a checksum

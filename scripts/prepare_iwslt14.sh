@@ -66,7 +66,7 @@ write_test() {
     else
       locate "$name" "$archive" "$address" "$sum"
     fi
-    segments <(plain "$located") >>"$part/test.raw.$1"
+    segments "$located" >>"$part/test.raw.$1"
   done
   moses tokenise --language "$1" --lower <"$part/test.raw.$1" >"$part/test.$1"
   check_text "$part/test.$1" "$test_lines"
@@ -81,7 +81,6 @@ write_low_text() {
     check_text "$part/valid.$language" "$valid_lines"
     write_test "$language"
   done
-  check_pairs "$part/train.de" "$part/train.en"
 }
 
 write_whole_text() {

@@ -64,7 +64,6 @@ write_text() {
     awk 'NR % 1333 != 0' "$part/all.$language" >"$part/train.$language"
     rm "$part/all.$language"
   done
-  check_pairs "$part"/train.{en,fr}
 }
 
 write_bpe() {

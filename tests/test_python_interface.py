@@ -313,10 +313,15 @@ def test_weights_beyond_half_precision_are_not_packed(here, tmp_path):
     state["model"]["encoder.layers.0.fc1.bias"][0] = 1e5
     (run / "checkpoints").unlink()
     (run / "checkpoints").mkdir()
-    torch.save(
-        {k: v for k, v in state.items() if k != "digest"}, run / "checkpoints" / "average.pt"
-    )
+    torch.save({k: v for k, v in state.items() if k != "digest"}, run / "checkpoints" / best.name)
     with pytest.raises(CheckpointError, match="beyond float16.*fc1.bias"):
+        pack.pack(run, tmp_path / "packed")
+
+
+def test_an_averaged_run_is_not_packed_without_the_average(here, tmp_path):
+    run = run_of_a_recipe(here, tmp_path / "run", "translation")
+    (run / "stages" / "average.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="average.pt: there is no such file"):
         pack.pack(run, tmp_path / "packed")
 
 

@@ -9,10 +9,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..architectures.dictionaries import other_dictionary
 from ..child_processes import exit_on_signals
 from ..durable import require_new
 from ..outputs import whole_number
-from .files import CheckpointError, read_checkpoint, stored_options, write_checkpoint
+from .continuation import other_option
+from .files import (
+    CheckpointError,
+    as_mapping,
+    read_checkpoint,
+    read_outline,
+    stored_options,
+    write_checkpoint,
+)
+from .recovery import LAST
 
 _EPOCH = re.compile(r"checkpoint(\d+)\.pt")
 _UPDATE = re.compile(r"checkpoint_\d+_(\d+)\.pt")
@@ -62,13 +72,14 @@ def average_checkpoints(
         progress: called with each input before it is read.
 
     Raises:
-        CheckpointError: there is no input, one cannot be read, or its weights have other names,
-            shapes or types than the first one's.
+        CheckpointError: there is no input, one cannot be read, its weights have other names,
+            shapes or types than the first one's, or it is of another model or dictionary.
         FileExistsError: ``output`` is there already.
         FileNotFoundError: the directory of ``output`` is not there.
     """
     require_new(output)
     state: dict = {}
+    first: dict = {}
     layout: dict[str, str] = {}
     sums: dict[str, Tensor] = {}
     for path in inputs:
@@ -77,7 +88,9 @@ def average_checkpoints(
         state.pop("last_optimizer_state", None)
         weights = state["model"]
         layout = layout or _layout(weights)
+        first = first or {**state, "model": {}}
         _require_same(layout, inputs[0], _layout(weights), path)
+        _require_same_function(first, inputs[0], state, path)
         _add(weights, sums)
     if not state:
         raise CheckpointError("there is no checkpoint to average")
@@ -89,13 +102,14 @@ def last_checkpoints(directory: str | Path, count: int) -> list[Path]:
     """The newest epoch checkpoints or, if there are none, update checkpoints; in order.
 
     Raises:
-        CheckpointError: there are fewer than ``count``.
+        CheckpointError: there are fewer than ``count``, or ones of an earlier, longer training.
     """
     kind, found = "epoch", _named(directory, _EPOCH)
     if not found:
         kind, found = "epoch or update", _named(directory, _UPDATE)
     _require_count(directory, found, count, kind)
     found.sort(key=lambda name: int(name[1]))
+    _require_of_last_training(Path(directory), found, kind)
     return _final(directory, found, count)
 
 
@@ -143,6 +157,24 @@ def _require_count(
         )
 
 
+def _require_of_last_training(directory: Path, found: list[re.Match[str]], kind: str) -> None:
+    last = directory / LAST
+    try:
+        state = read_outline(last)
+        if kind == "epoch":
+            reached = state["extra_state"]["train_iterator"]["epoch"] - 1  # it has begun the next
+        else:
+            reached = state["optimizer_history"][-1]["num_updates"]
+        stale = [name[0] for name in found if int(name[1]) > reached]
+    except (CheckpointError, FileNotFoundError, LookupError, TypeError):  # nothing to compare with
+        return
+    if stale:
+        raise CheckpointError(
+            f"{directory} has {stale[0]}, which the training of {LAST} has not come to: move the "
+            "files of earlier trainings away, or name the files to average"
+        )
+
+
 def _final(directory: str | Path, found: list[re.Match[str]], count: int) -> list[Path]:
     return [Path(directory, name[0]) for name in found[len(found) - count :]]
 
@@ -175,6 +207,24 @@ def _require_same(
                 f"{name} is {first.get(name, 'absent')} in {first_path} "
                 f"and {other.get(name, 'absent')} in {path}"
             )
+
+
+def _require_same_function(
+    first: dict, first_path: str | Path, other: dict, path: str | Path
+) -> None:
+    models = [stored_options(state, "model") for state in (first, other)]
+    if found := other_option(*models):
+        option, *values = found
+        raise CheckpointError(
+            f"{first_path} was trained with {option} {values[0]} and {path} with {values[1]}: "
+            "average checkpoints of one model"
+        )
+    stored = [as_mapping(state.get("cfg")) for state in (first, other)]
+    if side := other_dictionary(*stored):
+        raise CheckpointError(
+            f"{path} was trained with another {side} dictionary than {first_path}: average "
+            "checkpoints of one data set"
+        )
 
 
 def _add(weights: dict, sums: dict[str, Tensor]) -> None:

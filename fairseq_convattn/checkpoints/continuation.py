@@ -1,4 +1,4 @@
-"""Checks that a training begins from a checkpoint of its dictionaries and model."""
+"""Checks that checkpoints, or a training and its first weights, are of one model and dictionary."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL
 from ..architectures.dictionaries import STORED, require_same_dictionaries
 from ..architectures.options import mixer_options
 from ..outputs import flag
@@ -14,16 +15,19 @@ from .files import architecture_of, as_mapping, is_ours, read_outline, stored_op
 from .recovery import LAST
 
 _STACKS = ("encoder", "decoder")
+_KINDS = ENCODER_DECODER.kinds | MASKED_LANGUAGE_MODEL.kinds | LANGUAGE_MODEL.kinds
 # options that say what a layer computes; probabilities and initial values may change
-_OF_MIXERS = {
-    name: option.kind
-    for name, option in mixer_options(_STACKS).items()
-    if option.kind.annotation is not float and name != "initialization"
-}
 _OPTIONS = (
-    *_OF_MIXERS,
+    *(
+        name
+        for name, option in mixer_options(_STACKS).items()
+        if option.kind.annotation is not float and name != "initialization"
+    ),
     *(f"{side}_{name}" for side in _STACKS for name in ("attention_heads", "normalize_before")),
-    "activation_fn",
+    *("activation_fn", "pooler_activation_fn", "no_scale_embedding", "cross_self_attention"),
+    *("share_encoder_layers", "share_all_embeddings", "share_decoder_input_output_embed"),
+    *("merge_src_tgt_embed", "tie_adaptive_weights", "tie_adaptive_proj"),
+    "untie_weights_roberta",
 )
 
 
@@ -48,8 +52,14 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig) -> None:
         return
     stored = as_mapping(state.get("cfg")).get(STORED)
     require_same_dictionaries(stored, cfg.get(STORED) or (), str(path))
-    if path == Path(checkpoint.save_dir, LAST) and is_ours(architecture_of(state)):
-        _require_same_options(path, stored_options(state, "model"), as_mapping(cfg.model))
+    if path != Path(checkpoint.save_dir, LAST) or not is_ours(architecture_of(state)):
+        return
+    if other := other_option(stored_options(state, "model"), as_mapping(cfg.model)):
+        option, old, new = other
+        raise CheckpointError(
+            f"{path} was trained with {option} {old}, not {new}: choose a new --save-dir, or "
+            "repeat its options"
+        )
 
 
 def _first_weights(checkpoint: DictConfig) -> Path:
@@ -62,22 +72,24 @@ def _first_weights(checkpoint: DictConfig) -> Path:
     return Path(checkpoint.continue_once or checkpoint.finetune_from_model or last)
 
 
-def _require_same_options(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def other_option(
+    first: Mapping[str, Any], second: Mapping[str, Any]
+) -> tuple[str, str, str] | None:
+    """The first option by which two models compute different functions, and its two values; None
+    if there is none. Options that one of them lacks are not compared."""
     for name in _OPTIONS:
-        old, new = _plain(before, name), _plain(now, name)
-        if None not in (old, new) and _meaning(name, old) != _meaning(name, new):
-            raise CheckpointError(
-                f"{path} was trained with {flag(name)} {old}, not {new}: choose a new "
-                "--save-dir, or repeat its options"
-            )
+        values = _plain(first, name), _plain(second, name)
+        if None not in values and _meaning(name, values[0]) != _meaning(name, values[1]):
+            return flag(name), *values
+    return None
 
 
 def _meaning(name: str, text: str) -> Any:
     """An option's value, the same for all texts that the option reads alike; one value for all
     layers counts as a list of equal values."""
     try:
-        value = _OF_MIXERS[name].read(text)
-    except (KeyError, ValueError):  # not a mixer's option; not an allowed value any more
+        value = _KINDS[name].read(text)
+    except ValueError:  # a number, or not an allowed value any more
         return text
     if not isinstance(value, list | tuple):
         return value

@@ -67,9 +67,8 @@ def pack(run: Path, output: Path, data: Path | None = None) -> None:
     missing = [name for name in _TO_KNOW if not results.get(name)]
     if not use or missing:
         raise ReportError(f"{run} does not say its {', '.join(missing) or 'task'}")
-    model = run / "checkpoints" / "average.pt"
-    if not model.is_file():
-        model = run / "checkpoints" / use.checkpoint
+    scored = "average.pt" if "average" in record.stages else use.checkpoint
+    model = run / "checkpoints" / scored
     state = read_checkpoint(model)
     state.pop("last_optimizer_state", None)
     task = state["cfg"]["task"]

@@ -50,12 +50,11 @@ def read_texts(path: str | Path) -> Texts:
     marked: dict[str, dict[int, str]] = {mark: {} for mark in "STHD"}
     for match in filter(None, map(_LINE.fullmatch, lines)):
         mark, number, text = match[1], int(match[2]), match[3]
-        if mark in "HD":
-            marked[mark].setdefault(number, text.partition("\t")[2])  # after the score
-        elif number in marked[mark]:
+        known, scored = marked[mark], mark in "HD"
+        further = scored and known and number == next(reversed(known))  # of --nbest
+        if number in known and not further:
             raise ScoringError(f"{path} has {mark}-{number} twice: score one output at a time")
-        else:
-            marked[mark][number] = text
+        known.setdefault(number, text.partition("\t")[2] if scored else text)
     count = len(set().union(*marked.values()))
     return Texts(
         path,

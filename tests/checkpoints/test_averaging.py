@@ -15,7 +15,9 @@ from fairseq_convattn.checkpoints.averaging import (
 from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
 
 
-def save(path: Path, model: dict, maximize: bool | None = False, updates: int = 7) -> Path:
+def save(
+    path: Path, model: dict, maximize: bool | None = False, updates: int = 7, epoch: int = 1
+) -> Path:
     options = {} if maximize is None else {"maximize_best_checkpoint_metric": maximize}
     torch.save(
         {
@@ -23,7 +25,7 @@ def save(path: Path, model: dict, maximize: bool | None = False, updates: int = 
             "cfg": {"checkpoint": options, "note": path.name},
             "model": model,
             "optimizer_history": [{"num_updates": updates}],
-            "extra_state": {"train_iterator": {"epoch": 1}},
+            "extra_state": {"train_iterator": {"epoch": epoch}},
             "last_optimizer_state": {"momentum": torch.zeros(3)},
         },
         path,
@@ -116,17 +118,56 @@ def test_other_weights_are_refused_by_name(tmp_path, other, difference):
     assert "\n" not in str(caught.value) and "other.pt" in str(caught.value)
 
 
+SOFTMAX = {"weight_norm": "softmax", "encoder_kernel_sizes": [3, 3], "dropout": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("model", "digest", "message"),
+    [
+        ({"weight_norm": "tanh"}, "a", "--weight-norm softmax and .* with tanh: average"),
+        ({"encoder_kernel_sizes": "3,5"}, "a", "--encoder-kernel-sizes 3,3 and .* with 3,5"),
+        ({}, "b", "other.pt was trained with another target dictionary than .*first.pt"),
+        ({"dropout": 0.3, "encoder_kernel_sizes": "3"}, "a", None),
+    ],
+)
+def test_models_of_other_functions_or_dictionaries_are_refused(tmp_path, model, digest, message):
+    """All have weights of the same names and shapes."""
+    paths = [tmp_path / "first.pt", tmp_path / "other.pt"]
+    for path, options, target in zip(paths, ({}, model), ("a", digest), strict=True):
+        cfg = {"model": SOFTMAX | options, "dictionaries": ["8 s", f"8 {target}"]}
+        torch.save({"cfg": cfg, "model": {"w": torch.zeros(2)}}, path)
+    if message is None:
+        assert mean(paths)["cfg"]["model"]["dropout"] == 0.3
+        return
+    with pytest.raises(CheckpointError, match=message):
+        mean(paths)
+
+
 def test_last_are_epochs_by_number(tmp_path):
     save_many(tmp_path, "checkpoint2.pt", "checkpoint10.pt", "checkpoint9.pt")
-    save_many(tmp_path, "checkpoint_3_99.pt", "checkpoint_last.pt", "checkpoint11-shard0.pt")
-    save_many(tmp_path, "checkpoint12.pt.tmp")
+    save_many(tmp_path, "checkpoint_3_99.pt", "checkpoint11-shard0.pt", "checkpoint12.pt.tmp")
+    save(tmp_path / "checkpoint_last.pt", {}, epoch=11)
     assert names(last_checkpoints(tmp_path, 2)) == ["checkpoint9.pt", "checkpoint10.pt"]
 
 
 def test_last_are_updates_where_there_are_no_epochs(tmp_path):
     save_many(tmp_path, "checkpoint_2_900.pt", "checkpoint_1_1000.pt", "checkpoint_3_20.pt")
-    save_many(tmp_path, "checkpoint_last.pt", "checkpoint_best.pt", "checkpoint.best_loss_1.000.pt")
+    save_many(tmp_path, "checkpoint_best.pt", "checkpoint.best_loss_1.000.pt")
+    save(tmp_path / "checkpoint_last.pt", {}, updates=1000)
     assert names(last_checkpoints(tmp_path, 2)) == ["checkpoint_2_900.pt", "checkpoint_1_1000.pt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [("checkpoint10.pt", {"epoch": 10}), ("checkpoint_3_900.pt", {"updates": 899})],
+)
+def test_files_of_an_earlier_longer_training_are_refused(tmp_path, name, last):
+    save_many(tmp_path, name, name.replace("0", "1"))
+    (tmp_path / "checkpoint_last.pt").write_bytes(b"PK damaged")
+    last_checkpoints(tmp_path, 1)
+    save(tmp_path / "checkpoint_last.pt", {}, **last)
+    with pytest.raises(CheckpointError, match="which the training of checkpoint_last.pt has not"):
+        last_checkpoints(tmp_path, 1)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,17 @@ def test_a_copy_that_is_not_whole(scripts, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"source", "scripts_under_test"}
 
 
+def test_sides_of_different_lengths_are_refused_in_a_sample_too(scripts, tmp_path):
+    (tmp_path / "source").mkdir()
+    for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
+        for language, text in (("en", "a\nb\n"), ("de", "a\n" if split == "val" else "a\nb\n")):
+            (tmp_path / "source" / f"{split}.{language}").write_text(text)
+    arguments = ("--source", tmp_path / "source", "--output", tmp_path / "out", "--sample")
+    run = scripts.prepare("multi30k", *arguments)
+    assert_refused(run, "val.en has 2 lines and val.de 1, but both must have as many")
+    assert not (tmp_path / "out.preparing").exists()
+
+
 def test_text_with_capitals_is_not_the_releases(scripts, tmp_path):
     (tmp_path / "source").mkdir()
     for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):

@@ -1,5 +1,6 @@
 """The preparation of the translation corpora, on small files in the shape of the releases."""
 
+import gzip
 import hashlib
 import random
 import tarfile
@@ -113,6 +114,18 @@ def test_sides_of_different_lengths_are_refused(scripts, tmp_path):
     arguments = ("wmt17_zh_en", "--source", source, "--output", tmp_path / "out", "--sample")
     run = scripts.prepare(*arguments)
     assert_refused(run, "NEU_cn.txt has 300 lines and NEU_en.txt 299", "one file is incomplete")
+
+
+def test_a_truncated_test_set_is_refused(scripts, tmp_path):
+    for module in catalogue.recipe("iwslt14_de_en_low").needs["prepare"]:
+        pytest.importorskip(module)
+    source = release("iwslt14_de_en_low", tmp_path / "source")
+    (text,) = source.glob("raw/IWSLT14.TED.dev2010.de-en.de.xml")
+    cut = text.with_name(f"{text.name}.gz")
+    cut.write_bytes(gzip.compress(text.read_bytes())[:-20])
+    text.unlink()
+    arguments = ("--low", "--source", source, "--output", tmp_path / "out", "--sample")
+    assert_refused(scripts.prepare("iwslt14", *arguments), f"{cut} cannot be read")
 
 
 def test_chinese_needs_what_nobody_offers_for_download(scripts, tmp_path):

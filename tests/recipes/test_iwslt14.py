@@ -9,7 +9,7 @@ from conftest import ROOT
 
 from fairseq_convattn.recipes.catalogue.translation import TED
 
-SEGMENTS = 'source scripts/prepare_common.sh; for file; do segments <(plain "$file"); done'
+SEGMENTS = 'source scripts/prepare_common.sh; for file; do segments "$file"; done'
 
 
 def lines(file: Path) -> list[str]:

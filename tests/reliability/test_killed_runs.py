@@ -152,6 +152,12 @@ def test_a_damaged_file_that_was_asked_for_is_refused(interrupted, data, tmp_pat
         train(data, tmp_path / "new", *given, "--restore-file", str(tmp_path / "cut.pt"))
 
 
+def test_a_last_checkpoint_that_is_none_is_refused(interrupted, data, tmp_path):
+    torch.save([1], tmp_path / "checkpoint_last.pt")
+    with pytest.raises(CheckpointError, match="checkpoint_last.pt: not a fairseq checkpoint"):
+        train(data, tmp_path, *interrupted[1])
+
+
 def test_a_full_disk_costs_nothing_but_the_last_save(interrupted, data, tmp_path, monkeypatch):
     """The copy to checkpoint_last.pt breaks off; the same command goes on."""
     folder, given = interrupted

@@ -319,6 +319,7 @@ def test_texts_that_cannot_be_scored(score, write, tmp_path):
     write("gap", generated(hyp, hyp, hyp, numbers=[0, 2]))
     write("cut", [*generated(hyp, hyp, hyp), "T-3\td"])
     write("two", generated(hyp, hyp, hyp) * 2)
+    write("hypotheses", [line for line in generated(hyp, hyp) * 2 if line[0] in "HD"])
     (tmp_path / "empty").touch()
     (tmp_path / "latin").write_bytes("\u00fc\n".encode("latin-1"))
 
@@ -346,6 +347,7 @@ def test_texts_that_cannot_be_scored(score, write, tmp_path):
     assert "gap lacks sentence 1: " in rouge("ref", "--hypothesis", "gap").message
     assert "cut lacks sentence 3: " in rouge("ref", "--hypothesis", "cut").message
     assert "two has S-2 twice" in rouge("ref", "--hypothesis", "two").message
+    assert "hypotheses has H-2 twice" in rouge("ref", "--hypothesis", "hypotheses").message
     assert refused(rouge("ref", "--hypothesis", "empty"), "empty is empty")
     assert "latin is no UTF-8 text" in rouge("ref", "--hypothesis", "latin").message
     assert "No such file" in rouge("ref", "--hypothesis", "nowhere").message
