@@ -47,8 +47,6 @@ def command_line() -> argparse.ArgumentParser:
 def main() -> None:
     arguments = command_line().parse_args()
     exit_on_signals()
-    if missing := missing_modules("matplotlib"):
-        sys.exit(f"error: the figures need {missing}")
     try:
         require_new(arguments.output)
         results, tables = analyse(arguments.checkpoints, arguments.block)
@@ -59,13 +57,15 @@ def main() -> None:
     except (CheckpointError, OSError) as error:
         sys.exit(f"error: {error}")
     print(f"\nwrote {arguments.output}: {', '.join(files)}")
+    if missing := missing_modules("matplotlib"):
+        print(f"no figures, which need {missing}", file=sys.stderr)
 
 
 def write_analysis(
     directory: Path, results: Sequence[dict], tables: Mapping[str, Tensor], block: int
 ) -> list[str]:
-    """Write ``analysis.json`` and :func:`figures.figures` of the same arguments; the directory
-    appears complete or not at all.
+    """Write ``analysis.json`` and, if matplotlib is installed, :func:`figures.figures` of the same
+    arguments; the directory appears complete or not at all.
 
     Returns:
         The names of the files.
@@ -74,15 +74,16 @@ def write_analysis(
         FileExistsError: ``directory`` is there already.
         FileNotFoundError: its parent is not there.
     """
-    from .figures import figures  # with matplotlib, which not everyone has
-
     with appearing(directory) as complete:
         complete.mkdir()
         content = {"block": block, "checkpoints": results}
         text = json.dumps(content, indent=1, allow_nan=False)
         (complete / "analysis.json").write_text(text, encoding="utf-8")
-        for name, figure in figures(results, tables, block):
-            figure.savefig(complete / f"{name}.png", dpi=200)
+        if not missing_modules("matplotlib"):
+            from .figures import figures
+
+            for name, figure in figures(results, tables, block):
+                figure.savefig(complete / f"{name}.png", dpi=200)
     return sorted(path.name for path in directory.iterdir())
 
 
