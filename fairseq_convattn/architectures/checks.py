@@ -1,7 +1,6 @@
 """Checks for options of models that cannot work together."""
 
 from argparse import Namespace
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,14 +17,6 @@ _LEARNED = ("encoder_learned_pos", "decoder_learned_pos")
 _SHARING = ("share_encoder_layers", "share_tables_across_layers")
 _DDP = ("pytorch_ddp", "c10d")  # PyTorch's: it allows one gradient per parameter and update
 _PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
-# fairseq's options, what reads them, and the reason where nothing does
-_FAIRSEQS: tuple[tuple[tuple[str, ...], Callable[[Namespace], Any], str], ...] = (
-    (
-        ("quant_noise_pq", "quant_noise_pq_block_size"),
-        lambda options: False,
-        "fairseq's noise overwrites the weights that it should leave; train without",
-    ),
-)
 
 
 def encoder_decoder(options: Namespace) -> None:
@@ -109,16 +100,6 @@ def _sharing(mixers: list[MixerConfig]) -> None:
     sizes = {mixer.kernel_size for mixer in mixers}
     if len(sizes) > 1 and may_read(names[0], OPTIONS["kernel_size"]):
         refuse("share_encoder_layers", "needs one value of --encoder-kernel-sizes, such as 31")
-
-
-def unread(options: Namespace) -> dict[str, str]:
-    """fairseq's options that are set without effect, each with the reason."""
-    return {
-        name: reason
-        for names, is_read, reason in _FAIRSEQS
-        for name in names
-        if getattr(options, name, None) and not is_read(options)
-    }
 
 
 def run(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from argparse import Namespace
 from dataclasses import field
 from enum import Enum
 from typing import Any, Optional
@@ -9,7 +10,7 @@ from typing import Any, Optional
 from fairseq.dataclass.utils import interpret_dc_type
 from fairseq.models.transformer import TransformerConfig
 
-from ..mixers.config import OPTIONS
+from ..mixers.config import OPTIONS, may_read
 from ..mixers.options import (
     CUTOFFS,
     FILE,
@@ -103,6 +104,26 @@ _CONDITIONAL = {
     "no_token_positional_embeddings": "true where every stack has a layer with a position term, "
     "else false"
 }
+# what has no effect without another option, or unless that is off
+_NEEDS = {
+    "adaptive_softmax_dropout": "adaptive_softmax_cutoff",
+    "adaptive_softmax_factor": "adaptive_softmax_cutoff",
+    "adaptive_input_cutoff": "adaptive_input",
+    "adaptive_input_factor": "adaptive_input",
+    "tie_adaptive_weights": "adaptive_input",
+    "tie_adaptive_proj": "tie_adaptive_weights",
+    "character_embedding_dim": "character_embeddings",
+    "character_filters": "character_embeddings",
+    "char_embedder_highway_layers": "character_embeddings",
+    "base_sublayers": "base_layers",
+    "base_shuffle": "base_layers",
+    "quant_noise_pq_block_size": "quant_noise_pq",
+    "no_decoder_final_norm": "decoder_normalize_before",
+    "no_cross_attention": "cross_self_attention",
+    "encoder_learned_pos": "no_token_positional_embeddings false",
+    "decoder_learned_pos": "no_token_positional_embeddings false",
+    "share_decoder_input_output_embed": "adaptive_softmax_cutoff none",
+}
 _HELP = {"export": "use PyTorch's layer norm, not apex's; models cannot be exported"}
 _ROBERTA = (
     *("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_layers", "encoder_attention_heads"),
@@ -134,6 +155,38 @@ def transformer_options() -> list[dataclasses.Field]:
 def roberta_options() -> list[dataclasses.Field]:
     """The options that RoBERTa shares with fairseq's transformer."""
     return [option for option in transformer_options() if option.name in _ROBERTA]
+
+
+def unread(options: Namespace) -> dict[str, str]:
+    """fairseq's options that are set without effect, each with the reason.
+
+    Args:
+        options: the values of all options, ``encoder_mixers`` and ``decoder_mixers`` resolved.
+    """
+    found = {
+        "quant_noise_pq": "fairseq's noise overwrites the weights; leave it out",
+        "char_inputs": "no encoder here has character inputs; leave it out",
+    }
+    for option, needed in _NEEDS.items():
+        name, _, off = needed.partition(" ")
+        if bool(getattr(options, name, None)) == bool(off):
+            found[option] = f"needs {flag(needed)}"
+    if not _attends(options):
+        found["attention_dropout"] = "no layer reads it; it needs a mixer or a decoder that attends"
+    width = getattr(options, "decoder_embed_dim", None)
+    other_width = getattr(options, "decoder_input_dim", width) != width
+    if other_width and getattr(options, "character_embeddings", True):
+        found["decoder_input_dim"] = f"must be --decoder-embed-dim, {width}"
+    return {option: reason for option, reason in found.items() if getattr(options, option, None)}
+
+
+def _attends(options: Namespace) -> bool:
+    """Whether a layer has attention, to itself or to an encoder."""
+    return not getattr(options, "no_cross_attention", True) or any(
+        may_read(layer.mixer, OPTIONS["attention_dropout"])
+        for side in ("encoder", "decoder")
+        for layer in getattr(options, f"{side}_mixers", ())
+    )
 
 
 def kind_of(option: dataclasses.Field, base: dict[str, Any]) -> Kind:

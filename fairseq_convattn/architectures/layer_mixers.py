@@ -8,6 +8,7 @@ from typing import Any
 from ..mixers import MixerConfig
 from ..mixers.config import OPTIONS, may_read
 from ..mixers.options import Option, refuse
+from . import fairseq_options
 
 
 def layer_mixers(options: Namespace, side: str) -> list[MixerConfig]:
@@ -96,13 +97,13 @@ def _check(side: str, config: MixerConfig) -> None:
 
 
 def unread(options: Namespace, stacks: Iterable[str]) -> dict[str, str]:
-    """The mixer options that no layer reads, each with the reason.
+    """The options that are set without effect, each with the reason.
 
     Args:
         options: the values of all options, ``encoder_mixers`` and ``decoder_mixers`` resolved.
         stacks: ``encoder`` and ``decoder``, or one of them.
     """
-    found = {}
+    found = fairseq_options.unread(options)
     for field, option in OPTIONS.items():
         names = {option_name(field, option, side): [] for side in stacks}
         for side in stacks:

@@ -181,7 +181,7 @@ def _start(
         checks.run(configuration.options, **_run(cfg))
         unread_options = unread(configuration.options, schema.stacks)
         given = _given(cfg, schema)
-        for name, reason in (unread_options | checks.unread(configuration.options)).items():
+        for name, reason in unread_options.items():
             if name in given:
                 refuse(name, reason)
         for name in FAMILY_OPTIONS.intersection(preset or {}):

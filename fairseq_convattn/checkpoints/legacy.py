@@ -23,7 +23,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, BaseFairseqModel
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete
+from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete, configure
+from ..architectures.layer_mixers import unread
 from ..architectures.skeleton import language_model_skeleton, skeleton
 from ..child_processes import exit_on_signals
 from ..durable import require_new
@@ -341,7 +342,12 @@ def _training_options(cfg: dict[str, Any]) -> str:
     schema = next(k.schema for k in (_TRANSLATION, _LANGUAGE_MODEL) if k.model == model["_name"])
     default = vars(complete(Namespace(), schema))
     default |= {name: model[source] for name, source in schema.follows.items()}
-    given = {name: value for name, value in model.items() if value != default.get(name)}
+    refused = unread(configure(Namespace(**model), schema).options, schema.stacks)
+    given = {
+        name: value
+        for name, value in model.items()
+        if value != default.get(name) and name not in refused
+    }
     if task["_name"] == "language_modeling":
         given |= {name: task[name] for name, x in _LANGUAGE_MODELING.items() if task[name] != x}
     options = ["--task", task["_name"], "--arch", given.pop("_name")]

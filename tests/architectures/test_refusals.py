@@ -35,6 +35,23 @@ REFUSED = {
         ("--decoder-layers-to-keep 0,7", "must be layers from 0 to 3, not '0,7'"),
         ("--decoder-layers-to-keep x", "must be numbers of layers, such as 0,2, not 'x'"),
         ("--quant-noise-pq 0.1", "fairseq's noise overwrites the weights"),
+        ("--quant-noise-pq-block-size 4", "needs --quant-noise-pq"),
+        ("--decoder-input-dim 64", "must be --decoder-embed-dim, 128"),
+        ("--no-cross-attention", "needs --cross-self-attention"),
+        ("--no-decoder-final-norm", "needs --decoder-normalize-before"),
+        ("--base-sublayers 2", "needs --base-layers"),
+        ("--char-inputs", "no encoder here has character inputs"),
+        ("--adaptive-softmax-dropout 0.1", "needs --adaptive-softmax-cutoff"),
+        ("--tie-adaptive-weights", "needs --adaptive-input"),
+        (
+            "--encoder-learned-pos --no-token-positional-embeddings true",
+            "needs --no-token-positional-embeddings false",
+        ),
+        (
+            "--share-decoder-input-output-embed --adaptive-softmax-cutoff 8 "
+            "--criterion adaptive_loss",
+            "needs --adaptive-softmax-cutoff none",
+        ),
         ("--fp16 --cpu", "needs a GPU"),
         ("--quant-noise-scalar 0.1 --cpu", "needs a GPU"),
         ("--quant-noise-scalar 0.1 --decoder-learned-pos", "fairseq cannot quantise learned"),
@@ -72,6 +89,19 @@ REFUSED = {
             "--character-embeddings --adaptive-input --adaptive-input-cutoff 8",
             "mutually exclusive with --adaptive-input",
         ),
+        ("--tie-adaptive-proj", "needs --tie-adaptive-weights"),
+        ("--adaptive-input-cutoff 8", "needs --adaptive-input"),
+        ("--adaptive-input-factor 2", "needs --adaptive-input"),
+        ("--adaptive-softmax-factor 2", "needs --adaptive-softmax-cutoff"),
+        ("--character-embedding-dim 8", "needs --character-embeddings"),
+        ("--char-embedder-highway-layers 1", "needs --character-embeddings"),
+        ("--character-filters [(1,4)]", "needs --character-embeddings"),
+        ("--decoder-input-dim 64 --character-embeddings", "must be --decoder-embed-dim, 128"),
+        ("--attention-dropout 0.1", "no layer reads it; it needs a mixer or a decoder that att"),
+        (
+            "--no-decoder-final-norm --decoder-normalize-before false",
+            "needs --decoder-normalize-before",
+        ),
         ("--character-filters [(1,)]", "must be (width, channels) pairs"),
         ("--character-filters [(1.9,64)]", "must be (width, channels) pairs"),
         ("--character-filters exit()", "must be (width, channels) pairs"),
@@ -88,6 +118,7 @@ REFUSED = {
             "needs one mixer for all layers, not attention, dynamic",
         ),
         ("--tisa-kernels 5", "no layer reads it; it needs the mixer composite or tisa"),
+        ("--attention-dropout 0.2", "no layer reads it; it needs a mixer or a decoder that att"),
         (
             "--share-encoder-layers true --ddp-backend fully_sharded --encoder-kernel-sizes 7",
             "FSDP would not share",
@@ -142,6 +173,7 @@ REFUSED = {
     ),
     "tisa_tiny": (
         ("--attention-terms content", "no layer reads it; it needs the mixer composite; "),
+        ("--decoder-learned-pos", "needs --no-token-positional-embeddings false"),
         ("--attention-span 4", "no layer reads it; it needs one of the terms fixed"),
     ),
     "attention_tiny": (
@@ -191,6 +223,10 @@ def test_what_cannot_work_is_refused(arch, options, reason):
         "composite_attention_lm_tiny --task language_modeling --value-conv depthwise "
         "--projection-kernel-size 4",
         "attention_tiny --attention-dropout 1.0",  # as fairseq's own may
+        "dynamic_conv_tiny --attention-dropout 0.2 --decoder-input-dim 128",  # cross-attention's
+        f"{LANGUAGE_MODEL} --attention-dropout 0 --decoder-input-dim 64 --tie-adaptive-proj false",
+        "tisa_tiny --decoder-learned-pos --no-token-positional-embeddings false",
+        f"{LANGUAGE_MODEL} --attention-dropout 0.1 --decoder-mixers dynamic,dynamic,dynamic,tisa",
         "attention_bert_tiny --task masked_lm --share-encoder-layers",
         "dynamic_conv_albert_base --task masked_lm",  # what a preset shares nobody has asked for
     ],
