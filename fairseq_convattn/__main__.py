@@ -56,7 +56,7 @@ def main() -> None:
             takes = {"nargs": "?"} if "argparse_const" in option.metadata else {}
             takes = {"action": "store_true"} if option.type is bool else takes
             group.add_argument(flag(option.name), help=option.metadata["help"], **takes)
-    parser.print_help()
+    print(parser.format_help(), end="")  # print_help hides that it cannot write
 
 
 if __name__ == "__main__":

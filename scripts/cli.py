@@ -118,6 +118,20 @@ def main(arguments: Sequence[str] | None = None, program: str = "") -> None:
         arguments: its name and its arguments; by default those of the command line.
         program: what its usage calls it, if not ``convattn NAME``.
     """
+    if sys.stdout is None:
+        sys.exit("error: standard output is closed; redirect it, to /dev/null for example")
+    try:
+        try:
+            choose(arguments, program)
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        sys.stdout = None  # Python would try to write the rest and fail again
+        sys.exit(f"error: {error.filename or 'standard output'}: {error.strerror or error}")
+
+
+def choose(arguments: Sequence[str] | None, program: str) -> None:
+    """:func:`main`, without its errors of standard output."""
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(usage())
@@ -154,7 +168,7 @@ def run(module: str, arguments: Sequence[str], program: str) -> None:
         sys.path.insert(0, str(FOLDER.parent))
     logging.basicConfig(level=logging.WARNING)
     warnings.filterwarnings("ignore", "fairseq is not installed")
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.reconfigure(encoding="utf-8")
     try:
         runpy.run_module(module, run_name="__main__")

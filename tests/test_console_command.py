@@ -53,6 +53,21 @@ def test_what_is_mistyped_is_one_line(arguments, message):
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["prepare"], ["architectures"]])
+def test_output_that_cannot_be_written_is_one_line(arguments):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, SCRIPTS / "cli.py", *arguments]
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    message = "error: standard output: No space left on device\n"
+    assert (result.returncode, result.stderr) == (1, message)
+
+
+def test_a_closed_output_is_one_line():
+    result = run("sh", "-c", '"$0" "$@" >&-', sys.executable, SCRIPTS / "cli.py", "score")
+    assert result.returncode == 1 and result.stderr.startswith("error: standard output is closed")
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_a_command_is_named_in_its_own_errors(tmp_path):
     result = convattn("sentencepiece", "encode", "--model", tmp_path / "none")
     assert result.returncode == 1 and "none" in result.stderr.splitlines()[-1]

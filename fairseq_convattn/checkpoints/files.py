@@ -180,8 +180,16 @@ def write_checkpoint(state: dict, path: str | Path) -> None:
 
 
 def save_with_digest(state: dict, path: Path) -> None:
-    """Write a checkpoint with the digest of its weights."""
-    torch.save({**state, DIGEST: weights_digest(state["model"])}, path)
+    """Write a checkpoint with the digest of its weights.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    state = {**state, DIGEST: weights_digest(state["model"])}
+    try:
+        torch.save(state, path)
+    except RuntimeError as error:  # torch's own, which does not say why
+        raise OSError(f"{path.name} cannot be written; is the disk full?") from error
 
 
 def _reason(error: Exception) -> str:

@@ -124,6 +124,10 @@ REFUSED = {
             "FSDP would not share",
         ),
         (
+            "--share-encoder-layers true --encoder-kernel-sizes 7 --store-ema",
+            "mutually exclusive with --store-ema",
+        ),
+        (
             "--share-encoder-layers true --encoder-kernel-sizes 7 --checkpoint-activations "
             "--distributed-world-size 2",
             "with checkpointed activations it needs --ddp-backend legacy_ddp",
@@ -132,6 +136,7 @@ REFUSED = {
     COMPOSITE: (
         ("--weight-norm tanh", "no layer reads it; it needs the mixer lightweight or dynamic, or"),
         ("--share-tables-across-layers --ddp-backend fully_sharded", "FSDP would not share"),
+        ("--share-tables-across-layers --store-ema", "mutually exclusive with --store-ema"),
         ("--attention-terms ,", "no terms, choose from content, fixed"),
         ("--attention-terms content,contents", "unknown term 'contents'"),
         ("--attention-terms fixed,fixed", "'fixed' is given twice"),

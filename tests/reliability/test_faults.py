@@ -129,6 +129,14 @@ def test_a_read_only_folder(data, whole, mounted, scripts, monolingual, tmp_path
     assert content(whole) == before
 
 
+def test_a_full_disk_of_an_average(whole, mounted):
+    folder = mounted("-t", "tmpfs", "-o", "size=40k", "tmpfs")
+    arguments = ["--inputs", str(whole / "checkpoint_last.pt"), "--output", str(folder / "new.pt")]
+    with pytest.raises(SystemExit, match="error: new.pt cannot be written; is the disk full?"):
+        averaging.main(arguments)
+    assert not list(folder.iterdir())
+
+
 def test_a_leftover_that_cannot_be_removed(data, whole, tmp_path, caplog):
     leftover = tmp_path / "checkpoint_1_2.pt.tmp"
     leftover.mkdir()
