@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 
 from .checks import CheckpointError, check_configuration, check_digest, check_finite, naming
@@ -39,10 +40,12 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
         """fairseq's, of files that pass every check of this package.
 
         Raises:
-            CheckpointError: the file is damaged, its weights are not finite or not those that
-                were written, or an option of it (or of ``--model-overrides``) is code.
+            CheckpointError: the file is remote or damaged, its weights are not finite or not those
+                that were written, or an option of it (or of ``--model-overrides``) is code.
         """
         with _explained(path):
+            if PathManager.path_requires_pathmanager(path):
+                raise CheckpointError("only local files can be checked: download it")
             if os.path.isfile(path):
                 outline = check_file(path)
                 check_configuration(outline)

@@ -23,6 +23,7 @@ from conftest import (
 from fairseq import checkpoint_utils
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
 from fairseq.dataclass.configs import FairseqConfig
+from fairseq.file_io import PathManager
 from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
@@ -169,6 +170,13 @@ def test_an_archive_is_not_unpacked(tmp_path):
     with pytest.raises(FileNotFoundError, match="unpack an archive first"):
         ConvAttnModel.from_pretrained(archive)
     assert archive.is_file() and not (tmp_path / "created").exists()
+
+
+def test_a_remote_file_is_refused(monkeypatch):
+    """iopath would read it again after the check."""
+    monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda path: "://" in path)
+    with pytest.raises(CheckpointError, match="s3://bucket/model.pt.*only local files"):
+        checkpoint_utils.load_checkpoint_to_cpu("s3://bucket/model.pt")
 
 
 def test_files_may_be_called_like_calls(tmp_path):
