@@ -105,8 +105,8 @@ def refuse_a_partial_score(record: logging.LogRecord) -> bool:
         raise SystemExit(
             f"error: fairseq-eval-lm would skip {samples} samples, which are longer than the "
             f"model's {positions} positions: score shorter ones (--tokens-per-sample {positions}, "
-            "--sample-break-mode none or eos) or lift the limit (--model-overrides "
-            "\"{'max_target_positions': 8192}\")"
+            "--sample-break-mode none or eos) or, unless positions are learned, lift the limit "
+            "(--model-overrides \"{'max_target_positions': 8192}\")"
         )
     return True
 

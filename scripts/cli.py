@@ -4,6 +4,7 @@ Each is a module, run as ``python -m`` runs it. None is imported before it is ch
 """
 
 import difflib
+import errno
 import logging
 import os
 import runpy
@@ -126,8 +127,11 @@ def main(arguments: Sequence[str] | None = None, program: str = "") -> None:
         finally:
             sys.stdout.flush()
     except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EPIPE):
+            raise
         sys.stdout = None  # Python would try to write the rest and fail again
-        sys.exit(f"error: {error.filename or 'standard output'}: {error.strerror or error}")
+        place = error.filename or "standard output"
+        sys.exit(f"error: {place}: {error.strerror}" if error.errno == errno.ENOSPC else 1)
 
 
 def choose(arguments: Sequence[str] | None, program: str) -> None:

@@ -109,7 +109,6 @@ def run(
     cpu: bool,
     distributed_world_size: int,
     ddp_backend: str,
-    store_ema: bool,
 ) -> None:
     """Raise a one-line ValueError if the training's options do not fit the model's."""
     if fp16 and cpu:
@@ -121,8 +120,6 @@ def run(
     for option in (name for name in _SHARING if getattr(options, name, False)):
         if ddp_backend == "fully_sharded":
             refuse(option, "FSDP would not share: --ddp-backend must not be fully_sharded")
-        if store_ema:
-            refuse(option, "mutually exclusive with --store-ema, which decays once per layer")
         recomputed = options.checkpoint_activations or options.offload_activations
         if recomputed and distributed_world_size > 1 and ddp_backend in _DDP:
             refuse(option, "with checkpointed activations it needs --ddp-backend legacy_ddp")

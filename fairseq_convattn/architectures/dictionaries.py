@@ -77,14 +77,6 @@ def require_same_dictionaries(
             )
 
 
-def other_dictionary(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
-    """The first side of which two configurations store different digests; None if there is none."""
-    stored = [cfg.get(STORED) for cfg in (first, second)]
-    digests = [found if isinstance(found, list) else [] for found in stored]
-    sides = zip(SIDES, *digests, strict=False)
-    return next((side for side, one, other in sides if one != other), None)
-
-
 def check_types(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Compare a model's vocabulary sizes with those of the weights that it is to load.
 

@@ -104,12 +104,10 @@ _CONDITIONAL = {
     "no_token_positional_embeddings": "true where every stack has a layer with a position term, "
     "else false"
 }
-# what has no effect without another option, or unless that is off
+# what has no effect without another option
 _NEEDS = {
     "adaptive_softmax_dropout": "adaptive_softmax_cutoff",
-    "adaptive_softmax_factor": "adaptive_softmax_cutoff",
     "adaptive_input_cutoff": "adaptive_input",
-    "adaptive_input_factor": "adaptive_input",
     "tie_adaptive_weights": "adaptive_input",
     "tie_adaptive_proj": "tie_adaptive_weights",
     "character_embedding_dim": "character_embeddings",
@@ -120,9 +118,12 @@ _NEEDS = {
     "quant_noise_pq_block_size": "quant_noise_pq",
     "no_decoder_final_norm": "decoder_normalize_before",
     "no_cross_attention": "cross_self_attention",
-    "encoder_learned_pos": "no_token_positional_embeddings false",
-    "decoder_learned_pos": "no_token_positional_embeddings false",
-    "share_decoder_input_output_embed": "adaptive_softmax_cutoff none",
+}
+# what has no effect unless another option has this value
+_NEEDS_OFF = {
+    "encoder_learned_pos": ("no_token_positional_embeddings", "false"),
+    "decoder_learned_pos": ("no_token_positional_embeddings", "false"),
+    "share_decoder_input_output_embed": ("adaptive_softmax_cutoff", "none"),
 }
 _HELP = {"export": "use PyTorch's layer norm, not apex's; models cannot be exported"}
 _ROBERTA = (
@@ -157,7 +158,7 @@ def roberta_options() -> list[dataclasses.Field]:
     return [option for option in transformer_options() if option.name in _ROBERTA]
 
 
-def unread(options: Namespace) -> dict[str, str]:
+def without_effect(options: Namespace) -> dict[str, str]:
     """fairseq's options that are set without effect, each with the reason.
 
     Args:
@@ -168,9 +169,11 @@ def unread(options: Namespace) -> dict[str, str]:
         "char_inputs": "no encoder here has character inputs; leave it out",
     }
     for option, needed in _NEEDS.items():
-        name, _, off = needed.partition(" ")
-        if bool(getattr(options, name, None)) == bool(off):
+        if not getattr(options, needed, None):
             found[option] = f"needs {flag(needed)}"
+    for option, (unwanted, off) in _NEEDS_OFF.items():
+        if getattr(options, unwanted, None):
+            found[option] = f"needs {flag(unwanted)} {off}"
     if not _attends(options):
         found["attention_dropout"] = "no layer reads it; it needs a mixer or a decoder that attends"
     width = getattr(options, "decoder_embed_dim", None)

@@ -103,7 +103,7 @@ def unread(options: Namespace, stacks: Iterable[str]) -> dict[str, str]:
         options: the values of all options, ``encoder_mixers`` and ``decoder_mixers`` resolved.
         stacks: ``encoder`` and ``decoder``, or one of them.
     """
-    found = fairseq_options.unread(options)
+    found = fairseq_options.without_effect(options)
     for field, option in OPTIONS.items():
         names = {option_name(field, option, side): [] for side in stacks}
         for side in stacks:

@@ -200,7 +200,6 @@ def _run(cfg: Namespace | DictConfig) -> dict:
         "cpu": ("common.cpu", False),
         "distributed_world_size": ("distributed_training.distributed_world_size", 1),
         "ddp_backend": ("distributed_training.ddp_backend", ""),
-        "store_ema": ("ema.store_ema", False),
     }
     if isinstance(cfg, Namespace):
         return {name: getattr(cfg, name, default) for name, (_, default) in places.items()}

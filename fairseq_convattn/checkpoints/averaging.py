@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..architectures.dictionaries import other_dictionary
+from ..architectures.dictionaries import STORED, require_same_dictionaries
 from ..child_processes import exit_on_signals
 from ..durable import require_new
 from ..outputs import whole_number
@@ -102,14 +102,13 @@ def last_checkpoints(directory: str | Path, count: int) -> list[Path]:
     """The newest epoch checkpoints or, if there are none, update checkpoints; in order.
 
     Raises:
-        CheckpointError: there are fewer than ``count``, or ones of an earlier, longer training.
+        CheckpointError: there are fewer than ``count``, or one is further than the last one.
     """
     kind, found = "epoch", _named(directory, _EPOCH)
     if not found:
         kind, found = "epoch or update", _named(directory, _UPDATE)
     _require_count(directory, found, count, kind)
     found.sort(key=lambda name: int(name[1]))
-    _require_of_last_training(Path(directory), found, kind)
     return _final(directory, found, count)
 
 
@@ -119,8 +118,8 @@ def best_checkpoints(directory: str | Path, count: int) -> list[Path]:
     Whether a higher value is better is read in one of them.
 
     Raises:
-        CheckpointError: there are fewer than ``count``, they were chosen by several
-            metrics, or do not say which values are better.
+        CheckpointError: there are fewer than ``count``, they were chosen by several metrics, do
+            not say which values are better, or one is further than the last one.
     """
     found = _named(directory, _BEST)
     metrics = sorted({name[1] for name in found})
@@ -157,26 +156,26 @@ def _require_count(
         )
 
 
-def _require_of_last_training(directory: Path, found: list[re.Match[str]], kind: str) -> None:
-    last = directory / LAST
-    try:
-        state = read_outline(last)
-        if kind == "epoch":
-            reached = state["extra_state"]["train_iterator"]["epoch"] - 1  # it has begun the next
-        else:
-            reached = state["optimizer_history"][-1]["num_updates"]
-        stale = [name[0] for name in found if int(name[1]) > reached]
-    except (CheckpointError, FileNotFoundError, LookupError, TypeError):  # nothing to compare with
-        return
-    if stale:
-        raise CheckpointError(
-            f"{directory} has {stale[0]}, which the training of {LAST} has not come to: move the "
-            "files of earlier trainings away, or name the files to average"
-        )
-
-
 def _final(directory: str | Path, found: list[re.Match[str]], count: int) -> list[Path]:
-    return [Path(directory, name[0]) for name in found[len(found) - count :]]
+    reached = _progress(Path(directory, LAST))
+    chosen = [Path(directory, name[0]) for name in found[len(found) - count :]]
+    for path in chosen:
+        if any(own > last for own, last in zip(_progress(path), reached, strict=False)):
+            raise CheckpointError(
+                f"{path} is further than {LAST}: continue its training, move the files of an "
+                "earlier training away, or name the files to average"
+            )
+    return chosen
+
+
+def _progress(path: Path) -> tuple[int, ...]:
+    """The epoch and the number of updates of a checkpoint; nothing where it does not say them."""
+    try:
+        state = read_outline(path)
+        epoch = state["extra_state"]["train_iterator"]["epoch"]
+        return int(epoch), int(state["optimizer_history"][-1]["num_updates"])
+    except (CheckpointError, OSError, LookupError, TypeError, ValueError):
+        return ()
 
 
 def _maximizes(path: Path) -> bool:
@@ -219,12 +218,11 @@ def _require_same_function(
             f"{first_path} was trained with {option} {values[0]} and {path} with {values[1]}: "
             "average checkpoints of one model"
         )
-    stored = [as_mapping(state.get("cfg")) for state in (first, other)]
-    if side := other_dictionary(*stored):
-        raise CheckpointError(
-            f"{path} was trained with another {side} dictionary than {first_path}: average "
-            "checkpoints of one data set"
-        )
+    then, now = (as_mapping(state.get("cfg")).get(STORED) for state in (first, other))
+    try:
+        require_same_dictionaries(then, now or (), str(first_path), "average those of one data set")
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
 def _add(weights: dict, sums: dict[str, Tensor]) -> None:

@@ -25,10 +25,10 @@ _OPTIONS = (
     ),
     *(f"{side}_{name}" for side in _STACKS for name in ("attention_heads", "normalize_before")),
     *("activation_fn", "pooler_activation_fn", "no_scale_embedding", "cross_self_attention"),
-    *("share_encoder_layers", "share_all_embeddings", "share_decoder_input_output_embed"),
-    *("merge_src_tgt_embed", "tie_adaptive_weights", "tie_adaptive_proj"),
-    "untie_weights_roberta",
+    *("no_token_positional_embeddings", "share_encoder_layers", "share_all_embeddings"),
+    *("share_decoder_input_output_embed", "untie_weights_roberta"),
 )
+_SHARE_ANYWAY = ("share_all_embeddings", "adaptive_softmax_cutoff")
 
 
 def require_same_model(checkpoint: DictConfig, cfg: DictConfig) -> None:
@@ -78,6 +78,8 @@ def other_option(
     """The first option by which two models compute different functions, and its two values; None
     if there is none. Options that one of them lacks are not compared."""
     for name in _OPTIONS:
+        if name == "share_decoder_input_output_embed" and any(map(first.get, _SHARE_ANYWAY)):
+            continue
         values = _plain(first, name), _plain(second, name)
         if None not in values and _meaning(name, values[0]) != _meaning(name, values[1]):
             return flag(name), *values

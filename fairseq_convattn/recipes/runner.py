@@ -175,7 +175,7 @@ class Runner:
         before, after = (
             [
                 {"from": str((self.output / known["directory"]).resolve())},
-                known.get("digests", {}),
+                known.get("digests", stage.digests),  # older versions recorded none
                 *known["settings"],
             ]
             for known in (record, self._identity(stage))

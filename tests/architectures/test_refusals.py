@@ -91,8 +91,6 @@ REFUSED = {
         ),
         ("--tie-adaptive-proj", "needs --tie-adaptive-weights"),
         ("--adaptive-input-cutoff 8", "needs --adaptive-input"),
-        ("--adaptive-input-factor 2", "needs --adaptive-input"),
-        ("--adaptive-softmax-factor 2", "needs --adaptive-softmax-cutoff"),
         ("--character-embedding-dim 8", "needs --character-embeddings"),
         ("--char-embedder-highway-layers 1", "needs --character-embeddings"),
         ("--character-filters [(1,4)]", "needs --character-embeddings"),
@@ -124,10 +122,6 @@ REFUSED = {
             "FSDP would not share",
         ),
         (
-            "--share-encoder-layers true --encoder-kernel-sizes 7 --store-ema",
-            "mutually exclusive with --store-ema",
-        ),
-        (
             "--share-encoder-layers true --encoder-kernel-sizes 7 --checkpoint-activations "
             "--distributed-world-size 2",
             "with checkpointed activations it needs --ddp-backend legacy_ddp",
@@ -136,7 +130,6 @@ REFUSED = {
     COMPOSITE: (
         ("--weight-norm tanh", "no layer reads it; it needs the mixer lightweight or dynamic, or"),
         ("--share-tables-across-layers --ddp-backend fully_sharded", "FSDP would not share"),
-        ("--share-tables-across-layers --store-ema", "mutually exclusive with --store-ema"),
         ("--attention-terms ,", "no terms, choose from content, fixed"),
         ("--attention-terms content,contents", "unknown term 'contents'"),
         ("--attention-terms fixed,fixed", "'fixed' is given twice"),

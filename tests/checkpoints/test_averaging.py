@@ -12,7 +12,9 @@ from fairseq_convattn.checkpoints.averaging import (
     last_checkpoints,
     main,
 )
+from fairseq_convattn.checkpoints.continuation import other_option
 from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
+from fairseq_convattn.outputs import flag
 
 
 def save(
@@ -118,7 +120,13 @@ def test_other_weights_are_refused_by_name(tmp_path, other, difference):
     assert "\n" not in str(caught.value) and "other.pt" in str(caught.value)
 
 
-SOFTMAX = {"weight_norm": "softmax", "encoder_kernel_sizes": [3, 3], "dropout": 0.1}
+SWITCHES = (
+    *("no_scale_embedding", "cross_self_attention", "no_token_positional_embeddings"),
+    *("share_encoder_layers", "share_all_embeddings", "untie_weights_roberta"),
+    "share_decoder_input_output_embed",
+)
+MODEL = {"weight_norm": "softmax", "encoder_kernel_sizes": [3, 3], "dropout": 0.1}
+MODEL |= dict.fromkeys(SWITCHES, False)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +134,8 @@ SOFTMAX = {"weight_norm": "softmax", "encoder_kernel_sizes": [3, 3], "dropout": 
     [
         ({"weight_norm": "tanh"}, "a", "--weight-norm softmax and .* with tanh: average"),
         ({"encoder_kernel_sizes": "3,5"}, "a", "--encoder-kernel-sizes 3,3 and .* with 3,5"),
-        ({}, "b", "other.pt was trained with another target dictionary than .*first.pt"),
+        *(({name: True}, "a", f"{flag(name)} False and .* with True") for name in SWITCHES),
+        ({}, "b", "other.pt: the target dictionary is not .*first.pt was trained with"),
         ({"dropout": 0.3, "encoder_kernel_sizes": "3"}, "a", None),
     ],
 )
@@ -134,7 +143,8 @@ def test_models_of_other_functions_or_dictionaries_are_refused(tmp_path, model, 
     """All have weights of the same names and shapes."""
     paths = [tmp_path / "first.pt", tmp_path / "other.pt"]
     for path, options, target in zip(paths, ({}, model), ("a", digest), strict=True):
-        cfg = {"model": SOFTMAX | options, "dictionaries": ["8 s", f"8 {target}"]}
+        digests = [f"8 {64 * side}" for side in ("a", target)]
+        cfg = {"model": MODEL | options, "dictionaries": digests}
         torch.save({"cfg": cfg, "model": {"w": torch.zeros(2)}}, path)
     if message is None:
         assert mean(paths)["cfg"]["model"]["dropout"] == 0.3
@@ -143,10 +153,16 @@ def test_models_of_other_functions_or_dictionaries_are_refused(tmp_path, model, 
         mean(paths)
 
 
+@pytest.mark.parametrize("name", ["share_all_embeddings", "adaptive_softmax_cutoff"])
+def test_an_option_without_effect_makes_no_other_model(name):
+    model = {name: True, "share_decoder_input_output_embed": False}
+    assert other_option(model, {**model, "share_decoder_input_output_embed": True}) is None
+
+
 def test_last_are_epochs_by_number(tmp_path):
     save_many(tmp_path, "checkpoint2.pt", "checkpoint10.pt", "checkpoint9.pt")
     save_many(tmp_path, "checkpoint_3_99.pt", "checkpoint11-shard0.pt", "checkpoint12.pt.tmp")
-    save(tmp_path / "checkpoint_last.pt", {}, epoch=11)
+    save(tmp_path / "checkpoint_last.pt", {})
     assert names(last_checkpoints(tmp_path, 2)) == ["checkpoint9.pt", "checkpoint10.pt"]
 
 
@@ -157,17 +173,20 @@ def test_last_are_updates_where_there_are_no_epochs(tmp_path):
     assert names(last_checkpoints(tmp_path, 2)) == ["checkpoint_2_900.pt", "checkpoint_1_1000.pt"]
 
 
+@pytest.mark.parametrize("progress", [{"epoch": 9, "updates": 8}, {"epoch": 10, "updates": 7}])
 @pytest.mark.parametrize(
-    ("name", "last"),
-    [("checkpoint10.pt", {"epoch": 10}), ("checkpoint_3_900.pt", {"updates": 899})],
+    ("name", "choose"),
+    [("checkpoint9.pt", last_checkpoints), ("checkpoint.best_loss_2.00.pt", best_checkpoints)],
 )
-def test_files_of_an_earlier_longer_training_are_refused(tmp_path, name, last):
-    save_many(tmp_path, name, name.replace("0", "1"))
+def test_files_of_an_earlier_longer_training_are_refused(tmp_path, name, choose, progress):
+    save(tmp_path / name, {}, epoch=10, updates=8)
     (tmp_path / "checkpoint_last.pt").write_bytes(b"PK damaged")
-    last_checkpoints(tmp_path, 1)
-    save(tmp_path / "checkpoint_last.pt", {}, **last)
-    with pytest.raises(CheckpointError, match="which the training of checkpoint_last.pt has not"):
-        last_checkpoints(tmp_path, 1)
+    choose(tmp_path, 1)
+    save(tmp_path / "checkpoint_last.pt", {}, epoch=10, updates=8)
+    choose(tmp_path, 1)
+    save(tmp_path / "checkpoint_last.pt", {}, **progress)
+    with pytest.raises(CheckpointError, match=f"{name} is further than checkpoint_last.pt"):
+        choose(tmp_path, 1)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -163,7 +164,8 @@ def _span(terms: Terms, span: int | None, causal: bool, beyond: str) -> int | No
         check(span in (None, tables), f"a span of {span}, but tables for {tables}")
         return tables
     check(span is not None or beyond != "mask", "beyond='mask' needs a span")
-    check(span is None or (isinstance(span, int) and span >= 0), f"a span of {span} cannot be")
+    whole = span is None or (isinstance(span, Integral) and span >= 0)
+    check(whole, f"span must be a whole number >= 0, not {span}")
     return span
 
 
