@@ -7,7 +7,7 @@
 A table follows a comment that names its data, and is replaced:
 
     <!-- table data/long.csv rows=tokens columns=model value=ms unit=", ms" where=task:training -->
-    <!-- table data/multi30k_short.csv columns=mixer,parameters -->
+    <!-- table data/whole_models.csv columns=model,tokens/s -->
 
 The first form spreads ``value`` over the values of ``columns``, whose heads get the ``unit``, and
 with ``mean=yes`` adds the rows' means and standard deviations; the second prints columns as they
@@ -133,7 +133,7 @@ def _with_results(line: dict[str, str]) -> dict[str, str]:
         "validation perplexity": f"{run['validation_perplexity'][-1][1]:.2f}",
         **{score["name"]: f"{score['score']:.2f}" for score in run["scores"]},
     }
-    return figures | {name: cell for name, cell in line.items() if cell}
+    return line | {name: figure for name, figure in figures.items() if not line.get(name)}
 
 
 def markdown_table(

@@ -2,21 +2,21 @@
 # A training of news_summarization.csv and its ROUGE, then those of the baselines.
 #
 #     bash docs/data/news_summarization.sh dynamic_conv_tiny
+#     bash docs/data/news_summarization.sh attention_tiny --encoder-normalize-before --decoder-normalize-before
 #
-# It needs the text and pieces of news_language_models.sh.
-# The runs started from Xavier's values, in today's options `--initialization xavier`.
+# It needs the text and pieces of news_language_models.sh, and a folder for each training.
 set -euo pipefail
 fairseq-preprocess -s source -t target --joined-dictionary --trainpref pieces/train \
   --validpref pieces/valid --testpref pieces/test --destdir summarization
-fairseq-train summarization --task summarization --user-dir fairseq_convattn --arch "$1" \
+fairseq-train summarization --task summarization --user-dir fairseq_convattn --arch "$1" "${@:2}" \
   --share-all-embeddings --max-source-tokens 400 --max-target-tokens 400 \
   --dropout 0.2 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
   --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --lr 0.003 \
   --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update 1200 --max-update 1200 \
   --max-tokens 2048 --validate-interval 100 --eval-rouge --eval-rouge-args '{"beam": 4, "max_len_b": 400}' \
   --eval-rouge-remove-bpe sentencepiece --best-checkpoint-metric rougeL \
-  --maximize-best-checkpoint-metric --seed 1 --no-epoch-checkpoints --num-workers 0 --cpu \
-  --save-dir "checkpoints/$1"
+  --maximize-best-checkpoint-metric --seed 1 --no-epoch-checkpoints --num-workers 0 --cpu --bf16 \
+  --update-epoch-batch-itr True --save-dir "checkpoints/$1"
 fairseq-generate summarization --task summarization --user-dir fairseq_convattn \
   --max-source-tokens 400 --path "checkpoints/$1/checkpoint_best.pt" --beam 4 --min-len 100 \
   --max-len-b 400 --remove-bpe sentencepiece --max-tokens 4000 --cpu > generated.txt
