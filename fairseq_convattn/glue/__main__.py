@@ -144,6 +144,8 @@ def main(given: Sequence[str] | None = None) -> None:
     if unknown:
         hint = " (those of fairseq-train come after --)" if options.command == "finetune" else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    if extra and options.command != "finetune":
+        parser.error(f"{options.command} takes no options of fairseq-train: {' '.join(extra)}")
     try:
         if options.command == "binarise":
             pieces = Pieces(options.sentencepiece, options.dictionary)

@@ -12,6 +12,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 
 from ..checkpoints.files import read_checkpoint, stored_options
+from ..run_records import read_json, sha256
 from .metrics import score
 from .tasks import TASKS, GlueError, GlueTask
 
@@ -71,6 +72,7 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
                 )
     state = read_checkpoint(checkpoint)
     _require_tuned(name, checkpoint, state)
+    _require_dictionary(checkpoint, data)
     state["cfg"]["task"]["data"] = str(data)
     state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
     try:
@@ -79,7 +81,7 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
             subset: [made for _, made in _predict(task, model, fairseq_task, subset, batch_size)]
             for subset in task.test_files
         }
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # RuntimeError: fairseq's models, of other sizes
         raise GlueError(f"{checkpoint} and {data} do not go together: {error}") from error
 
 
@@ -88,6 +90,18 @@ def _require_tuned(name: str, checkpoint: Path, state: dict[str, Any]) -> None:
     chosen = stored_options(state, "task")
     if chosen.get("_name") != "sentence_prediction" or Path(chosen["data"]).name != name:
         raise GlueError(f"{checkpoint} is not fine-tuned on {name}")
+
+
+def _require_dictionary(checkpoint: Path, data: Path) -> None:
+    """Compare dictionaries with the settings of the fine-tuning: fairseq's models store no digest
+    of theirs."""
+    settings = checkpoint.parent.parent / "settings.json"
+    then = read_json(settings).get("dictionary_sha256") if settings.is_file() else None
+    if then not in (None, sha256(data / "input0" / "dict.txt")):
+        raise GlueError(
+            f"{data} has another dictionary than the fine-tuning's: prepare the data with that of "
+            "the pre-training (convattn prepare glue --dictionary)"
+        )
 
 
 def _load(checkpoint: Path, state: dict[str, Any]) -> tuple[BaseFairseqModel, FairseqTask]:

@@ -117,6 +117,19 @@ def test_predictions_of_the_test_sets_in_the_format_of_glues_server(
     ):
         with pytest.raises(SystemExit, match=f"^error: .*{message}"):
             glue.main(["predict", name, str(given), *data, *where])
+    with pytest.raises(SystemExit):
+        glue.main(["predict", task, str(moved), *data, *last, "--", "--cpu"])
+    assert "predict takes no options of fairseq-train: --cpu" in capsys.readouterr().err
+    shutil.copytree(folder / "bin" / task, trained_on / task)
+    other = ["--output", str(tmp_path / "other")]
+    dictionary = trained_on / task / "input0" / "dict.txt"
+    dictionary.write_text("\n".join(dictionary.read_text().split("\n")[::-1]).strip() + "\n")
+    with pytest.raises(SystemExit, match="another dictionary than the fine-tuning's"):
+        glue.main(["predict", task, str(moved), "--data", str(trained_on), *other])
+    (moved / "settings.json").unlink()
+    dictionary.write_text("\n".join(dictionary.read_text().split("\n")[9:]))
+    with pytest.raises(SystemExit, match="do not go together"):
+        glue.main(["predict", task, str(moved), "--data", str(trained_on), *other])
 
 
 def test_a_model_that_has_diverged_gets_no_scores(folder, roberta, tmp_path, in_process):
