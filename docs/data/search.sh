@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # The trainings of search.csv: systems of a recipe, each with three learning rates and two warm-ups,
 # for a part of the recipe's updates. Prints system, learning rate, warm-up and validation
-# perplexity. static, headwise and low_rank are attention with short convolutions. The system
-# attention_pre_norm is not in search.csv.
+# perplexity. static, headwise and low_rank are attention with short convolutions.
 #
 #     bash docs/data/search.sh multi30k_short [SYSTEM ...] | tee docs/data/search.csv
 #     bash docs/data/search.sh iwslt14_de_en_low [SYSTEM ...]
@@ -17,7 +16,7 @@ case ${1-} in
 esac
 recipe=$1
 shift
-[ $# -gt 0 ] || set -- attention lightweight dynamic composite tisa static headwise low_rank
+[ $# -gt 0 ] || set -- attention attention_pre_norm lightweight dynamic composite tisa static headwise low_rank
 
 echo "system,learning rate,warm-up,validation perplexity"
 for system; do
