@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from ..checkpoints.files import read_checkpoint, stored_options
 from ..run_records import read_json, sha256
 from .metrics import score
-from .tasks import TASKS, GlueError, GlueTask
+from .tasks import PREPARE_ANEW, TASKS, GlueError, GlueTask
 
 HEAD = "sentence_classification_head"
 
@@ -98,10 +98,7 @@ def _require_dictionary(checkpoint: Path, data: Path) -> None:
     settings = checkpoint.parent.parent / "settings.json"
     then = read_json(settings).get("dictionary_sha256") if settings.is_file() else None
     if then not in (None, sha256(data / "input0" / "dict.txt")):
-        raise GlueError(
-            f"{data} has another dictionary than the fine-tuning's: prepare the data with that of "
-            "the pre-training (convattn prepare glue --dictionary)"
-        )
+        raise GlueError(f"{data} has another dictionary than the fine-tuning's: {PREPARE_ANEW}")
 
 
 def _load(checkpoint: Path, state: dict[str, Any]) -> tuple[BaseFairseqModel, FairseqTask]:

@@ -22,12 +22,9 @@ from ..training_options import option_of, refusal
 from .evaluation import evaluate, example_lengths
 from .metrics import summary, table
 from .pretrained import Pretrained, read_pretrained
-from .tasks import TASKS, GlueError, GlueTask
+from .tasks import PREPARE_ANEW, TASKS, GlueError, GlueTask
 
 _WARMUP = 0.1
-_WAY_OUT = (
-    "prepare the data with the dictionary of the pre-training (convattn prepare glue --dictionary)"
-)
 # options of fairseq-train that the command sets itself
 _OURS = {
     *("--arch", "-a", "--task", "--criterion", "--user-dir", "--seed", "--save-dir"),
@@ -132,11 +129,11 @@ def _check_dictionary(model: Path, pretrained: Pretrained, data: Path) -> None:
     if len(dictionary) != pretrained.types:
         raise GlueError(
             f"{data} has {len(dictionary):,} types and {model} {pretrained.types:,}, both with "
-            f"<mask>: {_WAY_OUT}"
+            f"<mask>: {PREPARE_ANEW}"
         )
     try:
         now = [digest(dictionary)]
-        require_same_dictionaries(pretrained.dictionaries, now, str(model), _WAY_OUT)
+        require_same_dictionaries(pretrained.dictionaries, now, str(model), PREPARE_ANEW)
     except ValueError as error:
         raise GlueError(f"{data}: {error}") from None
 

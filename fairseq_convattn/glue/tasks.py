@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 
 HIGHEST_SCORE = 5.0  # of STS-B, from 0
+PREPARE_ANEW = (
+    "prepare the data with the dictionary of the pre-training (convattn prepare glue --dictionary)"
+)
 
 
 class GlueError(ValueError):
