@@ -11,7 +11,7 @@ set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 case ${1-} in
   multi30k_short) rates='0.001 0.002 0.004' warmups='200 400' budget='--max-epoch 2 --total-num-update 920' ;;
-  iwslt14_de_en_low) rates='0.0015 0.003 0.006' warmups='500 1000' budget='--max-update 1206 --validate-interval 6' ;;
+  iwslt14_de_en_low) rates='0.0015 0.003 0.006' warmups='200 400' budget='--max-epoch 3 --total-num-update 1128' ;;
   *) echo "usage: bash docs/data/search.sh multi30k_short|iwslt14_de_en_low [SYSTEM ...]" >&2; exit 2 ;;
 esac
 recipe=$1

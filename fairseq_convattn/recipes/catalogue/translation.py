@@ -164,6 +164,14 @@ iwslt14_de_en = Translation(
     published={"test BLEU": {"lightweight": 34.8, "dynamic": 35.2, "attention": 34.4}},
 )
 
+def _short(epochs: int, updates_per_epoch: int, rate: float) -> CommandOptions:
+    return options(
+        f"{_wu_2019.OBJECTIVE} --lr {rate} --lr-scheduler polynomial_decay --warmup-updates 400 "
+        f"--total-num-update {epochs * updates_per_epoch} --max-epoch {epochs} "
+        "--keep-last-epochs 3"
+    )
+
+
 iwslt14_de_en_low = replace(
     iwslt14_de_en,
     title="IWSLT14 German-English, low-resource",
@@ -181,17 +189,14 @@ iwslt14_de_en_low = replace(
         *("de", "en"),
     ),
     shape="tiny",
-    training={
-        **iwslt14_de_en.training,
-        **options("--weight-decay 0 --lr 0.003 --warmup-updates 1000 --max-update 6000"),
-    },
-    batch=Batch(4096, workers=1, update_freq=1),
+    training=_short(epochs=12, updates_per_epoch=376, rate=0.003),
+    batch=Batch(2048, workers=1, update_freq=1),
+    average=3,
     published={},
 )
 
 _SPLITS = {"train": "train", "val": "valid", "test_2016_flickr": "test", "test_2017_flickr": "test"}
 _LIVIDWO = "README-baseline.md and the code of LividWo/Revisit-MMT"
-_EPOCHS = 6
 
 
 def _multi30k_to(target: str) -> dict[str, Any]:
@@ -211,15 +216,7 @@ def _multi30k_to(target: str) -> dict[str, Any]:
     }
 
 
-def _short(updates_per_epoch: int) -> CommandOptions:
-    return options(
-        f"--share-all-embeddings --dropout 0.2 {_wu_2019.OBJECTIVE} --lr 0.002 "
-        "--lr-scheduler polynomial_decay --warmup-updates 400 "
-        f"--total-num-update {_EPOCHS * updates_per_epoch} --max-epoch {_EPOCHS} "
-        "--keep-last-epochs 3"
-    )
-
-
+_SMALL = options("--share-all-embeddings --dropout 0.2")
 _FRENCH = {
     "corpus": "multi30k_en_fr",
     "prepare_script": ("prepare_multi30k.sh", "--target", "fr"),
@@ -261,7 +258,7 @@ multi30k_short = replace(
     origin=f"{_LIVIDWO}, except for our choices",
     reading="a short training for a CPU, to compare mixers, with 4 % of the tokens of the longest "
     "published training (8,000 updates of 8,192 tokens)",
-    training=_short(updates_per_epoch=460),
+    training={**_SMALL, **_short(epochs=6, updates_per_epoch=460, rate=0.002)},
     batch=Batch(1024, workers=1, update_freq=1),
     average=3,
     published={},  # the figures belong to the whole training
@@ -272,6 +269,6 @@ multi30k_short_en_fr = replace(
     title="Multi30k English-French, short",
     origin=f"{_LIVIDWO}, for English-German, except for our choices",
     reading="all settings; trained like multi30k_short",
-    training=_short(updates_per_epoch=474),
+    training={**_SMALL, **_short(epochs=6, updates_per_epoch=474, rate=0.002)},
     **_FRENCH,
 )
