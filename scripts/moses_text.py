@@ -91,8 +91,8 @@ def clean(arguments: argparse.Namespace) -> None:
     with (
         open(arguments.source, encoding="utf-8", newline="\n") as source,
         open(arguments.target, encoding="utf-8", newline="\n") as target,
-        open(names[0], "w", encoding="utf-8") as new_source,
-        open(names[1], "w", encoding="utf-8") as new_target,
+        open(names[0], "x", encoding="utf-8") as new_source,
+        open(names[1], "x", encoding="utf-8") as new_target,
     ):
         for pair in zip_longest(source, target):
             if None in pair:

@@ -176,4 +176,8 @@ def test_cleaning_is_that_of_moses(tmp_path, capsys):
             kept.append((source, target))
     assert cleaned() == kept
     assert f"kept {len(kept)} of 99 pairs" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="exists: .*new_source"):
+        cleaned()
+    for name in names[2:]:
+        Path(name).unlink()
     assert sorted(cleaned("--unique")) == sorted(set(kept))
