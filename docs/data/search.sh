@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The trainings of search.csv: systems of a recipe, each with three learning rates and two warm-ups,
 # for a part of the recipe's updates. Prints system, learning rate, warm-up and validation
-# perplexity. static, headwise and low_rank are attention with short convolutions.
+# perplexity. static, headwise and low_rank are attention with short convolutions; SYSTEM_pre_norm
+# normalises before each layer.
 #
 #     bash docs/data/search.sh multi30k_short [SYSTEM ...] | tee docs/data/search.csv
 #     bash docs/data/search.sh iwslt14_de_en_low [SYSTEM ...]
@@ -21,13 +22,13 @@ shift
 echo "system,learning rate,warm-up,validation perplexity"
 for system; do
   mixer=short_conv
-  case $system in
-    attention_pre_norm) mixer=attention options='--encoder-normalize-before --decoder-normalize-before' ;;
+  case ${system%_pre_norm} in
     static) options='--short-convolution static' ;;
     headwise) options='--short-convolution headwise --encoder-ffn-embed-dim 224 --decoder-ffn-embed-dim 224' ;;
     low_rank) options='--encoder-ffn-embed-dim 136 --decoder-ffn-embed-dim 136' ;;
-    *) mixer=$system options= ;;
+    *) mixer=${system%_pre_norm} options= ;;
   esac
+  case $system in *_pre_norm) options+=' --encoder-normalize-before --decoder-normalize-before' ;; esac
   for rate in $rates; do
     for warmup in $warmups; do
       command=$(python -m fairseq_convattn.recipes "$recipe" --mixer "$mixer" --dry-run -- \
