@@ -226,5 +226,5 @@ def our_field(option: dataclasses.Field, base: dict[str, Any], follows: dict[str
     if kind in _AS_TEXT_OR_LIST:
         type_ = Any
     if kind is CUTOFFS:
-        metadata["help"] = f"{metadata['help']}; none for none"
+        metadata["help"] = f"{metadata['help']}; `none` means no clusters"
     return name, type_, field(default=default, metadata=metadata)

@@ -53,7 +53,6 @@ MASKED_LANGUAGE_MODEL_OPTIONS = {
         "number of segment embeddings; BERT and ALBERT have two. A token's segment is the number "
         "of </s> before it, at most the last",
         default=0,
-        default_text="0, none",
     ),
     "max_positions": Option(
         whole(1),

@@ -355,7 +355,7 @@ class MixerConfig:
         choice(get_available_activation_fns()),
         "activation in convolved projections: after a lightweight or dynamic convolution, "
         "between a depthwise one and W",
-        default_text="linear, none",
+        default_text="linear, which is none",
         readers=COMPOSITE,
         refused=_bad_activation,
     )
