@@ -31,7 +31,7 @@ for system; do
   case $system in *_pre_norm) options+=' --encoder-normalize-before --decoder-normalize-before' ;; esac
   for rate in $rates; do
     for warmup in $warmups; do
-      command=$(python -m fairseq_convattn.recipes "$recipe" --mixer "$mixer" --dry-run -- \
+      command=$(python -m fairseq_convattn.recipes "$recipe" --mixer "$mixer" --output runs/search --dry-run -- \
         --lr $rate --warmup-updates $warmup $budget --num-workers 0 --no-save --bf16 $options |
         grep '^fairseq-train')
       perplexity=$(eval "$command" 2>&1 | grep -oP '"valid_ppl": "\K[0-9.]+' | tail -n 1)
