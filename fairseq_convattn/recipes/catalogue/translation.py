@@ -174,10 +174,10 @@ def _short(epochs: int, updates_per_epoch: int, rate: float) -> CommandOptions:
 
 iwslt14_de_en_low = replace(
     iwslt14_de_en,
-    title="IWSLT14 German-English, low-resource",
+    title="IWSLT14 German-English, low-resource, 12 epochs",
     paper="Cettolo et al. 2014, the corpus",
     unconfirmed="",
-    origin="ours: a small model, trained like Multi30k's",
+    origin="ours: a small model, trained like multi30k_short's",
     reading="all settings of the model and its training; the 27,517 pairs of low-resource papers, "
     "with fairseq's valid and test sets; one BPE of 10,000 merges, learned from these pairs",
     corpus="iwslt14_low",
