@@ -16,11 +16,12 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from omegaconf import DictConfig, OmegaConf
 
+from ..mixers import MixerConfig
 from ..mixers.config import COMPOSITE
 from ..mixers.options import FLAG, Kind, Option, read
 from ..ops.attention import POSITION_TERMS
 from . import checks, fairseq_options
-from .layer_mixers import layer_mixers
+from .layer_mixers import kept_layers, layer_mixers
 from .options import MASKED_LANGUAGE_MODEL_OPTIONS, mixer_options
 
 
@@ -182,10 +183,13 @@ def configure(
             setattr(options, name, read(name, schema.kinds[name], stored[name]))
     for side in schema.stacks:
         _repeat_kernel_sizes(stored, options, side)
-        setattr(options, f"{side}_mixers", layer_mixers(options, side))
-    if positions_unset and all(_knows_positions(options, side) for side in schema.stacks):
+    stacks = {side: layer_mixers(options, side) for side in schema.stacks}
+    if positions_unset and all(_knows_positions(mixers) for mixers in stacks.values()):
         stored["no_token_positional_embeddings"] = "true"
         options.no_token_positional_embeddings = True
+    for side, mixers in stacks.items():
+        kept = [mixers[layer] for layer in kept_layers(options, side)]
+        setattr(options, f"{side}_mixers", kept)
     schema.check(options)
     return Configuration(stored, options)
 
@@ -217,9 +221,10 @@ def _repeat_kernel_sizes(stored: dict[str, Any], options: Namespace, side: str) 
         setattr(options, name, stored[name])
 
 
-def _knows_positions(options: Namespace, side: str) -> bool:
-    """Whether a layer of the stack has a relative-position term."""
+def _knows_positions(mixers: list[MixerConfig]) -> bool:
+    """Whether a layer of the stack has a relative-position term, before pruning: the layers that
+    it keeps were trained with what all had."""
     return any(
         mixer.mixer in COMPOSITE and not set(POSITION_TERMS).isdisjoint(mixer.attention_terms)
-        for mixer in getattr(options, f"{side}_mixers")
+        for mixer in mixers
     )

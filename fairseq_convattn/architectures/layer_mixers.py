@@ -12,7 +12,7 @@ from . import fairseq_options
 
 
 def layer_mixers(options: Namespace, side: str) -> list[MixerConfig]:
-    """Resolve the mixers of a stack's layers, or of those that pruning keeps.
+    """Resolve the mixers of a stack's layers, those that pruning drops too.
 
     Args:
         options: the values of all options of the model.
@@ -50,7 +50,7 @@ def layer_mixers(options: Namespace, side: str) -> list[MixerConfig]:
     ]
     for mixer in dict.fromkeys(mixers):
         _check(side, mixer)
-    return [mixers[layer] for layer in kept_layers(options, side)]
+    return mixers
 
 
 def kept_layers(options: Any, side: str) -> list[int]:

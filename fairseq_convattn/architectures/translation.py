@@ -8,6 +8,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from ..mixers.options import refuse
 from . import checks
 from .config import ENCODER_DECODER
 from .dictionaries import remember_dictionaries
@@ -40,6 +41,8 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
         remember_dictionaries(cfg, task)
         types = len(task.target_dictionary)
         checks.clusters("adaptive_softmax", options, "decoder_output_dim", types)
+        if options.merge_src_tgt_embed and task.source_dictionary != task.target_dictionary:
+            refuse("merge_src_tgt_embed", "needs data of fairseq-preprocess --joined-dictionary")
         return super().build_model(nested_config(options), task)
 
     @classmethod

@@ -42,7 +42,11 @@ REFUSED = {
         ("--base-sublayers 2", "needs --base-layers"),
         ("--char-inputs", "no encoder here has character inputs"),
         ("--adaptive-softmax-dropout 0.1", "needs --adaptive-softmax-cutoff"),
+        ("--adaptive-softmax-factor 8", "needs --adaptive-softmax-cutoff"),
         ("--tie-adaptive-weights", "needs --adaptive-input"),
+        ("--relu-dropout 0.3 --activation-dropout 0.1", "replaced by --activation-dropout"),
+        ("--merge-src-tgt-embed --decoder-embed-dim 64", "needs equal --encoder-embed-dim and"),
+        ("--merge-src-tgt-embed --decoder-output-dim 64", "needs equal --decoder-output-dim and"),
         (
             "--encoder-learned-pos --no-token-positional-embeddings true",
             "needs --no-token-positional-embeddings false",
@@ -91,6 +95,7 @@ REFUSED = {
         ),
         ("--tie-adaptive-proj", "needs --tie-adaptive-weights"),
         ("--adaptive-input-cutoff 8", "needs --adaptive-input"),
+        ("--adaptive-input-factor 8", "needs --adaptive-input"),
         ("--character-embedding-dim 8", "needs --character-embeddings"),
         ("--char-embedder-highway-layers 1", "needs --character-embeddings"),
         ("--character-filters [(1,4)]", "needs --character-embeddings"),
@@ -196,6 +201,7 @@ REFUSED = {
             "--short-convolution static --cross-self-attention",
             "mutually exclusive with --cross-self-attention",
         ),
+        ("--cross-self-attention --decoder-embed-dim 64", "needs equal --encoder-embed-dim and"),
     ),
 }
 

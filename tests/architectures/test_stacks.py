@@ -107,6 +107,25 @@ def test_pruning_leaves_the_highway_layers_of_characters():
     assert torch.equal(layer.fc1.weight, whole.decoder.layers[2].fc1.weight)
 
 
+@torch.no_grad()
+def test_pruning_the_layers_that_know_positions_adds_no_absolute_ones():
+    whole, dictionary = language_model("attention,attention,tisa")
+    pruned, _ = language_model("attention,attention,tisa", decoder_layers_to_keep="0,1")
+    cfg = Namespace(arch="convattn_lm", decoder_layers=3, decoder_layers_to_keep="0,1")
+    pruned.load_state_dict(whole.state_dict(), model_cfg=cfg)
+    whole.decoder.layers = whole.decoder.layers[:2]
+    previous = tokens(dictionary, 2, 6)
+    torch.testing.assert_close(pruned(previous)[0], whole(previous)[0], rtol=0, atol=0)
+
+
+def test_dictionaries_that_differ_are_not_merged():
+    task = task_of()
+    task.target_dictionary = task_of(9).target_dictionary
+    args = Namespace(encoder_embed_dim=16, merge_src_tgt_embed=True)
+    with pytest.raises(ValueError, match="--merge-src-tgt-embed: needs .* --joined-dictionary"):
+        ConvAttnModel.build_model(args, task)
+
+
 @pytest.mark.parametrize("mixer", ["lightweight", "dynamic", "attention", "composite"])
 def test_what_training_keeps_grows_no_faster_than_the_input(mixer):
     net, dictionary = language_model(mixer, weight_dropout=0.1, attention_dropout=0.1)

@@ -125,3 +125,11 @@ def test_operator_keeps_pytorchs_rules():
     assert triton_tensors.unfit(*tensors) == kernels.unfit(*tensors) == ""
     with pytest.raises(ValueError, match="impl='triton' takes float32"):
         low_rank_short_conv(*(t.double() for t in tensors), causal=True, impl="triton")
+
+
+def test_takes_as_many_ranks_as_a_program_can_hold():
+    x, z, up = torch.zeros(2, 1, 4), torch.zeros(2, 1, 64), torch.zeros(64, 4, 4)
+    x, z, up = (t.to(DEVICE) for t in (x, z, up))
+    assert not kernels.unfit(x, z, up)
+    more = torch.cat([z, z], dim=2), torch.cat([up, up])
+    assert "a rank of at most 63 with a static kernel" in kernels.unfit(x, *more)

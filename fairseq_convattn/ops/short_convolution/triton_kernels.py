@@ -10,6 +10,7 @@ from .operators import register
 from .triton_tiles import backward_up, backward_x, backward_z, forward
 
 MOST_TAPS = 16  # each is a product of its own
+MOST_RANKS = 64  # a program holds all of them, the static kernel's too
 ROWS, CHANNELS = 32, 64  # of a program's tile
 LEAST = 16  # a side of the matrices that are multiplied
 PROGRAMS = 1024  # that share the gradient of up, some for each multiprocessor
@@ -19,6 +20,8 @@ def unfit(x: Tensor, z: Tensor, up: Tensor) -> str:
     """Why the kernels cannot take such inputs; empty when they can."""
     if up.size(1) > MOST_TAPS:
         return f"takes kernels of at most {MOST_TAPS} taps, not {up.size(1)}"
+    if up.size(0) > MOST_RANKS:
+        return f"takes a rank of at most {MOST_RANKS - 1} with a static kernel"
     return triton_tensors.unfit(x, z, up)
 
 
