@@ -25,6 +25,10 @@ def whole_number(least: int) -> Callable[[str], int]:
 
 def missing_modules(*names: str) -> str | None:
     """Which of these modules are missing, and how to install them; None if all are installed."""
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    missing = [
+        name.replace("sklearn", "scikit-learn")
+        for name in names
+        if importlib.util.find_spec(name) is None
+    ]
     packages = " ".join(missing).replace("_", "-")
     return f"{' and '.join(missing)}: pip install {packages}" if missing else None

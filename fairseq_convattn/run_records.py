@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -46,6 +47,9 @@ CommandOptions = Mapping[str, str | None]
 """Options of a command by name; a flag without a value has None."""
 
 
+_OPTION = re.compile(r"--|-[a-zA-Z]")  # -1 is a value
+
+
 def parse_options(words: Sequence[str]) -> dict[str, str | None]:
     """The options of a command line.
 
@@ -55,7 +59,7 @@ def parse_options(words: Sequence[str]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     name, command = "", []
     for word in words:
-        if word.startswith("--"):
+        if _OPTION.match(word):
             name, equals, value = word.partition("=")
             found[name] = value if equals else None
         elif name:

@@ -12,14 +12,16 @@ that were there before.
 """
 
 import argparse
+import contextlib
 import functools
 import logging
 import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
+from typing import TextIO
 
 RATIO = 1.5
 CHUNK = 1000  # lines per process and batch
@@ -84,15 +86,31 @@ def tokenise(arguments: argparse.Namespace) -> None:
             print(tokens)
 
 
+@contextlib.contextmanager
+def _new_files(*names: str) -> Iterator[list[TextIO]]:
+    """New files, which go if an error ends their writing."""
+    for name in names:
+        if os.path.lexists(name):
+            raise FileExistsError(f"{name} is there already; it is not overwritten")
+    with contextlib.ExitStack() as files:
+        opened = []
+        try:
+            for name in names:
+                opened.append(files.enter_context(open(name, "x", encoding="utf-8")))
+            yield opened
+        except BaseException:
+            for file in opened:
+                os.unlink(file.name)
+            raise
+
+
 def clean(arguments: argparse.Namespace) -> None:
     kept = total = 0
     seen: set[int] = set()
-    names = (arguments.new_source, arguments.new_target)
     with (
         open(arguments.source, encoding="utf-8", newline="\n") as source,
         open(arguments.target, encoding="utf-8", newline="\n") as target,
-        open(names[0], "x", encoding="utf-8") as new_source,
-        open(names[1], "x", encoding="utf-8") as new_target,
+        _new_files(arguments.new_source, arguments.new_target) as (new_source, new_target),
     ):
         for pair in zip_longest(source, target):
             if None in pair:

@@ -77,9 +77,10 @@ read_options() {
   choose_output "$1"
 }
 
-# origin: what the data are made of
+# origin: what the data are made of; --source however it is spelled, and moved along with the data
 origin() {
-  local option variable told="the whole release"
+  local option variable told="the whole release" source_dir=$source_dir
+  [ -z "$source_dir" ] || source_dir=$(realpath -m --relative-to="$output" "$source_dir")
   [ -z "$sample" ] || told="a sample of ${source_dir:-${mirror:-the release}}"
   for option in "${shaping[@]}"; do
     variable=${options[$option]:-${flags[$option]:-}}
@@ -340,7 +341,7 @@ write_joint_bpe() {
   cat "$work/text/train.${languages[0]}" "$work/text/train.${languages[1]}" |
     subword-nmt learn-bpe -s "$merges" >"$part/codes"
   for file in "$work"/text/*; do
-    [[ $file != *.raw.* ]] || continue
+    [[ ${file##*/} != *.raw.* ]] || continue
     subword-nmt apply-bpe -c "$part/codes" <"$file" >"$part/$(basename "$file")"
   done
 }

@@ -24,6 +24,8 @@ def test_the_first_difference_is_named():
 
 
 def test_settings_are_what_a_command_line_means():
-    line = "fairseq-train data/bin --lr 0.1 --adam-betas '(0.9, 0.98)' --flag --lr=0.2 --ids 1 2"
-    options = {"--lr": "0.2", "--adam-betas": "(0.9, 0.98)", "--flag": None, "--ids": "1 2"}
+    line = "fairseq-train data/bin --lr 0.1 --adam-betas '(0.9, 0.98)' --flag --lr=0.2 --ids 1 -2"
+    line += " -s de"
+    options = {"--lr": "0.2", "--adam-betas": "(0.9, 0.98)", "--flag": None, "--ids": "1 -2"}
+    options["-s"] = "de"
     assert parse_options(shlex.split(line)) == {"command": "fairseq-train data/bin", **options}

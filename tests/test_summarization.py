@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -140,6 +141,19 @@ def test_sources_are_cut_at_the_boundary(articles, prefix):
     for index in range(len(texts)):
         assert torch.equal(inference[index]["source"], dataset[index]["source"])
         assert inference.src_sizes[index] == dataset.src_sizes[index]
+
+
+def test_raw_texts_are_the_words_that_unknown_ones_are_replaced_by(articles, tmp_path):
+    for side in ("src", "tgt"):
+        shutil.copy(articles / f"dict.{side}.txt", tmp_path)
+        shutil.copy(articles.parent / f"test.{side}", tmp_path / f"test.src-tgt.{side}")
+    flags = ("--max-source-tokens", str(CUT), "--source-prefix", "j a", "--dataset-impl", "raw")
+    task = setup(tmp_path, *flags)
+    task.load_dataset("test")
+    dataset, dictionary = task.dataset("test"), task.source_dictionary
+    for index in range(len(dataset)):
+        words = dataset.src.get_original_text(index)
+        assert words == dictionary.string(dataset[index]["source"])
 
 
 def test_without_a_limit_sources_fill_the_positions(articles):

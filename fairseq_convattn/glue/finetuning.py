@@ -32,6 +32,7 @@ _OURS = {
     *("--init-token", "--separator-token", "--max-positions", "--batch-size", "--max-sentences"),
     *("--max-tokens", "--update-freq", "--lr", "--lr-scheduler", "--total-num-update"),
     *("--warmup-updates", "--max-epoch", "--max-update", "--distributed-world-size"),
+    *("--classification-head-name", "--no-save"),
 }
 _LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
 
@@ -72,7 +73,7 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
         CommandFailed: training fails.
     """
     if missing := missing_modules("sklearn", "scipy"):
-        raise GlueError(f"GLUE's metrics need {missing.replace('sklearn', 'scikit-learn')}")
+        raise GlueError(f"GLUE's metrics need {missing}")
     run = run._replace(model=best_checkpoint(run.model))
     pretrained = read_pretrained(run.model)
     run = run._replace(max_positions=run.max_positions or pretrained.max_positions)

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import os
 import shlex
 import signal
 import sys
@@ -34,7 +35,10 @@ _SET_BY_THE_RECIPE = (
     *("--arch", "-a", "--task", "--user-dir", "--seed", "--save-dir", "--restore-file", "--cpu"),
     *("--distributed-world-size", "--distributed-port", "--distributed-rank", "--device-id"),
     *("--distributed-init-method", "--distributed-no-spawn", "--distributed-num-procs"),
-    *("--nprocs-per-node", *_BATCH),
+    *("--nprocs-per-node", "--log-format", *_BATCH),
+    # generation has them too
+    *("--source-lang", "-s", "--target-lang", "-t"),
+    *("--max-source-tokens", "--truncate-source", "--source-prefix"),
 )
 _DIGITS = 8  # digits of a checkpoint's SHA-256, as many files are called model.pt
 
@@ -108,6 +112,8 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
         return
     _require(recipe, settings, chosen)
     to_do = runner.check(chosen)
+    if "average" in to_do:
+        recipe.require_epochs(settings)
     if "prepare" in to_do:
         _require_new(settings)
     if to_do and "prepare" not in to_do:
@@ -140,6 +146,11 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
             )
     if options.source and not options.source.is_dir():
         raise RecipeError(f"--source {options.source} is no folder")
+    for name in ("output", "data", "checkpoint"):
+        if os.pathsep in str(getattr(options, name) or ""):
+            raise RecipeError(f"--{name}: fairseq takes {os.pathsep!r} for the end of a path")
+    if options.data and options.data.name in ("", ".."):
+        raise RecipeError(f"--data {options.data}: give the folder by its name")
     seed, mixer, published_format = options.seed or 1, options.mixer or recipe.mixer, False
     name = f"{options.recipe}-{mixer}-seed{seed}"
     if options.checkpoint:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..architectures.presets import ARCHITECTURE_NAMES
-from ..run_records import sha256
-from .command import Command, CommandOptions, Stage, options
+from ..run_records import parse_options, sha256
+from .command import Command, CommandOptions, RecipeError, Stage, options
 from .devices import FLOAT32, Batch
 from .settings import Settings, script, user_dir
 
@@ -171,6 +171,24 @@ class Recipe(ABC):
             return converted if settings.published_format else settings.checkpoint
         return settings.checkpoints / ("average.pt" if self.average else self.single)
 
+    def require_epochs(self, settings: Settings) -> None:
+        """Check that the training keeps the checkpoints that are averaged.
+
+        Raises:
+            RecipeError: the user's options keep fewer.
+        """
+        needed, given = self._averaged(settings), parse_options(settings.extra)
+        if not needed or settings.checkpoint:
+            return
+        for option in ("--max-epoch", "--keep-last-epochs"):
+            if 0 < int(given.get(option) or 0) < needed:
+                raise RecipeError(f"{option} after --: the mean of {needed} epochs is evaluated")
+        if "--no-epoch-checkpoints" in given:
+            raise RecipeError("--no-epoch-checkpoints after --: their mean is evaluated")
+
+    def _averaged(self, settings: Settings) -> int | None:
+        return self.average and (_SMOKE_AVERAGE if settings.smoke else self.average)
+
     def _average(self, settings: Settings) -> Stage:
         output = self.model(settings)
         if settings.published_format:
@@ -178,9 +196,8 @@ class Recipe(ABC):
         elif settings.checkpoint or not self.average:
             return Stage("average", note=f"{output} is used as it is")
         else:
-            last = _SMOKE_AVERAGE if settings.smoke else self.average
             words = [script("average_checkpoints.py"), "--inputs", str(settings.checkpoints)]
-            words += ["--last", str(last), "--output", str(output)]
+            words += ["--last", str(self._averaged(settings)), "--output", str(output)]
         return Stage("average", [Command(["python", *words], writes=[output])])
 
 

@@ -163,7 +163,7 @@ class Runner:
         return {
             "settings": [command.comparable_options() for command in stage.commands],
             "digests": stage.digests,
-            "directory": os.path.relpath(os.curdir, self.output),
+            "directory": os.path.relpath(Path.cwd(), self.output.resolve()),
         }
 
     def _difference(self, record: Mapping[str, Any], stage: Stage) -> str | None:

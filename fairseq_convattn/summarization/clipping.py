@@ -1,5 +1,7 @@
 """Texts cut to a number of tokens, with a prefix."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from fairseq.data import BaseWrapperDataset, Dictionary, FairseqDataset
@@ -19,17 +21,34 @@ def clip(tokens: Tensor, max_tokens: int, prefix: Tensor | None = None) -> Tenso
 
 
 class ClippedDataset(BaseWrapperDataset):
-    """Texts cut by :func:`clip`, with exact sizes."""
+    """Texts cut by :func:`clip`, with exact sizes.
 
-    def __init__(self, dataset: FairseqDataset, max_tokens: int, prefix: Tensor | None = None):
+    Args:
+        prefix: tokens to put before every text [prefix length].
+        words: what these tokens are.
+    """
+
+    def __init__(
+        self,
+        dataset: FairseqDataset,
+        max_tokens: int,
+        prefix: Tensor | None = None,
+        words: Sequence[str] = (),
+    ):
         super().__init__(dataset)
         self.max_tokens = max_tokens
         self.prefix = prefix
+        self._words = words
         added = 0 if prefix is None else len(prefix)
         self._sizes = np.minimum(dataset.sizes, max_tokens + 1) + added
 
     def __getitem__(self, index: int) -> Tensor:
         return clip(self.dataset[index], self.max_tokens, self.prefix)
+
+    def get_original_text(self, index: int) -> str:
+        """The words of the tokens, with ``--dataset-impl raw``; ``--replace-unk`` needs them."""
+        words = self.dataset.get_original_text(index).split()
+        return " ".join([*self._words, *words[: self.max_tokens]])
 
     @property
     def sizes(self) -> np.ndarray:

@@ -173,7 +173,8 @@ class SummarizationTask(TranslationTask):
                 f"{split} has no targets ({self.cfg.target_lang}) in {self.cfg.data}, and "
                 "training and validation need them; run fairseq-preprocess with both sides"
             )
-        source = ClippedDataset(pair.src, self.max_source_tokens, self.source_prefix)
+        words = (self.cfg.source_prefix or "").split()
+        source = ClippedDataset(pair.src, self.max_source_tokens, self.source_prefix, words)
         target, target_sizes = pair.tgt, pair.tgt_sizes
         if target is not None:
             clipped = ClippedDataset(target, self.max_target_tokens)

@@ -2,6 +2,7 @@
 
 import fcntl
 import functools
+import os
 import random
 import shutil
 import subprocess
@@ -161,15 +162,16 @@ def test_a_sample_is_shown_to_be_one_and_is_not_continued_as_the_release(
     run = scripts.prepare(*arguments, "--sample")
     assert_refused(run, "fairseq-preprocess failed")
     assert "note: train has 100 lines, not 1801350" in run.stdout
-    assert_refused(scripts.prepare(*arguments), f"out.preparing is a sample of {source}; remove it")
+    assert_refused(scripts.prepare(*arguments), "out.preparing is a sample of ../source; remove it")
     (tmp_path / "other").mkdir()
     run = scripts.prepare("wikitext103", "--source", tmp_path / "other", *arguments[3:], "--sample")
-    assert_refused(run, f"out.preparing is a sample of {source}; remove it")
+    assert_refused(run, "out.preparing is a sample of ../source; remove it")
     shutil.move(tmp_path / "out.preparing", output)
     (output / "bin").mkdir()
-    assert_refused(scripts.prepare(*arguments), f"out is a sample of {source}; remove it")
-    run = scripts.prepare(*arguments, "--sample")
-    assert run.returncode == 0 and "is there already" in run.stdout
+    assert_refused(scripts.prepare(*arguments), "out is a sample of ../source; remove it")
+    for spelled in (source, f"{source}/", os.path.relpath(source)):
+        run = scripts.prepare("wikitext103", "--source", spelled, *arguments[3:], "--sample")
+        assert run.returncode == 0 and "is there already" in run.stdout
     (output / "origin").write_text("the whole release")
     assert_refused(scripts.prepare(*arguments, "--sample"), "out is the whole release; remove it")
 

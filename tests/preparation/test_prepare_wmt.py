@@ -176,8 +176,13 @@ def test_cleaning_is_that_of_moses(tmp_path, capsys):
             kept.append((source, target))
     assert cleaned() == kept
     assert f"kept {len(kept)} of 99 pairs" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="exists: .*new_source"):
+    with pytest.raises(SystemExit, match="new_source is there already; it is not overwritten"):
         cleaned()
     for name in names[2:]:
         Path(name).unlink()
+    whole = Path(names[1]).read_text()
+    Path(names[1]).write_text(whole + "b\n")
+    with pytest.raises(SystemExit, match="differ in length"):
+        cleaned()
+    Path(names[1]).write_text(whole)
     assert sorted(cleaned("--unique")) == sorted(set(kept))

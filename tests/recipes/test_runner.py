@@ -16,6 +16,7 @@ from fairseq_convattn.recipes import record
 from fairseq_convattn.recipes.command import Command, RecipeError, Stage
 from fairseq_convattn.recipes.recipe import STAGES
 from fairseq_convattn.recipes.runner import Runner, exclusive
+from fairseq_convattn.run_records import read_json
 
 
 @pytest.fixture
@@ -176,6 +177,19 @@ def test_paths_from_another_folder_are_explained(tmp_path, monkeypatch):
     moved = tmp_path.rename(f"{tmp_path}-moved")
     monkeypatch.chdir(moved)
     run(Path("run"), stages, ["prepare"])
+
+
+def test_a_linked_folder_is_the_folder(tmp_path, monkeypatch):
+    stages = [Stage("prepare", [Command(["touch", "text"])])]
+    project, disk = tmp_path / "a" / "project", tmp_path / "disk"
+    project.mkdir(parents=True)
+    disk.mkdir()
+    (project / "runs").symlink_to(disk)
+    monkeypatch.chdir(project)
+    run(Path("runs", "x"), stages, ["prepare"])
+    run(disk / "x", stages, ["prepare"])
+    record = read_json(disk / "x" / "stages" / "prepare.json")
+    assert (project / "runs" / "x" / record["directory"]).resolve() == project
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

@@ -52,6 +52,7 @@ bert_small = MaskedLanguageModel(
     of_task=_OF_TASK,
     from_mnli=("MRPC", "STS-B", "RTE"),
     fine_tuning_further={"--weight-decay": "0", "--adam-eps": "1e-08"},
+    needs={"generate": ("sklearn", "scipy")},
 )
 
 bert_base = replace(

@@ -164,6 +164,7 @@ iwslt14_de_en = Translation(
     published={"test BLEU": {"lightweight": 34.8, "dynamic": 35.2, "attention": 34.4}},
 )
 
+
 def _short(epochs: int, updates_per_epoch: int, rate: float) -> CommandOptions:
     return options(
         f"{_wu_2019.OBJECTIVE} --lr {rate} --lr-scheduler polynomial_decay --warmup-updates 400 "
