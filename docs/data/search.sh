@@ -5,15 +5,15 @@
 # normalises before each layer.
 #
 #     bash docs/data/search.sh multi30k_short [SYSTEM ...] | tee docs/data/search.csv
-#     bash docs/data/search.sh iwslt14_de_en_low [SYSTEM ...]
+#     bash docs/data/search.sh iwslt14_de_en_low_short [SYSTEM ...]
 #
 # Prepare the data first: convattn recipe RECIPE prepare [--source DIR]
 set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 case ${1-} in
   multi30k_short) rates='0.001 0.002 0.004' warmups='200 400' budget='--max-epoch 2 --total-num-update 920' ;;
-  iwslt14_de_en_low) rates='0.0015 0.003 0.006' warmups='200 400' budget='--max-epoch 3 --total-num-update 1128' ;;
-  *) echo "usage: bash docs/data/search.sh multi30k_short|iwslt14_de_en_low [SYSTEM ...]" >&2; exit 2 ;;
+  iwslt14_de_en_low_short) rates='0.0015 0.003 0.006' warmups='200 400' budget='--max-epoch 3 --total-num-update 1128' ;;
+  *) echo "usage: bash docs/data/search.sh multi30k_short|iwslt14_de_en_low_short [SYSTEM ...]" >&2; exit 2 ;;
 esac
 recipe=$1
 shift

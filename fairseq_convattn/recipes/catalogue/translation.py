@@ -164,21 +164,12 @@ iwslt14_de_en = Translation(
     published={"test BLEU": {"lightweight": 34.8, "dynamic": 35.2, "attention": 34.4}},
 )
 
-
-def _short(epochs: int, updates_per_epoch: int, rate: float) -> CommandOptions:
-    return options(
-        f"{_wu_2019.OBJECTIVE} --lr {rate} --lr-scheduler polynomial_decay --warmup-updates 400 "
-        f"--total-num-update {epochs * updates_per_epoch} --max-epoch {epochs} "
-        "--keep-last-epochs 3"
-    )
-
-
 iwslt14_de_en_low = replace(
     iwslt14_de_en,
-    title="IWSLT14 German-English, low-resource, 12 epochs",
+    title="IWSLT14 German-English, low-resource",
     paper="Cettolo et al. 2014, the corpus",
     unconfirmed="",
-    origin="ours: a small model, trained like multi30k_short's",
+    origin="ours: a small model, trained like Multi30k's",
     reading="all settings of the model and its training; the 27,517 pairs of low-resource papers, "
     "with fairseq's valid and test sets; one BPE of 10,000 merges, learned from these pairs",
     corpus="iwslt14_low",
@@ -190,10 +181,30 @@ iwslt14_de_en_low = replace(
         *("de", "en"),
     ),
     shape="tiny",
+    training={
+        **iwslt14_de_en.training,
+        **options("--weight-decay 0 --lr 0.003 --warmup-updates 1000 --max-update 6000"),
+    },
+    batch=Batch(4096, workers=1, update_freq=1),
+    published={},
+)
+
+
+def _short(epochs: int, updates_per_epoch: int, rate: float) -> CommandOptions:
+    return options(
+        f"{_wu_2019.OBJECTIVE} --lr {rate} --lr-scheduler polynomial_decay --warmup-updates 400 "
+        f"--total-num-update {epochs * updates_per_epoch} --max-epoch {epochs} "
+        "--keep-last-epochs 3"
+    )
+
+
+iwslt14_de_en_low_short = replace(
+    iwslt14_de_en_low,
+    title="IWSLT14 German-English, low-resource, short",
+    origin="ours: a short training for a CPU, like multi30k_short",
     training=_short(epochs=12, updates_per_epoch=376, rate=0.003),
     batch=Batch(2048, workers=1, update_freq=1),
     average=3,
-    published={},
 )
 
 _SPLITS = {"train": "train", "val": "valid", "test_2016_flickr": "test", "test_2017_flickr": "test"}
