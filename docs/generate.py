@@ -111,6 +111,8 @@ def with_tables(document: Path) -> str:
         settings = dict(word.split("=", 1) for word in shlex.split(words))
         with open(document.parent / file, encoding="utf-8", newline="") as rows:
             lines = [_with_results(line) for line in csv.DictReader(rows)]
+        if any(None in line or None in line.values() for line in lines):
+            sys.exit(f"error: {file} has rows with more or fewer columns than its head")
         return comment + markdown_table(lines, **settings) + "\n"
 
     text = TABLE.sub(table, document.read_text(encoding="utf-8"))

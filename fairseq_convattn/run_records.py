@@ -47,7 +47,7 @@ CommandOptions = Mapping[str, str | None]
 """Options of a command by name; a flag without a value has None."""
 
 
-_OPTION = re.compile(r"--|-[a-zA-Z]")  # -1 is a value
+_SHORT = re.compile(r"-[a-zA-Z]")  # -1 is a value
 
 
 def parse_options(words: Sequence[str]) -> dict[str, str | None]:
@@ -59,7 +59,7 @@ def parse_options(words: Sequence[str]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     name, command = "", []
     for word in words:
-        if _OPTION.match(word):
+        if word.startswith("--") or (name and _SHORT.match(word)):
             name, equals, value = word.partition("=")
             found[name] = value if equals else None
         elif name:

@@ -92,16 +92,16 @@ def _new_files(*names: str) -> Iterator[list[TextIO]]:
     for name in names:
         if os.path.lexists(name):
             raise FileExistsError(f"{name} is there already; it is not overwritten")
-    with contextlib.ExitStack() as files:
-        opened = []
-        try:
+    opened: list[TextIO] = []
+    try:
+        with contextlib.ExitStack() as files:
             for name in names:
                 opened.append(files.enter_context(open(name, "x", encoding="utf-8")))
             yield opened
-        except BaseException:
-            for file in opened:
-                os.unlink(file.name)
-            raise
+    except BaseException:  # also of the last flush
+        for file in opened:
+            os.unlink(file.name)
+        raise
 
 
 def clean(arguments: argparse.Namespace) -> None:

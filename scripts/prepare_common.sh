@@ -77,10 +77,16 @@ read_options() {
   choose_output "$1"
 }
 
-# origin: what the data are made of; --source however it is spelled, and moved along with the data
+# origin: what the data are made of; --source relative to them, so that both may move
 origin() {
-  local option variable told="the whole release" source_dir=$source_dir
+  local source_dir=$source_dir
   [ -z "$source_dir" ] || source_dir=$(realpath -m --relative-to="$output" "$source_dir")
+  origin_as_typed
+}
+
+# origin_as_typed: the same, as earlier versions recorded it
+origin_as_typed() {
+  local option variable told="the whole release"
   [ -z "$sample" ] || told="a sample of ${source_dir:-${mirror:-the release}}"
   for option in "${shaping[@]}"; do
     variable=${options[$option]:-${flags[$option]:-}}
@@ -94,7 +100,7 @@ require_same_origin() {
   local found
   [ -f "$1/origin" ] || return 0
   found=$(cat "$1/origin")
-  [ "$found" = "$(origin)" ] ||
+  [ "$found" = "$(origin)" ] || [ "$found" = "$(origin_as_typed)" ] ||
     die "$1 is $found; remove it or choose another folder with --output"
 }
 

@@ -15,7 +15,6 @@ _FACTORS = ("adaptive_softmax_factor", "adaptive_input_factor")
 _DIMENSIONS = ("decoder_output_dim", "decoder_input_dim")
 _LEARNED = ("encoder_learned_pos", "decoder_learned_pos")
 _SHARING = ("share_encoder_layers", "share_tables_across_layers")
-_OUTPUT = ("share_all_embeddings", "merge_src_tgt_embed", "share_decoder_input_output_embed")
 _DDP = ("pytorch_ddp", "c10d")  # PyTorch's: it allows one gradient per parameter and update
 _PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
 
@@ -24,13 +23,15 @@ def encoder_decoder(options: Namespace) -> None:
     """Raise a one-line ValueError if options of an encoder-decoder contradict each other."""
     if options.tie_adaptive_weights and options.adaptive_softmax_cutoff:
         refuse("tie_adaptive_weights", "needs adaptive input, which only language models have")
-    for option in ("share_all_embeddings", "merge_src_tgt_embed", "cross_self_attention"):
+    for option in ("share_all_embeddings", "cross_self_attention"):
         if getattr(options, option):
             _need_equal(options, option, "encoder_embed_dim", "decoder_embed_dim")
     if not options.adaptive_softmax_cutoff:
-        for option in _OUTPUT:
+        for option in ("share_all_embeddings", "share_decoder_input_output_embed"):
             if getattr(options, option):
                 _need_equal(options, option, "decoder_output_dim", "decoder_embed_dim")
+        if options.merge_src_tgt_embed:  # the encoder's table is the output's too
+            _need_equal(options, "merge_src_tgt_embed", "decoder_output_dim", "encoder_embed_dim")
 
 
 def language_model(options: Namespace) -> None:

@@ -222,8 +222,10 @@ def _repeat_kernel_sizes(stored: dict[str, Any], options: Namespace, side: str) 
 
 
 def _knows_positions(mixers: list[MixerConfig]) -> bool:
-    """Whether a layer of the stack has a relative-position term, before pruning: the layers that
-    it keeps were trained with what all had."""
+    """Whether a layer of the unpruned stack has a relative-position term.
+
+    If so, the layers that pruning keeps were trained without absolute positions.
+    """
     return any(
         mixer.mixer in COMPOSITE and not set(POSITION_TERMS).isdisjoint(mixer.attention_terms)
         for mixer in mixers

@@ -36,7 +36,8 @@ _SET_BY_THE_RECIPE = (
     *("--distributed-world-size", "--distributed-port", "--distributed-rank", "--device-id"),
     *("--distributed-init-method", "--distributed-no-spawn", "--distributed-num-procs"),
     *("--nprocs-per-node", "--log-format", *_BATCH),
-    # generation has them too
+)
+_OF_GENERATION_TOO = (
     *("--source-lang", "-s", "--target-lang", "-t"),
     *("--max-source-tokens", "--truncate-source", "--source-prefix"),
 )
@@ -53,7 +54,7 @@ def command_line() -> argparse.ArgumentParser:
         "results.json in the folder of the run has the scores beside the paper's, every command, "
         "versions, seed, commit and machine.",
         epilog=f"recipes:\n{titles}\n\nOptions after -- go to fairseq-train and override the "
-        f"recipe's. Refused: {', '.join(_SET_BY_THE_RECIPE)}.",
+        f"recipe's. Refused: {', '.join((*_SET_BY_THE_RECIPE, *_OF_GENERATION_TOO))}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -139,6 +140,10 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
             raise RecipeError(
                 f"{name} after --: a run continues its own training; give --finetune-from-model"
             )
+        if option in _OF_GENERATION_TOO:
+            raise RecipeError(
+                f"{name} after --: fairseq-generate needs it too and would not get it"
+            )
         if option in _SET_BY_THE_RECIPE:
             raise RecipeError(
                 f"{name} after --: the recipe sets it, or --mixer, --seed, --output, --gpus and "
@@ -149,7 +154,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
     for name in ("output", "data", "checkpoint"):
         if os.pathsep in str(getattr(options, name) or ""):
             raise RecipeError(f"--{name}: fairseq takes {os.pathsep!r} for the end of a path")
-    if options.data and options.data.name in ("", ".."):
+    if options.data and options.data.name in ("", "..") and not options.checkpoint:
         raise RecipeError(f"--data {options.data}: give the folder by its name")
     seed, mixer, published_format = options.seed or 1, options.mixer or recipe.mixer, False
     name = f"{options.recipe}-{mixer}-seed{seed}"

@@ -177,16 +177,18 @@ class Recipe(ABC):
         Raises:
             RecipeError: the user's options keep fewer.
         """
-        needed, given = self._averaged(settings), parse_options(settings.extra)
+        needed = self._epochs_averaged(settings)
         if not needed or settings.checkpoint:
             return
-        for option in ("--max-epoch", "--keep-last-epochs"):
-            if 0 < int(given.get(option) or 0) < needed:
-                raise RecipeError(f"{option} after --: the mean of {needed} epochs is evaluated")
-        if "--no-epoch-checkpoints" in given:
-            raise RecipeError("--no-epoch-checkpoints after --: their mean is evaluated")
+        given = parse_options(settings.extra)
+        between = int(given.get("--save-interval") or 1)
+        least = {"--max-epoch": needed * between, "--keep-last-epochs": needed}
+        few = [name for name, count in least.items() if 0 < int(given.get(name) or 0) < count]
+        few += [name for name in ("--no-epoch-checkpoints", "--no-save") if name in given]
+        if few:
+            raise RecipeError(f"{few[0]} after --: the mean of {needed} epochs is evaluated")
 
-    def _averaged(self, settings: Settings) -> int | None:
+    def _epochs_averaged(self, settings: Settings) -> int | None:
         return self.average and (_SMOKE_AVERAGE if settings.smoke else self.average)
 
     def _average(self, settings: Settings) -> Stage:
@@ -197,7 +199,7 @@ class Recipe(ABC):
             return Stage("average", note=f"{output} is used as it is")
         else:
             words = [script("average_checkpoints.py"), "--inputs", str(settings.checkpoints)]
-            words += ["--last", str(self._averaged(settings)), "--output", str(output)]
+            words += ["--last", str(self._epochs_averaged(settings)), "--output", str(output)]
         return Stage("average", [Command(["python", *words], writes=[output])])
 
 

@@ -174,7 +174,7 @@ class Runner:
             return "its record has no options"
         before, after = (
             [
-                {"from": str((self.output / known["directory"]).resolve())},
+                {"from": str(self._place(known["directory"]))},
                 known.get("digests", stage.digests),  # older versions recorded none
                 *known["settings"],
             ]
@@ -182,6 +182,11 @@ class Runner:
         )
         pairs = zip_longest(before, after, fillvalue={})
         return next(filter(None, (difference(*pair) for pair in pairs)), None)
+
+    def _place(self, directory: str) -> Path:
+        """The working directory of a record; older ones do not follow the links of the output."""
+        literal = Path(os.path.normpath(self.output.absolute() / directory))
+        return literal if literal == Path.cwd() else (self.output / directory).resolve()
 
     def _log(self, stage: Stage) -> Path:
         return self.output / "logs" / f"{stage.name}.log"

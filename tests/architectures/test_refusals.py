@@ -45,7 +45,7 @@ REFUSED = {
         ("--adaptive-softmax-factor 8", "needs --adaptive-softmax-cutoff"),
         ("--tie-adaptive-weights", "needs --adaptive-input"),
         ("--relu-dropout 0.3 --activation-dropout 0.1", "replaced by --activation-dropout"),
-        ("--merge-src-tgt-embed --decoder-embed-dim 64", "needs equal --encoder-embed-dim and"),
+        ("--merge-src-tgt-embed --decoder-embed-dim 64", "needs equal --decoder-output-dim and"),
         ("--merge-src-tgt-embed --decoder-output-dim 64", "needs equal --decoder-output-dim and"),
         (
             "--encoder-learned-pos --no-token-positional-embeddings true",

@@ -219,8 +219,8 @@ def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
         ("multi30k -- --restore-file x", "--restore-file after --: a run continues its own"),
         ("multi30k -- --save-dir=x", "--save-dir=x after --: the recipe sets it, or --mixer"),
         ("multi30k -- -atransformer", "-atransformer after --: the recipe sets it"),
-        ("multi30k -- -s de -t en", "-s after --: the recipe sets it"),
-        ("samsum -- --source-prefix summarize", "--source-prefix after --: the recipe sets it"),
+        ("multi30k -- -s de -t en", "-s after --: fairseq-generate needs it too"),
+        ("samsum -- --source-prefix summarize", "--source-prefix after --: fairseq-generate needs"),
         ("multi30k -- --log-format simple", "--log-format after --: the recipe sets it"),
         ("multi30k --output runs/10:30", "--output: fairseq takes ':' for the end of a path"),
         ("multi30k --data .", "--data .: give the folder by its name"),
@@ -237,11 +237,15 @@ def test_what_cannot_work_is_one_line_before_any_work(arguments, error):
 
 
 @pytest.mark.parametrize(
-    "given", ["--max-epoch 9", "--keep-last-epochs=9", "--no-epoch-checkpoints"]
+    "given",
+    [
+        *("--max-epoch 9", "--keep-last-epochs=9", "--no-epoch-checkpoints", "--no-save"),
+        "--max-epoch 80 --save-interval 9",
+    ],
 )
 def test_a_training_that_keeps_too_few_epochs_to_average_does_not_begin(given, tmp_path):
     output = tmp_path / "run"
-    with pytest.raises(SystemExit, match=f"^error: {given[:9]}.* after --: .* evaluated$"):
+    with pytest.raises(SystemExit, match=f"^error: {given[:9]}.* after --: .* 10 epochs is"):
         main(["multi30k", "--output", str(output), "--", *given.split()])
     assert not output.exists()
 
