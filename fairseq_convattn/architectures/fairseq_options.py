@@ -127,8 +127,6 @@ _NEEDS_OFF = {
     "decoder_learned_pos": ("no_token_positional_embeddings", "false"),
     "share_decoder_input_output_embed": ("adaptive_softmax_cutoff", "none"),
 }
-# what has no effect where the newer name is set
-_RENAMED = {"relu_dropout": "activation_dropout"}
 _HELP = {"export": "use PyTorch's layer norm, not apex's; models cannot be exported"}
 _ROBERTA = (
     *("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_layers", "encoder_attention_heads"),
@@ -178,9 +176,8 @@ def without_effect(options: Namespace) -> dict[str, str]:
     for option, (unwanted, off) in _NEEDS_OFF.items():
         if getattr(options, unwanted, None):
             found[option] = f"needs {flag(unwanted)} {off}"
-    for option, new in _RENAMED.items():
-        if getattr(options, new, None):
-            found[option] = f"replaced by {flag(new)}; leave it out"
+    if getattr(options, "activation_dropout", None):
+        found["relu_dropout"] = "replaced by --activation-dropout; leave it out"
     if not _attends(options):
         found["attention_dropout"] = "no layer reads it; it needs a mixer or a decoder that attends"
     width = getattr(options, "decoder_embed_dim", None)

@@ -226,7 +226,10 @@ def test_what_does_not_fit_is_refused_before_training(folder, model, roberta, tm
     refused("RTE", model, "there is no .*RTE/input0/train.idx; --data is the folder bin that")
     extra = (*ON_CPU, "--droput", "0.1")
     refused("MRPC", model, "^after --: unrecognized arguments: --droput 0.1$", extra=extra)
-    for words in (("--seed", "7"), ("--batch-size=8",), ("--max-epoch", "1"), ("-aroberta",)):
+    for words in (
+        *(("--seed", "7"), ("--batch-size=8",), ("--max-epoch", "1"), ("-aroberta",)),
+        *(("--classification-head-name", "other"), ("--no-save",)),
+    ):
         refused("MRPC", model, f"^{words[0]} after --: the command sets it", extra=words)
     refused("MRPC", roberta, "learned embeddings of 32 positions", max_positions=16)
     refused("MRPC", tmp_path / "none.pt", "there is no such file")

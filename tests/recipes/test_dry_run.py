@@ -163,6 +163,17 @@ def test_what_a_local_copy_lacks_of_glue_is_downloaded(capsys, tmp_path):
         assert (f"--source {tmp_path}" in glue) == ("--download-rest" in glue) == bool(given)
 
 
+def test_glues_metrics_are_asked_for_before_the_pre_training(monkeypatch, tmp_path):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "sklearn" else found(name)
+    )
+    output = tmp_path / "run"
+    with pytest.raises(SystemExit, match="needs scikit-learn: pip install scikit-learn"):
+        main(["bert_small", "--source", str(tmp_path), "--output", str(output)])
+    assert not output.exists()
+
+
 def test_a_smoke_test_fine_tunes_one_task_for_an_epoch(capsys):
     (smoke,) = (line for line in dry_run(capsys, "bert_base", "--smoke") if "finetune_glue" in line)
     assert " RTE " in smoke and " --epochs 1 -- --weight-decay 0 " in smoke
