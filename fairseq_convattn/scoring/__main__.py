@@ -251,6 +251,11 @@ def report(arguments: argparse.Namespace) -> Report:
     for system, lines in zip(systems, texts, strict=True):
         for line in hypothesis_warnings(lines):
             warn(f"{system.path}: {line}")
+        if lines in refs:
+            warn(
+                f"{system.path}: every hypothesis is its reference; fairseq-generate writes the "
+                "references with --score-reference"
+            )
     for name, lines in zip(names, refs, strict=True):
         for line in reference_warnings(lines):
             warn(f"{name}: {line}")

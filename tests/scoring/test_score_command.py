@@ -298,6 +298,12 @@ def test_warnings_name_their_file_once(score, texts, write):
     ]
 
 
+def test_references_as_hypotheses_are_told(score, texts):
+    told = score("bleu", "--reference", "ref", "--hypothesis", "ref").err.splitlines()
+    assert [line for line in told if line.startswith("warning: ref: every hypothesis")]
+    assert "every hypothesis" not in score("bleu", "--reference", "ref", "--hypothesis", "hyp").err
+
+
 def test_line_ends_and_byte_order_marks_are_no_text(score, texts, tmp_path):
     expected = score("chrf", *PLAIN).out
     for name in ("hyp", "ref"):
