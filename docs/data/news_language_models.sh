@@ -28,7 +28,7 @@ fairseq-train lm --task language_modeling --user-dir fairseq_convattn --arch "$1
   --sample-break-mode none --tokens-per-sample 512 --max-tokens 2048 \
   --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --lr 0.003 \
   --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update 2000 --max-update 2000 \
-  --seed 1 --required-batch-size-multiple 1 --no-epoch-checkpoints --num-workers 0 --cpu \
-  --save-dir "checkpoints/$1"
+  --seed 1 --required-batch-size-multiple 1 --update-epoch-batch-itr True --no-epoch-checkpoints \
+  --num-workers 0 --cpu --save-dir "checkpoints/$1"
 fairseq-eval-lm lm --user-dir fairseq_convattn --path "checkpoints/$1/checkpoint_best.pt" \
   --tokens-per-sample 512 --cpu    # and with --context-window 384

@@ -25,6 +25,7 @@ _OF_SCORES = (
 _BEFORE_SCORES = ("run", "system", "parameters", "updates", "precision")
 _AFTER_SCORES = ("time", "commit")
 _NUMERIC = ("run", "parameters", "updates")
+_PRECISIONS = {"bfloat16": "--bf16", "float16": "--fp16", "float32": "--fp32"}
 
 
 def collect(folders: Sequence[Path], directory: Path) -> list[Path]:
@@ -113,13 +114,22 @@ def results_table(paths: Sequence[Path]) -> str:
     for title, group in corpora.items():
         parts += [f"### {text(title)}"] if len(corpora) > 1 else []
         parts.append(_table_of_corpus(group, notes))
-    commands = [f"{number}. {code(content['command'])}" for number, content in runs]
+    commands = [f"{number}. {code(_repeating(content))}" for number, content in runs]
     unconfirmed = dict.fromkeys(
         text(f"{content['title']}, unconfirmed: {what}.")
         for _, content in runs
         if (what := content.get("unconfirmed"))
     )
     return "\n\n".join([*parts, str(notes), "Commands, by run:", "\n".join(commands), *unconfirmed])
+
+
+def _repeating(content: Mapping[str, Any]) -> str:
+    """The command of a run, with its precision: a recipe's own depends on the processor."""
+    command, option = content["command"], _PRECISIONS.get(content.get("precision") or "")
+    words = shlex.split(command)
+    if option is None or any(word.endswith(("fp16", "bf16", "fp32", "amp")) for word in words):
+        return command
+    return f"{command} {option}" if "--" in words else f"{command} -- {option}"
 
 
 def _table_of_corpus(runs: Sequence[tuple[int, Mapping[str, Any]]], notes: "_Notes") -> str:

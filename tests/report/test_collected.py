@@ -74,7 +74,24 @@ def test_from_runs_to_a_table(tmp_path, capsys, source):
         r"- [3] A \| B",
     ]
     command = "python -m fairseq_convattn.recipes multi30k --mixer dynamic --source DIR --"
-    assert commands == f"1. `{command} --num-workers 0 {given}`"
+    assert commands == f"1. `{command} --num-workers 0 {given} --bf16`"
+
+
+@pytest.mark.parametrize(
+    ("given", "precision", "printed"),
+    [
+        ("", "float32", " -- --fp32"),
+        (" -- --lr 1", "float16", " -- --lr 1 --fp16"),
+        (" -- --memory-efficient-bf16", "bfloat16", " -- --memory-efficient-bf16"),
+        ("", None, ""),
+    ],
+)
+def test_commands_repeat_the_precision(tmp_path, capsys, given, precision, printed):
+    command = "python -m fairseq_convattn.recipes multi30k --mixer dynamic"
+    run = write_run(tmp_path / "a", scores={"x": 1.0}, command=command + given, precision=precision)
+    main([str(run), "--collect", str(tmp_path)])
+    main(["--table", str(tmp_path / "a.json")])
+    assert f"1. `{command}{printed}`" in capsys.readouterr().out
 
 
 def test_all_scores_stand_where_none_is_published(tmp_path, capsys):
