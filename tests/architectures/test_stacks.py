@@ -18,6 +18,7 @@ MIXERS = [
     "composite",
     "tisa",
     "dynamic,attention,composite",
+    "attention,composite,tisa + low_rank",
 ]
 
 
@@ -29,6 +30,10 @@ def built(family, args):
 
 
 def model(mixers, **options):
+    """Of one mixer a layer, "+" the kind of their short convolutions."""
+    mixers, _, short = mixers.partition(" + ")
+    if short:
+        options |= {"short_convolution": short, "short_convolution_on": "qkvo"}
     args = Namespace(
         encoder_embed_dim=16,
         encoder_ffn_embed_dim=24,

@@ -152,6 +152,23 @@ def test_gradients(kind, impl, time, taps, before):
     assert torch.autograd.gradcheck(function, (tail, *tensors), fast_mode=time > 10)
 
 
+@needs_kernels
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("time, taps, before", [(1, 3, 2), (5, 4, 1), (70, 5, 4)])
+def test_native_gradients_reach_what_came_before(kind, time, taps, before):
+    tensors = inputs(kind, time, taps, dtype=torch.float32)
+    tail, grad = torch.randn(before, BATCH, 6), torch.randn_like(tensors[0])
+
+    def run(tail, *tensors, impl):
+        return convolve(kind, *tensors, causal=True, tail=tail, impl=impl)[0]
+
+    every = (tail, *tensors)
+    actual = with_gradients(run, every, grad, impl="native")
+    expected = with_gradients(run, [t.double() for t in every], grad.double(), impl="reference")
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.double(), e, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("impl", ["tiled", NATIVE])
 def test_kernels_are_not_kept(impl):
     x, z, up, static = inputs("low_rank", 200, 4, 64, torch.float32)
