@@ -330,9 +330,12 @@ def same_weights(first: Path, second: Path) -> bool:
     )
 
 
-def slow_but(names: Iterable[str], *quick: str) -> list:
+def slow_but(names: Iterable[str], *quick: str, ci: str = "") -> list:
     """Parameters of a test of which only the ``quick`` ones are run by default."""
-    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
+    marks = {name: [pytest.mark.slow] for name in names} | {name: [] for name in quick}
+    if ci:
+        marks[ci] = [pytest.mark.slow, pytest.mark.ci]
+    return [pytest.param(name, marks=marks[name]) for name in names]
 
 
 SHRUNK = (

@@ -110,7 +110,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize("mixer", slow_but(MIXERS, "hybrid with injections"))
+@pytest.mark.parametrize("mixer", slow_but(MIXERS, "hybrid with injections", ci="short_conv"))
 def test_train_resume_validate_generate(mixer, data, tmp_path):
     options = (*MIXERS[mixer], *SHRUNK, "--share-all-embeddings")
     train(data, tmp_path / "whole", *options, "--max-update", "6")

@@ -2,26 +2,33 @@
 # Seconds per update of the systems in short_convolution_time.csv: 120 updates of each training in
 # turn, two rounds, on one core. The median of updates 21 to 120 counts, of the faster round.
 #
-#     convattn prepare multi30k --output data/multi30k
-#     bash docs/data/short_convolution_time.sh
+#     bash docs/data/short_convolution_time.sh multi30k_short
+#     bash docs/data/short_convolution_time.sh iwslt14_de_en_low_short    # attention is pre-norm
+#
+# Prepare the data first: convattn recipe RECIPE prepare [--source DIR]
 set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+recipe=$1
+case $recipe in
+  multi30k_short) attention=() dynamic=(--encoder-ffn-embed-dim 296 --decoder-ffn-embed-dim 296) ;;
+  iwslt14_de_en_low_short) attention=(--encoder-normalize-before --decoder-normalize-before) dynamic=() ;;
+esac
 
 seconds() {
   local name=$1 mixer=$2 command
   shift 2
-  command=$(python -m fairseq_convattn.recipes multi30k_short --mixer "$mixer" --dry-run -- "$@" |
+  command=$(python -m fairseq_convattn.recipes "$recipe" --mixer "$mixer" --output runs/time --dry-run -- \
+    "$@" --bf16 --num-workers 0 --max-update 120 --log-interval 20 --no-save --disable-validation |
     grep '^fairseq-train')
-  eval "$command --num-workers 0 --max-update 120 --log-interval 20 --no-save --disable-validation" |
-    grep -oP '"ups": "\K[0-9.]+' | tail -n +2 | sort -n |
+  eval "$command" | grep -oP '"ups": "\K[0-9.]+' | tail -n +2 | sort -n |
     awk -v name="$name" '{ups[NR] = $1} END {printf "%s %.3f\n", name, 1 / ups[int((NR + 1) / 2)]}'
 }
 
 for _ in 1 2; do
-  seconds attention attention
-  seconds static short_conv --short-convolution static
-  seconds headwise short_conv --short-convolution headwise \
+  seconds attention attention "${attention[@]}"
+  seconds static short_conv "${attention[@]}" --short-convolution static
+  seconds headwise short_conv "${attention[@]}" --short-convolution headwise \
     --encoder-ffn-embed-dim 224 --decoder-ffn-embed-dim 224
-  seconds low_rank short_conv --encoder-ffn-embed-dim 136 --decoder-ffn-embed-dim 136
-  seconds dynamic dynamic --encoder-ffn-embed-dim 296 --decoder-ffn-embed-dim 296
+  seconds low_rank short_conv "${attention[@]}" --encoder-ffn-embed-dim 136 --decoder-ffn-embed-dim 136
+  seconds dynamic dynamic "${dynamic[@]}"
 done
