@@ -22,7 +22,7 @@ MIXERS = ("mixer", "dtype", "tokens", "worst_error", "of", "band", "agrees")
 BANDS = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 LEAST_SCALE = 1e-2  # of the largest element of all of them
 SIZES = {"cpu": (2**22, 512, "float32"), "cuda": (2**29, 8192, "bfloat16")}
-TOKENS, SENTENCES = {"cpu": 40, "cuda": 200}, 3
+TOKENS, SENTENCES = {"cpu": 40, "cuda": 150}, 2  # more than a kernel's tile of 128
 SHAPE = {"cpu": (32, 2), "cuda": (1024, 16)}  # width and heads
 
 
@@ -64,19 +64,35 @@ def _waiting(compute):
 
 def mixers(device: str) -> Iterator[dict]:
     """Rows of ``MIXERS``."""
-    from fairseq_convattn.mixers import MIXERS as NAMES
-    from fairseq_convattn.mixers import MixerConfig, build_mixer
-    from fairseq_convattn.ops.attention import TERMS
-
-    width, heads = SHAPE[device]
-    for name in NAMES:
-        terms = {"attention_terms": tuple(TERMS)} if name == "composite" else {}
-        torch.manual_seed(1)
-        module = build_mixer(MixerConfig(name, width, heads, causal=True, **terms))
+    for name, module in _modules(*SHAPE[device]):
         for dtype, band in BANDS.items():
-            worst, of = _worst_error(module, dtype, device, width)
+            worst, of = _worst_error(module, dtype, device, SHAPE[device][0])
             row = (name, dtype, TOKENS[device], worst, of, band, "yes" if worst <= band else "no")
             yield dict(zip(MIXERS, row, strict=True))
+
+
+def _modules(width: int, heads: int) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Every mixer, and attention with every kind of short convolution; none of the parameters
+    is zero, or it would hide the gradients of others."""
+    from fairseq_convattn.mixers import MIXERS as NAMES
+    from fairseq_convattn.mixers import MixerConfig, build_mixer
+    from fairseq_convattn.mixers.config import SHORT_CONVOLUTIONS
+    from fairseq_convattn.ops.attention import TERMS
+
+    variants = {name: {"mixer": name} for name in NAMES}
+    variants["composite"]["attention_terms"] = tuple(TERMS)
+    for kind in SHORT_CONVOLUTIONS:
+        if kind != "none":
+            short = {"mixer": "attention", "short_convolution": kind}
+            variants[f"attention, {kind} short convolution"] = short
+    for name, options in variants.items():
+        torch.manual_seed(1)
+        options |= {"embed_dim": width, "num_heads": heads, "causal": True}
+        module = build_mixer(MixerConfig(**options))
+        for parameter in module.parameters():
+            if not parameter.any():
+                torch.nn.init.normal_(parameter, std=0.02)
+        yield name, module
 
 
 def _worst_error(module, dtype: str, device: str, width: int) -> tuple[float, str]:
@@ -99,7 +115,9 @@ def _worst_error(module, dtype: str, device: str, width: int) -> tuple[float, st
 def _train(module, x) -> dict[str, torch.Tensor]:
     x = x.requires_grad_()
     y, _ = module(x, x, x)
-    grad = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view(y.shape).to(y)
+    # at random: what sums to zero would leave nothing but rounding in the biases' gradients
+    generator = torch.Generator().manual_seed(2)
+    grad = torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y)
     named = {"x": x, **dict(module.named_parameters())}
     gradients = torch.autograd.grad(y, list(named.values()), grad)
     return {"output": y.detach(), **dict(zip(named, gradients, strict=True))}
