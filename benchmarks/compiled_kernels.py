@@ -29,7 +29,7 @@ os.environ.pop("TRITON_INTERPRET", None)  # which Triton reads when it is import
 import torch
 import triton
 from gpu_assembly import GPUS, estimate, instructions, mix
-from measuring import Table, add_names, add_numbers, positive
+from measuring import Table, add_csv, add_names, add_numbers, positive, save
 from triton import knobs
 from triton.backends import backends
 from triton.backends.compiler import GPUTarget
@@ -48,13 +48,13 @@ AIMS = {"forward": 0.7, "backward": 0.6}  # shares of the memory's rate
 
 class Case(NamedTuple):
     """An operation at one size. ``rounds``: iterations of the loops, by kernel; ``floors``: bytes
-    by pass, None if memory is no bound."""
+    by pass, and by kernel where a pass has several; empty if memory is no bound."""
 
     operation: str
     what: str
     launch: Callable[[], None]
     rounds: dict[str, float]
-    floors: dict[str, float] | None
+    floors: dict[str, float]
 
 
 class Absent:
@@ -116,7 +116,8 @@ def convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
     x = torch.empty(arguments.tokens, batch, arguments.channels, dtype=dtype)
     for size in arguments.kernel_sizes:
         of_one = arguments.heads, size
-        for name, shape in (("dynamic", (arguments.tokens, batch, *of_one)), ("shared", of_one)):
+        by_position = arguments.tokens, batch, *of_one
+        for name, shape in (("dynamic", by_position), ("lightweight", of_one)):
             taps = torch.empty(shape, dtype=dtype)
 
             def launch(taps=taps, size=size) -> None:
@@ -153,12 +154,12 @@ def attentions(arguments: argparse.Namespace) -> Iterator[Case]:
             "backward_by_queries": half / by_queries.keys,
             "backward_by_keys": half / by_keys.queries,
         }
-        yield Case("attention", what, launch, rounds, None)
+        yield Case("attention", what, launch, rounds, {})
 
 
 def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
-    """Low-rank, causal, as architectures have them by default. Each of the three kernels backward
-    has the bytes that it needs; the aim is for those that all need together."""
+    """Low-rank, causal, as architectures have them by default. The floor of each of the three
+    kernels backward is of its own bytes; the target is for all three together."""
     dtype, taps, ranks = getattr(torch, arguments.dtype), 4, 15
     batch = max(1, arguments.all_tokens // arguments.tokens)
     x = torch.empty(arguments.tokens, batch, arguments.channels, dtype=dtype)
@@ -176,6 +177,7 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
     }
     kernels = ("forward", "backward_x", "backward_z", "backward_up")
     floors = dict.fromkeys(kernels, 2 * x.nbytes + z.nbytes)
+    floors["backward"] = 3 * x.nbytes + 2 * z.nbytes
     yield Case("short_convolution", f"low_rank {taps}", launch, rounds, floors)
 
 
@@ -195,24 +197,25 @@ def compile_for(capability: str, cases: list[Case]) -> Iterator[dict]:
         launched.clear()
         case.launch()
         for function, kernel, grid in launched:
-            rounds = max(1, case.rounds.get(function.__name__, 1))
+            name = function.__name__
+            rounds = max(1, case.rounds.get(name, 1))
             counts = instructions(_cuobjdump(kernel, "-sass"), rounds)
             used, warps = resources(kernel), kernel.metadata.num_warps
-            name = function.__name__
             which = name.split("_")[0]
-            floor = case.floors and case.floors.get(name, case.floors.get(which))
+            whole = case.floors.get(which)
+            floor = case.floors.get(name, whole)
             yield {
                 "capability": int(capability),
                 "operation": case.operation,
                 "case": case.what,
-                "kernel": function.__name__,
+                "kernel": name,
                 "programs": math.prod(grid),
                 "warps": warps,
                 **used,
                 "occupancy": gpu.occupancy(used["registers"], used["shared_memory"], warps),
                 "instructions": mix(counts),
                 "microseconds": estimate(gpu, counts, warps * math.prod(grid), floor),
-                "target_microseconds": floor and 1e6 * floor / gpu.memory_rate / AIMS[which],
+                "target_microseconds": whole and 1e6 * whole / gpu.memory_rate / AIMS[which],
             }
 
 
@@ -223,20 +226,38 @@ TABLE = Table(
     *(("loads: bits x", "<23"), ("stores", "<13"), ("floor us", ">8.0f")),
     *(("issue", ">6.0f"), ("ld/st", ">6.0f"), ("target", ">6.0f")),
 )
+FIELDS = (
+    *("GPU", "operation", "case", "kernel", "programs", "warps", "registers", "spilled bytes"),
+    *("shared memory bytes", "occupancy %", "instructions", "tensor-core instructions"),
+    *("loads", "stores", "floor us", "issue us", "load and store us", "target us"),
+    "bound in % of target",
+)
 
 
-def line(row: dict) -> str:
+def cells(row: dict) -> tuple:
+    """What the table has of a row."""
+
     def times(by_width: dict[int, float]) -> str:
         return " ".join(f"{bits}x{n:.0f}" for bits, n in sorted(by_width.items(), reverse=True))
 
     found, took = row["instructions"], row["microseconds"]
-    return TABLE.line(
+    return (
         *(row[field] for field in ("capability", "case", "kernel", "programs", "warps")),
         *(row[field] for field in ("registers", "stack", "shared_memory", "occupancy")),
         *(found["all"], found["tensor_cores"], times(found["loads"]), times(found["stores"])),
-        *(took["memory"] or None, took["issue"], took["load_store"]),
-        row["target_microseconds"] or None,
+        *(took["memory"], took["issue"], took["load_store"], row["target_microseconds"]),
     )
+
+
+def figures(row: dict) -> dict[str, object]:
+    """The table's cells as a line of CSV, and how far the bound is from the target."""
+    _, *others = cells(row)
+    target = row["target_microseconds"]
+    share = target and 100 * max(row["microseconds"].values()) / target
+    gpu = GPUS[str(row["capability"])].name.split()[0]
+    line = dict(zip(FIELDS, (gpu, row["operation"], *others, share), strict=True))
+    line["occupancy %"] *= 100
+    return {name: round(x) if isinstance(x, float) else x for name, x in line.items()}
 
 
 def _options() -> argparse.ArgumentParser:
@@ -261,6 +282,7 @@ def _options() -> argparse.ArgumentParser:
         help="default: bfloat16",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
+    add_csv(parser)
     return parser
 
 
@@ -280,8 +302,9 @@ def main() -> None:
     for capability in arguments.capabilities:
         print(f"sm_{capability} as {GPUS[capability].name}\n{TABLE.header}", flush=True)
         for row in compile_for(capability, cases):
-            print(line(row), flush=True)
+            print(TABLE.line(*cells(row)), flush=True)
             rows.append(row)
+    save([figures(row) for row in rows], FIELDS, arguments.csv)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
