@@ -5,7 +5,10 @@ Computes (forward) and trains (forward and backward) dynamic and lightweight con
 the logits of their taps, softmax included, with every implementation of this package, with
 fairseq's modules, with a loop over taps as such and under torch.compile, beside causal
 scaled_dot_product_attention from given queries, keys and values; and, as floors, a copy of the
-tensor and as many multiply-adds as a product of large matrices.
+tensor and as many multiply-adds as a product of large matrices. With --no-softmax the taps are
+used as they are; then other packages' kernels are timed too, on a GPU that can import them:
+causal-conv1d's of the lightweight convolution, with 2 to 4 taps per channel instead of per head,
+and dynamic-conv1d's of the dynamic one (its headwise.py), each in its own layout.
 Implementations are timed in turn, round after round, slow ones in the first three at least, with
 memory that is freed kept for the next one; memory is measured once each with the fewest threads,
 beyond inputs and outputs, on a CPU in a process of its own. At the end, from the two largest
@@ -53,7 +56,8 @@ CONVOLUTIONS = ("dynamic", "lightweight")
 FASTEST = {"cpu": "native", "cuda": "triton"}  # of ours
 OURS = (*FASTEST.values(), "tiled", "reference")
 FAIRSEQ = ("fairseq", "fairseq unfolded")
-BASELINES = (*FAIRSEQ, "loop", "compiled loop", "attention")
+LIBRARIES = {"causal-conv1d": "causal_conv1d", "dynamic-conv1d": "headwise"}  # their modules
+BASELINES = (*FAIRSEQ, *LIBRARIES, "loop", "compiled loop", "attention")
 FLOORS = ("copy", "product")
 IMPLEMENTATIONS = (*OURS, *BASELINES, *FLOORS)
 FIELDS = (
@@ -78,6 +82,7 @@ class Problem(NamedTuple):
     dtype: str
     threads: int
     device: str = "cpu"
+    softmax: bool = True
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -95,11 +100,14 @@ def operation(name: str, problem: Problem) -> tuple[Callable, list]:
         return _ours(name, problem), [x, logits]
     if name in FAIRSEQ:
         return _fairseqs(problem, unfold=name != "fairseq"), [x, logits]
+    if name in LIBRARIES:
+        return _librarys(name, x, logits)
+    loop = _loop if problem.softmax else _loop_over_taps
     if name == "loop":
-        return _loop, [x, logits]
+        return loop, [x, logits]
     if name == "compiled loop":
         torch.compiler.reset()  # it compiles a function for eight shapes, then no more
-        return torch.compile(_loop, dynamic=False), [x, logits]
+        return torch.compile(loop, dynamic=False), [x, logits]
     if name == "attention":
         head_dim = problem.channels // problem.heads
         shape = problem.batch, problem.heads, problem.tokens, head_dim
@@ -114,7 +122,32 @@ def _ours(name: str, problem: Problem) -> Callable:
     from fairseq_convattn.ops import dynamic_conv, lightweight_conv
 
     convolution = dynamic_conv if problem.convolution == "dynamic" else lightweight_conv
-    return lambda x, logits: convolution(x, logits, causal=True, softmax=True, impl=name)
+    softmax = problem.softmax
+    return lambda x, logits: convolution(x, logits, causal=True, softmax=softmax, impl=name)
+
+
+def _librarys(name: str, x, taps) -> tuple[Callable, list]:
+    """Another package's convolution, and the same inputs in its layout."""
+    if name == "causal-conv1d":
+        from causal_conv1d import causal_conv1d_fn
+
+        of_channels = taps.repeat_interleave(x.size(2) // taps.size(0), 0)
+        return causal_conv1d_fn, [x.permute(1, 2, 0).contiguous(), of_channels]
+    from headwise import headwise_dynamic_convolution
+
+    # its first tap is the position's own
+    batch_first = (tensor.transpose(0, 1).contiguous() for tensor in (x, taps.flip(-1)))
+    return headwise_dynamic_convolution, list(batch_first)
+
+
+def computes(name: str, problem: Problem) -> bool:
+    """Whether an implementation has this convolution."""
+    if name == "causal-conv1d":
+        few = problem.kernel_size in (2, 3, 4)
+        return problem.convolution == "lightweight" and few and not problem.softmax
+    if name == "dynamic-conv1d":
+        return problem.convolution == "dynamic" and not problem.softmax
+    return True
 
 
 def _fairseqs(problem: Problem, unfold: bool) -> Callable:
@@ -126,7 +159,7 @@ def _fairseqs(problem: Problem, unfold: bool) -> Callable:
         "kernel_size": problem.kernel_size,
         "padding_l": problem.kernel_size - 1,
         "num_heads": problem.heads,
-        "weight_softmax": True,
+        "weight_softmax": problem.softmax,
     }
     if problem.convolution == "dynamic":
         module = DynamicConv1dTBC(problem.channels, **options)
@@ -156,7 +189,10 @@ def _fairseqs(problem: Problem, unfold: bool) -> Callable:
 
 
 def _loop(x, logits):
-    taps = logits.softmax(-1)
+    return _loop_over_taps(x, logits.softmax(-1))
+
+
+def _loop_over_taps(x, taps):
     kernel_size, length = taps.size(-1), x.size(0)
     padded = F.pad(x, (0, 0, 0, 0, kernel_size - 1, 0)).unflatten(2, (taps.size(-2), -1))
     y = padded[:length] * taps[..., :1]
@@ -324,6 +360,9 @@ def _options() -> argparse.ArgumentParser:
         help="default: float32",
     )
     parser.add_argument(
+        "--no-softmax", dest="softmax", action="store_false", help="use the taps as they are"
+    )
+    parser.add_argument(
         "--threads",
         type=_sizes,
         help=f"of a CPU (default: one and all, {','.join(map(str, ALL_THREADS))})",
@@ -341,7 +380,7 @@ def _problems(arguments: argparse.Namespace) -> Iterator[tuple[str, Problem]]:
     ):
         batch = max(1, arguments.all_tokens // tokens)
         shape = arguments.channels, arguments.heads, arguments.dtype, threads, arguments.device
-        yield which, Problem(convolution, kernel_size, tokens, batch, *shape)
+        yield which, Problem(convolution, kernel_size, tokens, batch, *shape, arguments.softmax)
 
 
 def _available(device: str, dtype: str) -> list[str]:
@@ -353,6 +392,9 @@ def _available(device: str, dtype: str) -> list[str]:
         absent |= set(FAIRSEQ)
     if not importlib.util.find_spec("triton"):
         absent.add("triton")
+    for name, module in LIBRARIES.items():
+        if device == "cpu" or not importlib.util.find_spec(module):
+            absent.add(name)
     return [name for name in IMPLEMENTATIONS if name not in absent]
 
 
@@ -392,7 +434,8 @@ def main() -> None:
     keep_freed_memory()
     print(
         f"{setting(_machine(arguments.device))}; {arguments.channels} channels, "
-        f"{arguments.heads} heads, {arguments.dtype}, causal, {arguments.all_tokens:,} tokens in "
+        f"{arguments.heads} heads, {arguments.dtype}, causal, "
+        f"{'with' if arguments.softmax else 'without'} softmax, {arguments.all_tokens:,} tokens in "
         f"all; median and quartiles of {arguments.repetitions} rounds, {ROUNDS}; memory beyond "
         f"inputs and outputs; of product: share of the rate of a matrix product\n\n{TABLE.header}",
         flush=True,
@@ -402,8 +445,8 @@ def main() -> None:
     start = time.monotonic()
     for done, (which, problem) in enumerate(problems, start=1):
         with_memory = problem.threads == min(arguments.threads)
-        names, repetitions = arguments.implementations, arguments.repetitions
-        mine = list(measure(which, problem, names, repetitions, with_memory))
+        names = [name for name in arguments.implementations if computes(name, problem)]
+        mine = list(measure(which, problem, names, arguments.repetitions, with_memory))
         print(*lines(mine), sep="\n", flush=True)
         rows += mine
         save(rows, FIELDS, arguments.csv)
