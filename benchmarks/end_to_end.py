@@ -184,19 +184,25 @@ class Commands:
             f"--max-tokens {max(tokens, self.arguments.batch_tokens)} --no-save",
         )
 
-    def train_translation(self, model: str, tokens: int, more: str = "--no-save") -> Run:
+    def train_translation(self, model: str, tokens: int) -> Run:
+        """Train, and keep the model if it is to decode."""
+        generates = "generate" in self.arguments.tasks and tokens == SENTENCE
+        wanted = generates and not self.checkpoint(model).exists()
+        saving = f"--save-dir {model} --no-epoch-checkpoints" if wanted else "--no-save"
         return self.train(
             self.parallel_text(tokens),
             TRANSLATION_ARCHITECTURES[model].format(self.arguments.shape),
             f"--share-all-embeddings --max-tokens {max(tokens, self.arguments.batch_tokens)} "
-            f"--max-source-positions {tokens + 1} --max-target-positions {tokens + 1} {more}",
+            f"--max-source-positions {tokens + 1} --max-target-positions {tokens + 1} {saving}",
         )
 
+    def checkpoint(self, model: str) -> Path:
+        return self.folder / model / "checkpoint_last.pt"
+
     def generate(self, model: str) -> Run:
-        checkpoint = self.folder / model / "checkpoint_last.pt"
+        checkpoint = self.checkpoint(model)
         if not checkpoint.exists():
-            more = f"--save-dir {model} --no-epoch-checkpoints"
-            self.train_translation(model, SENTENCE, more)
+            self.train_translation(model, SENTENCE)
         command = (
             f"fairseq-generate {self.parallel_text(SENTENCE)} --user-dir {PLUGIN} "
             f"--path {checkpoint} --beam {BEAM} "
@@ -205,7 +211,7 @@ class Commands:
             f"--batch-size {self.arguments.sentences_per_batch} --num-workers 0 "
             "--required-batch-size-multiple 1"
         )
-        if self.arguments.device == "cuda" and model not in self.compiled:
+        if self.arguments.device == "cuda" and model not in (*FAIRSEQS, *self.compiled):
             self.run(command)  # Triton compiles, and keeps what it compiled on the disk
             self.compiled.add(model)
         printed, memory = self.run(command)
@@ -242,7 +248,8 @@ def _parameters(printed: str) -> int:
 
 
 def measure(commands: Commands, arguments: argparse.Namespace) -> Iterator[dict]:
-    """Rows of ``FIELDS``, model by model."""
+    """Rows of ``FIELDS``, one after every run; a later one of the same case and model replaces
+    it."""
     cases = []
     if "lm" in arguments.tasks:
         cases += [("lm", tokens) for tokens in arguments.tokens]
@@ -260,19 +267,14 @@ def measure(commands: Commands, arguments: argparse.Namespace) -> Iterator[dict]
                     runs.append(commands.train_translation(model, tokens))
                 else:
                     runs.append(commands.generate(model))
-        for model, runs in found.items():
-            speeds = [run.speed for run in runs]
-            yield dict(
-                zip(
-                    FIELDS,
-                    (
-                        *(task, model, tokens, statistics.median(speeds), min(speeds), max(speeds)),
-                        *(_median(runs, "sentences"), _median(runs, "memory")),
-                        runs[0].parameters,
-                    ),
-                    strict=True,
-                )
-            )
+                yield _row(task, model, tokens, runs)
+
+
+def _row(task: str, model: str, tokens: int, runs: list[Run]) -> dict:
+    speeds = [run.speed for run in runs]
+    figures = (statistics.median(speeds), min(speeds), max(speeds))
+    more = (_median(runs, "sentences"), _median(runs, "memory"), runs[0].parameters)
+    return dict(zip(FIELDS, (task, model, tokens, *figures, *more), strict=True))
 
 
 def _median(runs: list[Run], field: str) -> float | None:
@@ -351,14 +353,15 @@ def main() -> None:
     if arguments.device == "cuda":
         machine = f"{torch.cuda.get_device_name()}, {arguments.precision}; {machine}"
     print(f"{setting(f'{machine}, {arguments.threads} threads')}\n\n{TABLE.header}", flush=True)
-    rows: list[dict] = []
+    rows: dict[tuple, dict] = {}
     with tempfile.TemporaryDirectory() as folder:
         commands = Commands(Path(folder), arguments)
-        for row in measure(commands, arguments):
-            rows.append(row)
-            save(rows, FIELDS, arguments.csv)
-            if row["model"] == arguments.models[-1]:
-                case = rows[-len(arguments.models) :]
+        runs_of_a_case = arguments.repetitions * len(arguments.models)
+        for done, row in enumerate(measure(commands, arguments), start=1):
+            rows[row["task"], row["tokens"], row["model"]] = row
+            save(list(rows.values()), FIELDS, arguments.csv)
+            if done % runs_of_a_case == 0:
+                case = list(rows.values())[-len(arguments.models) :]
                 print(*(line(one, case) for one in case), sep="\n", flush=True)
 
 
