@@ -109,6 +109,12 @@ def resources(kernel) -> dict[str, int]:
     }
 
 
+def widths(kernel) -> dict[str, list[int]]:
+    """The bits that loads from and stores to global memory move, the widest first."""
+    found = mix(instructions(_cuobjdump(kernel, "-sass"), 1))
+    return {name: sorted(found[name], reverse=True) for name in ("loads", "stores")}
+
+
 def convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
     """Forward and backward, causal, with the softmax fused; bytes as each tensor has them."""
     dtype = getattr(torch, arguments.dtype)

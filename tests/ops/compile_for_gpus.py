@@ -9,7 +9,7 @@ import json
 import sys
 
 import torch
-from compiled_kernels import on_every_launch, resources
+from compiled_kernels import on_every_launch, resources, widths
 
 from fairseq_convattn.ops.attention import triton_kernels as attention
 from fairseq_convattn.ops.attention.dropout import Dropout
@@ -57,7 +57,8 @@ OPERATIONS = {
 
 def main(operation: str, capability: str, dtype: str, shapes: str = "") -> None:
     def tell(function, kernel, grid) -> None:
-        print(json.dumps({"kernel": function.__name__, **resources(kernel)}), flush=True)
+        found = {"kernel": function.__name__, **resources(kernel), **widths(kernel)}
+        print(json.dumps(found), flush=True)
 
     on_every_launch(capability, tell)
     compute, every = OPERATIONS[operation]

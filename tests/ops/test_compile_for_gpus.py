@@ -14,7 +14,8 @@ from conftest import ROOT
 SCRIPT = Path(__file__).with_name("compile_for_gpus.py")
 PYTHONPATH = os.pathsep.join((str(ROOT), str(ROOT / "benchmarks")))
 UNABLE = 3  # as there
-SHARED_MEMORY = {"80": 163 * 1024, "89": 99 * 1024, "90": 227 * 1024}  # bytes a block may have
+KIBIBYTES = {"80": 163, "89": 99, "90": 227, "100": 227}  # of shared memory a block may have
+SHARED_MEMORY = {capability: 1024 * size for capability, size in KIBIBYTES.items()}
 KERNELS = {
     "convolution": {
         *("forward_by_taps", "backward_by_taps", "forward_by_bands", "backward_by_bands"),
@@ -41,15 +42,29 @@ def compiled(operation, capability, dtype, *shapes):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
+@pytest.mark.parametrize("capability", [pytest.param("90", marks=pytest.mark.ci), "100"])
 @pytest.mark.parametrize(
     "operation, shapes", [("convolution", "2"), ("attention", "1"), ("short_convolution", "1")]
 )
-def test_kernels_compile(operation, shapes):
-    found = compiled(operation, "90", "bfloat16", shapes)
+def test_kernels_compile(operation, shapes, capability):
+    found = compiled(operation, capability, "bfloat16", shapes)
     assert all(kernel["shared_memory"] <= SHARED_MEMORY["89"] for kernel in found)
-    if operation != "attention":  # those of attention with every term do spill registers
-        assert all(kernel["stack"] == 0 for kernel in found)
+    if operation == "attention":  # those that follow have every term at once, and do spill
+        found = found[: len(KERNELS[operation])]
+    assert all(kernel["stack"] == 0 for kernel in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ["80", "90", "100"])
+def test_short_convolutions_move_128_bits(capability):
+    found = compiled("short_convolution", capability, "bfloat16", "2")
+    for kernel in found:
+        assert max(kernel["loads"]) == 128, kernel
+        if kernel["kernel"] != "backward_z":  # its result has no channels
+            assert kernel["stores"] == [128], kernel
+        assert kernel["stack"] == 0, kernel
+    # of 32 by 16 factors a thread has 64 bits
+    assert all(min(kernel["loads"] + kernel["stores"]) >= 64 for kernel in found[4:])
 
 
 @pytest.mark.slow
