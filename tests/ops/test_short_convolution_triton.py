@@ -5,7 +5,7 @@ import importlib
 import pytest
 import torch
 from kernel_cases import assert_equal, with_gradients
-from test_short_convolution import inputs
+from test_short_convolution import BATCH, KINDS, convolve, inputs
 from triton_cases import DEVICE, FAR, far_apart, needs_gpu, record_grids, triton_tensors
 
 from fairseq_convattn.ops import low_rank_short_conv, short_conv
@@ -59,6 +59,50 @@ def test_any_strides_and_one_gradient_at_a_time():
         tensors[n].requires_grad_()
         (alone,) = torch.autograd.grad(kernels.convolve(*tensors, 3, 3), tensors[n], x)
         assert torch.equal(alone, expected[n + 1])
+
+
+def test_gradients_of_any_stride():
+    tensors = [t.float().to(DEVICE).requires_grad_() for t in inputs("low_rank", 17, 2, 5)[:3]]
+    y = kernels.convolve(*tensors, 1, 1)
+    grad = torch.randn(5, BATCH, 17, device=DEVICE).transpose(0, 2)
+    for strided in (grad, grad[..., :1].expand(y.shape)):
+        actual = torch.autograd.grad(y, tensors, strided, retain_graph=True)
+        expected = torch.autograd.grad(y, tensors, strided.contiguous(), retain_graph=True)
+        assert_equal(actual, expected)
+
+
+def test_the_same_inputs_give_the_same_bits():
+    x, z, up, _ = (t.float().to(DEVICE) for t in inputs("low_rank", 33, 2, 20))
+    grad = torch.randn_like(x)
+
+    def once():
+        return with_gradients(kernels.convolve, (x, z, up), grad, 1, 1)
+
+    assert_equal(once(), once())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_goes_on_from_a_tail(kind):
+    """In pieces shorter than the inputs that a kernel sees before them."""
+    tensors = [t.float().to(DEVICE) for t in inputs(kind, 8, 5)]
+
+    def in_pieces(x, *factors):
+        pieces, tail, start = [], x[:0], 0
+        for size in (1, 2, 2, 3):
+            steps = slice(start, start + size)
+            here = factors if kind == "static" else (factors[0][steps], *factors[1:])
+            y, tail = convolve(kind, x[steps], *here, causal=True, tail=tail, impl="triton")
+            pieces.append(y)
+            start += size
+        return torch.cat(pieces)
+
+    actual = with_gradients(in_pieces, tensors, tensors[0])
+    wide = [t.double() for t in tensors]
+    expected = with_gradients(
+        lambda *given: convolve(kind, *given, causal=True, impl="reference"), wide, wide[0]
+    )
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-5)
 
 
 def test_products_beyond_float16():
