@@ -32,7 +32,11 @@ def convolve(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
 
 
 def _convolve_with_one_rank(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
-    """y[t, b, c] = z[t, b] sum_k up[k, c] x[t + k - left, b, c], and x as in the reference."""
+    """y[t, b, c] = z[t, b] sum_k up[k, c] x[t + k - left, b, c], and x as in the reference.
+
+    On a GPU PyTorch may choose cuDNN's gradients, which give the same bits again only with
+    ``torch.backends.cudnn.deterministic``. The native and the Triton kernels always do.
+    """
     time, taps = z.size(0), up.size(0)
     wide = torch.promote_types(x.dtype, torch.float32)
     right = time + taps - 1 - left - x.size(0)
