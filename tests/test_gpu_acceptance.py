@@ -7,8 +7,12 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.nn.functional as F
 from conftest import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -25,7 +29,7 @@ def python_step(acceptance, name, code, limit=60, needs=()):
     return acceptance.Step(name, name, limit, needs, command, acceptance.rows_of_csv)
 
 
-def carry_out(acceptance, folder, chosen, seconds=60):
+def carry_out(acceptance, folder, chosen, seconds=200):
     arguments = Namespace(output=folder, source=None, seconds=seconds, smoke=False)
     report = {"started": "now", "smoke": False, "steps": []}
     acceptance.carry_out(chosen, arguments, report)
@@ -43,7 +47,8 @@ def test_a_step_is_killed_at_its_limit_with_its_children_and_keeps_its_rows(acce
         "time.sleep(60)"
     )
     start = time.monotonic()
-    (record,) = carry_out(acceptance, tmp_path, [python_step(acceptance, "slow", code, limit=3)])
+    step = python_step(acceptance, "slow", code, limit=3)
+    (record,) = carry_out(acceptance, tmp_path, [step], seconds=3)
     assert record["status"] == "cut" and record["rows"] == [{"a": "1"}]
     assert 3 <= record["seconds"] < 30 and record["output"] == ["said"]
     time.sleep(max(0.0, 12 - (time.monotonic() - start)))
@@ -64,28 +69,196 @@ def test_what_was_measured_is_written_before_the_next_step_begins(acceptance, tm
     assert passed["status"] == "passed"
 
 
-def test_nothing_begins_after_the_time_of_the_whole_run(acceptance, tmp_path):
-    chosen = [python_step(acceptance, name, "import time; time.sleep(60)") for name in "ab"]
-    first, second = carry_out(acceptance, tmp_path, chosen, seconds=2)
-    assert first["status"] == "cut" and first["seconds"] < 30
-    assert (second["status"], second["reason"]) == ("skipped", "no time was left")
+def test_steps_that_do_not_fit_are_skipped_and_the_others_share_the_time(
+    acceptance, tmp_path, monkeypatch
+):
+    given = {}
+
+    def run(step, folder, limit):
+        given[step.name] = round(limit)
+        return {"status": "passed", "seconds": 0, "rows": []}
+
+    monkeypatch.setattr(acceptance, "run", run)
+    limits = {"long": 50, "longer": 80, "brief": 20, "none left": 30}
+    chosen = [python_step(acceptance, name, "", limit) for name, limit in limits.items()]
+    _, skipped, _, none = carry_out(acceptance, tmp_path, chosen, seconds=90)
+    assert skipped["reason"] == "it may take 80 s, 40 of --seconds were left"
+    assert none["reason"] == "it may take 30 s, 20 of --seconds were left"
+    # the first may use what is nobody's, the last no more than twice its own
+    assert given == {"long": 70, "brief": 40}
 
 
-def test_shares_of_what_the_memory_allows(acceptance):
-    """(2 C + H K) / 2 C and (5 C + 3 H K) / 2 C copies, with C = 1024, H = 16, K = 31."""
-    times = (
-        *(("forward", "triton", "1.2421875"), ("forward", "copy", "1.0")),
-        *(("training", "triton", "6.453125"), ("training", "copy", "1.0")),
+def options(acceptance, *given):
+    arguments = acceptance.options().parse_args(list(given))
+    arguments.output = arguments.output.absolute()
+    return arguments
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ((), "facts tests mixers convolutions lightweight taps composite translators "
+         "language-models"),
+        (("--only", "facts", "multi30k-dynamic", "multi30k-attention"),
+         "facts multi30k-dynamic multi30k-attention"),
+        (("--only", "facts", "dropout", "short", "more-translators", "more-language-models"),
+         "facts dropout short more-translators more-language-models"),
+        (("--seconds", "1550"), None),
+    ],
+)  # fmt: skip
+def test_what_nine_minutes_and_more_hold(acceptance, monkeypatch, given, taken):
+    """As docs/gpu.md says."""
+    monkeypatch.setattr(acceptance, "find_spec", lambda name: True)
+    arguments = options(acceptance, *given, "--source", ".")
+    every = acceptance.steps(arguments)
+    chosen = [step for step in every if step.name in (arguments.only or [s.name for s in every])]
+    plan = acceptance.planned(chosen, arguments)
+    fitting = [name for name, reason in plan.items() if not reason]
+    assert fitting == (taken.split() if taken else [step.name for step in every])
+    assert sum(step.limit for step in chosen if not plan[step.name]) <= arguments.seconds
+
+
+def test_training_ends_in_time_to_be_scored(acceptance):
+    arguments = options(acceptance, "--source", ".", "--training-seconds", "600")
+    step = next(s for s in acceptance.steps(arguments) if s.name == "multi30k-attention")
+    assert step.command[-3:] == ["--", "--stop-time-hours", "0.1667"] and step.limit == 730
+
+
+needs_triton = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="needs Triton")
+
+
+@needs_triton
+@pytest.mark.skipif(torch.cuda.is_available(), reason="would measure")
+def test_the_benchmarks_know_the_options_they_are_given_on_a_gpu(
+    acceptance, benchmark_of, monkeypatch, capsys, tmp_path
+):
+    arguments = options(acceptance, "--output", str(tmp_path))
+    for step in acceptance.steps(arguments):
+        if step.read is acceptance.rows_of_csv and step.name != "short":
+            script, *given = step.command[1:]
+            monkeypatch.setattr(sys, "argv", [script, *given])
+            with pytest.raises(SystemExit):
+                benchmark_of(Path(script).stem).main()
+            assert "PyTorch sees no GPU" in capsys.readouterr().err, step.name
+
+
+def aims_of(acceptance, **rows_of_steps):
+    """What was measured and whether it is met, by aim."""
+    rows = acceptance.aims([{"name": n, "rows": rows} for n, rows in rows_of_steps.items()])
+    return {row["aim"]: (row["worst"], row["measured"], row["met"]) for row in rows}
+
+
+def timed(fields, *figures, value="milliseconds"):
+    names = (*fields.split(), value)
+    return [dict(zip(names, map(str, each), strict=True)) for each in figures]
+
+
+def test_all_aims_are_unmeasured_at_first(acceptance):
+    found = aims_of(acceptance)
+    assert len(found) == 2 * 16 + 4 + 6 + 2
+    assert {(worst, met) for worst, _, met in found.values()} == {("", "not measured")}
+
+
+def test_aims_of_convolutions(acceptance):
+    """(2 C + H K) / 2 C and (5 C + 3 H K) / 2 C copies, with C = 1024, H = 16, K = 31; of
+    lightweight ones 1 and 2.5."""
+    fields = "pass kernel_size tokens implementation"
+    copies = {"forward": 1.2421875, "training": 3.2265625}
+    dynamic = timed(
+        fields,
+        *(("forward", 31, t, "triton", copies["forward"] / 0.72) for t in (256, 1024, 4096)),
+        ("training", 31, 256, "triton", copies["training"] / 0.5),
+        ("training", 31, 1024, "triton", copies["training"] / 0.65),
+        *((which, 31, t, "copy", 1) for which in copies for t in (256, 1024, 4096)),
+        *((which, 31, t, "attention", 6.4) for which in copies for t in (256, 1024, 4096)),
     )
-    shape = {"kernel_size": "31", "tokens": "256", "device": "cuda", "memory_MiB": ""}
-    rows = [
-        {"pass": which, "implementation": name, "milliseconds": took, **shape}
-        for which, name, took in times
-    ]
-    step = {"title": "T", "command": "python x", "status": "passed", "seconds": 1}
-    steps = [step | {"name": "convolutions", "rows": rows}]
-    page = acceptance.page({"started": "now", "smoke": False, "steps": steps})
-    assert "| forward | 31 | 256 | 100% | 70% |\n| training | 31 | 256 | 50% | 60% |" in page
+    lightweight = timed(
+        fields, ("training", 3, 1024, "triton", 4), ("training", 3, 1024, "copy", 1)
+    )
+    found = aims_of(acceptance, convolutions=dynamic, lightweight=lightweight)
+    share, times = "share of the memory's rate", "x FlashAttention's time"
+    assert found[f"dynamic, 31 taps, forward: {share}"] == ("0.72", "3 of 3", "yes")
+    assert found[f"dynamic, 31 taps, training: {share}"] == ("0.50", "2 of 3", "no")
+    assert found[f"dynamic, 31 taps, forward: {times}"] == ("0.27", "3 of 3", "yes")
+    assert found[f"dynamic, 31 taps, training: {times}"] == ("1.01", "2 of 3", "no")
+    assert found[f"lightweight, 3 taps, training: {share}"] == ("0.62", "1 of 1", "yes")
+    assert found[f"lightweight, 3 taps, training: {times}"] == ("", "0 of 1", "not measured")
+
+
+def test_aims_beside_other_libraries(acceptance):
+    fields = "convolution pass kernel_size implementation"
+    rows = timed(
+        fields,
+        *(("lightweight", "forward", size, "triton", 1.0) for size in (3, 4)),
+        *(("lightweight", "forward", size, "causal-conv1d", size / 3.5) for size in (3, 4)),
+        ("dynamic", "training", 3, "triton", 1.0), ("dynamic", "training", 3, "dynamic-conv1d", 2),
+    )  # fmt: skip
+    found = aims_of(acceptance, taps=rows)
+    name = "lightweight, 3 and 4 taps, forward: x causal-conv1d's time"
+    assert found[name] == ("1.17", "2 of 2", "no")
+    name = "dynamic, 3 and 4 taps, training: x dynamic-conv1d's time"
+    assert found[name] == ("0.50", "1 of 2", "not measured")
+
+
+def test_aims_of_composite_attention_and_models(acceptance):
+    took = {"sdpa, is_causal": 1, "sdpa": 9, "content,fixed": 1.2, "content,fixed,query": 1.39}
+    cases = [(w, t, *each) for w in ("forward", "training") for t in (512, 2048)
+             for each in took.items()]  # fmt: skip
+    speeds = [("translation", "dynamic", 1.11), ("translation", "attention", 1),
+              ("generate", "dynamic", 1.15), ("generate", "attention", 1)]  # fmt: skip
+    found = aims_of(
+        acceptance,
+        composite=timed("pass tokens implementation", *cases),
+        translators=timed("task model", *speeds, value="tokens_per_second"),
+    )
+    times, rate = "x FlashAttention's time", "x attention's tokens/s"
+    assert found[f"content,fixed, forward: {times}"] == ("1.20", "2 of 2", "no")
+    assert found[f"content,fixed, training: {times}"] == ("1.20", "2 of 2", "yes")
+    assert found[f"content,fixed,query, forward: {times}"] == ("1.39", "2 of 2", "yes")
+    assert found[f"content,tisa, forward: {times}"] == ("", "0 of 2", "not measured")
+    assert found[f"dynamic_conv_wmt_en_de_big, training: {rate}"] == ("1.11", "1 of 1", "yes")
+    assert found[f"dynamic_conv_wmt_en_de_big, decoding: {rate}"] == ("1.15", "1 of 1", "no")
+
+
+def causal_conv1d_fn(x, weight):
+    """As Dao-AILab/causal-conv1d documents it: x [batch, channels, time], weight [channels, K]."""
+    padded = F.pad(x, (weight.size(1) - 1, 0))
+    return F.conv1d(padded, weight.unsqueeze(1), groups=x.size(1))
+
+
+def headwise_dynamic_convolution(x, weight):
+    """As OliverSieberling/dynamic-conv1d documents it: y[b, t, c] = sum_w weight[b, t, head(c), w]
+    x[b, t - w, c]."""
+    y = torch.zeros_like(x)
+    for lag in range(weight.size(3)):
+        earlier = F.pad(x, (0, 0, lag, 0))[:, : x.size(1)]
+        y = y + weight[..., lag].repeat_interleave(x.size(2) // weight.size(2), 2) * earlier
+    return y
+
+
+@pytest.mark.parametrize(
+    ("library", "module", "function", "convolution", "to_ours"),
+    [
+        ("causal-conv1d", "causal_conv1d", causal_conv1d_fn, "lightweight", (2, 0, 1)),
+        ("dynamic-conv1d", "headwise", headwise_dynamic_convolution, "dynamic", (1, 0, 2)),
+    ],
+)
+def test_other_libraries_get_the_same_work(
+    benchmark_of, monkeypatch, library, module, function, convolution, to_ours
+):
+    conv_ops = benchmark_of("conv_ops")
+    installed = SimpleNamespace(**{function.__name__: function})
+    monkeypatch.setitem(sys.modules, module, installed)
+    problem = conv_ops.Problem(convolution, 4, 9, 2, 6, 3, "float32", 1, softmax=False)
+    results = []
+    for name in ("reference", "tiled", "fairseq", "loop", library):
+        compute, tensors = conv_ops.operation(name, problem)
+        y = compute(*tensors)
+        results.append(y.permute(to_ours) if name == library else y)
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0])
+    assert conv_ops.computes(library, problem)
+    assert not conv_ops.computes(library, problem._replace(softmax=True))
 
 
 def test_bad_options_are_refused_before_any_step(acceptance, tmp_path, monkeypatch, capsys):
@@ -112,9 +285,6 @@ def compiled_rows(file, options):
         pytest.skip("this build of Triton compiles for no NVIDIA GPU")
     assert run.returncode == 0, run.stderr[-2000:]
     return json.loads(file.read_text())
-
-
-needs_triton = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="needs Triton")
 
 
 @needs_triton
@@ -146,15 +316,20 @@ def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
 def test_smoke(tmp_path):
     folder = tmp_path / "accepted"
     run = subprocess.run(
-        [sys.executable, SCRIPT, "--smoke", "--output", folder],
+        [sys.executable, SCRIPT, "--smoke", "--output", folder, "--seconds", "1200"],
         capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     steps = json.loads((folder / "acceptance.json").read_text())["steps"]
-    trained = [step for step in steps if step["name"].startswith("multi30k")]
-    measured = [step for step in steps if step not in trained]
-    assert [step["reason"] for step in trained] == ["no --source"] * 2
-    assert len(measured) == 10
-    assert all(step["status"] == "passed" and step["rows"] for step in measured)
+    assert len(steps) == 12
+    assert all(step["status"] == "passed" and step["rows"] for step in steps)
+    rows = {step["name"]: step["rows"] for step in steps}
+    assert {row["mixer"].split()[1] for row in rows["mixers"] if "short" in row["mixer"]} == {
+        "static", "headwise", "low_rank"
+    }  # fmt: skip
+    updates, *scores = rows["multi30k-dynamic"]
+    assert updates["name"] == "updates" and updates["score"] > 0
+    assert {"test_2016_flickr BLEU", "test_2017_flickr BLEU"} <= {row["name"] for row in scores}
+    assert {row["task"] for row in rows["translators"]} == {"translation", "generate"}
     page = (folder / "acceptance.md").read_text()
     assert "its figures mean nothing" in page and str(tmp_path) not in page
