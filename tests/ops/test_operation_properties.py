@@ -12,9 +12,17 @@ import torch
 from attention_cases import converted, gradients, set_small_blocks, table_parameters, tensors
 from kernel_cases import NATIVE
 
-from fairseq_convattn.ops import Past, composite_attention, dynamic_conv, lightweight_conv
+from fairseq_convattn.ops import (
+    Past,
+    composite_attention,
+    dynamic_conv,
+    lightweight_conv,
+    low_rank_short_conv,
+    short_conv,
+)
 from fairseq_convattn.ops.attention import TERMS
 from fairseq_convattn.ops.attention.terms import BEYOND
+from fairseq_convattn.ops.short_convolution import tiled
 
 pytest.importorskip("hypothesis")
 from hypothesis import HealthCheck, given, settings  # noqa: E402
@@ -153,6 +161,67 @@ def test_convolutions_in_pieces(impl, examples):
     sizes = st.lists(st.integers(1, 20), min_size=1, max_size=30)
     drawn = st.tuples(convolutions, sizes, flag, flag)
     explore(drawn, lambda arguments: check(*arguments), examples)
+
+
+short_convolutions = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(("headwise", "low_rank")),
+        "time": st.integers(1, 80),
+        "batch": st.integers(0, 3),
+        "heads": dimension,
+        "head_dim": st.integers(1, 20),
+        "taps": st.one_of(st.integers(1, 5), st.integers(1, 40)),
+        "ranks": st.integers(1, 20),
+        "static": flag,
+        "causal": flag,
+        "residual": flag,
+        "before": st.one_of(st.none(), st.integers(0, 45)),
+        "sliced": flag,
+        "dtype": st.sampled_from([*TOLERANCES]),
+        "seed": st.integers(0, 999),
+    }
+)
+
+
+def short_convolution_inputs(case):
+    """x, the tail or None, the static taps or None, and the factors of the case's kind."""
+    torch.manual_seed(case["seed"])
+    where, taps = (case["time"], case["batch"]), case["taps"]
+    channels = case["heads"] * case["head_dim"]
+    shapes = {
+        "headwise": [(*where, case["heads"], taps)],
+        "low_rank": [(*where, case["ranks"]), (case["ranks"], taps, channels)],
+    }
+    goes_on = case["causal"] and case["before"] is not None
+    tail = made((case["before"], case["batch"], channels), case) if goes_on else None
+    static = made((channels, taps), case) if case["static"] else None
+    factors = [made(shape, case) for shape in shapes[case["kind"]]]
+    return [made((*where, channels), case), tail, static, *factors]
+
+
+@pytest.mark.parametrize("examples", EXAMPLES)
+@pytest.mark.parametrize("impl", ["tiled", NATIVE])
+def test_short_convolutions(monkeypatch, impl, examples):
+    """Outputs, with and without earlier inputs, and gradients."""
+    monkeypatch.setattr(tiled, "TILE", 16)
+
+    def check(case):
+        inputs = short_convolution_inputs(case)
+        function = low_rank_short_conv if case["kind"] == "low_rank" else short_conv
+        options = {"causal": case["causal"], "residual": case["residual"]}
+
+        def evaluate(dtype, name, nudge=None):
+            given = [
+                None if t is None else nudged(t.to(dtype), nudge).requires_grad_() for t in inputs
+            ]
+            x, tail, static, *factors = given
+            y = function(x, *factors, static, tail=tail, impl=name, **options)
+            y = y if tail is None else y[0]
+            return gradients(y, [t for t in given if t is not None])
+
+        compare(evaluate, case["dtype"], impl)
+
+    explore(short_convolutions, check, examples)
 
 
 attentions = st.fixed_dictionaries(
