@@ -113,20 +113,18 @@ BENCHMARKS = (
         *("lightweight", "Lightweight convolutions", 20, ("triton",)),
         f"{_CONVOLUTIONS} --convolutions lightweight --kernel-sizes {_listed(SIZES)} "
         "--tokens 1024 --implementations triton,attention,copy",
-        f"{_TINY_CONVOLUTIONS} --convolutions lightweight --kernel-sizes 3 --passes forward "
-        "--implementations tiled,copy",
     ),
     Benchmark(
         *("taps", "Convolutions without softmax", 25, ("triton",)),
         f"{_CONVOLUTIONS} --no-softmax --kernel-sizes 3,4 --tokens 4096 "
         f"--implementations triton,copy{_OTHERS}",
-        f"{_TINY_CONVOLUTIONS} --no-softmax --convolutions dynamic --kernel-sizes 4 "
+        f"{_TINY_CONVOLUTIONS} --no-softmax --convolutions lightweight --kernel-sizes 4 "
         "--passes forward --implementations tiled,copy",
     ),
     Benchmark(
         *("composite", "Composite attention", 40, ("triton",)),
         f"{_COMPOSITE} --tokens {_listed(ATTENTION_LENGTHS)} --terms {' '.join(COMPOSITE_AIMS)}",
-        f"{_TINY_COMPOSITE} --passes forward",
+        f"{_TINY_COMPOSITE} --passes training",
     ),
     Benchmark(
         *("translators", "Translators in training and at beam 5", 125, ("fairseq",)),
@@ -143,7 +141,6 @@ MORE_BENCHMARKS = (
     Benchmark(
         *("dropout", "Composite attention with dropout", 30, ("triton",)),
         f"{_COMPOSITE} --tokens 2048 --dropout 0.1 --terms content,fixed",
-        f"{_TINY_COMPOSITE} --passes training --dropout 0.1",
     ),
     Benchmark(
         *("short", "Short convolutions in attention", 40, ("triton", "fairseq")),
@@ -213,10 +210,14 @@ def steps(arguments: argparse.Namespace) -> list[Step]:
         _tests(smoke),
         rows_of_pytest,
     )
-    facts, *benchmarks = (_step(benchmark, arguments) for benchmark in BENCHMARKS)
+    facts, *benchmarks = _steps(BENCHMARKS, arguments)
     trainings = (_training(mixer, arguments) for mixer in TRAINED[: 1 if smoke else None])
-    more = (_step(each, arguments) for each in MORE_BENCHMARKS if each.tiny or not smoke)
+    more = _steps(MORE_BENCHMARKS, arguments)
     return [facts, tests, *benchmarks, *trainings, *more]
+
+
+def _steps(benchmarks: Iterable[Benchmark], arguments: argparse.Namespace) -> Iterator[Step]:
+    return (_step(each, arguments) for each in benchmarks if each.tiny or not arguments.smoke)
 
 
 def _step(benchmark: Benchmark, arguments: argparse.Namespace) -> Step:

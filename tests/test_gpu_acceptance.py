@@ -316,12 +316,12 @@ def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
 def test_smoke(tmp_path):
     folder = tmp_path / "accepted"
     run = subprocess.run(
-        [sys.executable, SCRIPT, "--smoke", "--output", folder, "--seconds", "1200"],
+        [sys.executable, SCRIPT, "--smoke", "--output", folder, "--seconds", "2400"],
         capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     steps = json.loads((folder / "acceptance.json").read_text())["steps"]
-    assert len(steps) == 12
+    assert len(steps) == 10
     assert all(step["status"] == "passed" and step["rows"] for step in steps)
     rows = {step["name"]: step["rows"] for step in steps}
     assert {row["mixer"].split()[1] for row in rows["mixers"] if "short" in row["mixer"]} == {
