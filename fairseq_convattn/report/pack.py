@@ -176,8 +176,8 @@ def _card(
         " ".join(training),
         "`results.json` has the versions, the checksums of the data and the validation curve.",
         "## Limits",
-        f"It learned from one corpus, {results['title']}; before you pass it on, read that corpus's "
-        "licence. Other text is answered badly.",
+        f"It learned from one corpus, {results['title']}; before you pass it on, read that "
+        "corpus's licence. Other text is answered badly.",
     ]
     return "\n\n".join(parts) + "\n"
 
