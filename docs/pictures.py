@@ -44,7 +44,7 @@ PRE_NORM = {**OURS["attention"], "linewidth": 1.4, "linestyle": (0, (8, 2))}
 SYSTEMS = {
     "attention": OURS["attention"],
     **{f"attention, {name}": look for name, look in SHORT.items()},
-    "dynamic convolutions, feed-forward 296": OURS["dynamic"],
+    "dynamic convolutions": OURS["dynamic"],
 }
 CORPORA = {  # the runs of a panel, as docs/data/results/ calls them
     "IWSLT14, low-resource": "iwslt14_de_en_low-",
@@ -163,22 +163,32 @@ def whole_models() -> Figure:
 
 def short_convolutions() -> Figure:
     """Validation perplexity against updates, and against updates times seconds per update."""
-    figure = Figure(figsize=(9.5, 3.4))
-    axes = figure.subplots(1, 2, sharey=True)
-    for row in read("short_convolution_time.csv"):
+    rows = read("short_convolution_time.csv")
+    corpora = list(dict.fromkeys(row["corpus"] for row in rows))
+    figure = Figure(figsize=(9.5, 3.2 * len(corpora)))
+    panels = figure.subplots(len(corpora), 2, sharey="row", squeeze=False)
+    for row in rows:
         run = DOCS / "data" / "results" / f"{row['results']}.json"
         curve = json.loads(run.read_text(encoding="utf-8"))["validation_perplexity"]
         updates, perplexities = zip(*curve, strict=True)
         minutes = [count * float(row["seconds"]) / 60 for count in updates]
+        system = row["system"].removesuffix(", feed-forward 296")
+        axes = panels[corpora.index(row["corpus"])]
         for axis, xs in zip(axes, (updates, minutes), strict=True):
-            axis.plot(xs, perplexities, label=row["system"], **SYSTEMS[row["system"]])
-    for axis, title in zip(axes, ("updates", "training time, minutes"), strict=True):
-        axis.set_yscale("log")
-        axis.set_yticks([8, 10, 15, 20, 40, 60], ["8", "10", "15", "20", "40", "60"])
-        axis.minorticks_off()
-        axis.set_title(f"validation perplexity against {title}", loc="left")
+            axis.plot(xs, perplexities, label=system, **SYSTEMS[system])
+    for corpus, axes in zip(corpora, panels, strict=True):
+        for axis, against in zip(axes, ("updates", "training time, minutes"), strict=True):
+            _perplexities(axis)
+            axis.set_title(f"{corpus}: validation perplexity against {against}", loc="left")
     _legend(figure)
     return figure
+
+
+def _perplexities(axis: Axes) -> None:
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.minorticks_off()
 
 
 def learning_curves() -> Figure:
@@ -196,10 +206,7 @@ def learning_curves() -> Figure:
                 curve = json.loads(run.read_text(encoding="utf-8"))["validation_perplexity"]
                 updates, perplexities = zip(*curve, strict=True)
                 axis.plot(updates, perplexities, label=name, **look)
-        axis.set_yscale("log")
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.minorticks_off()
+        _perplexities(axis)
         axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.set_title(title, loc="left")
     _legend(figure)
