@@ -402,18 +402,21 @@ def _complete(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     """Complete the arguments for the device, and refuse what it does not support."""
     from fairseq_convattn.ops import native
 
+    on_gpu = arguments.device == "cuda"
+    if on_gpu and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch sees no GPU")
+    arguments.threads = arguments.threads or ([1] if on_gpu else ALL_THREADS)
     available = _available(arguments.device, arguments.dtype)
-    arguments.implementations = arguments.implementations or available
-    for name in arguments.implementations:
+    for name in arguments.implementations or ():
+        if name in LIBRARIES and not importlib.util.find_spec(LIBRARIES[name]):
+            parser.error(f"--implementations: {name} is not installed")
         if name not in available:
             parser.error(f"--implementations: {name} cannot compute {arguments.dtype} here")
-    if arguments.device == "cuda":
-        if not torch.cuda.is_available():
-            parser.error("--device cuda: PyTorch sees no GPU")
-        arguments.threads = arguments.threads or [1]
-    elif "native" in arguments.implementations and not native.is_built():
+        if not any(computes(name, problem) for _, problem in _problems(arguments)):
+            parser.error(f"--implementations: {name} has none of these convolutions")
+    arguments.implementations = arguments.implementations or available
+    if not on_gpu and "native" in arguments.implementations and not native.is_built():
         parser.error(f"the native kernels were not compiled: {native.BUILD}")
-    arguments.threads = arguments.threads or ALL_THREADS
 
 
 def _machine(device: str) -> str:

@@ -69,7 +69,7 @@ def _listed(values: Iterable) -> str:
     return ",".join(map(str, values))
 
 
-_OTHERS = "".join(f",{name}" for name, module in LIBRARIES.items() if find_spec(module))
+_OTHERS = "".join(f",{name}" for name in ("causal-conv1d",) if find_spec(LIBRARIES[name]))
 _CONVOLUTIONS = (
     f"conv_ops --dtype bfloat16 --repetitions 5 --channels {CHANNELS} --heads {HEADS} "
     f"--all-tokens {TOKENS}"
@@ -146,6 +146,11 @@ MORE_BENCHMARKS = (
         *("short", "Short convolutions in attention", 40, ("triton", "fairseq")),
         "short_convolutions --dtype bfloat16 --batch 64",
         "short_convolutions --tokens 8 --batch 1 --threads 1 --repetitions 2",
+    ),
+    Benchmark(
+        *("dynamic-conv1d", "Beside dynamic-conv1d", 240, ("triton", LIBRARIES["dynamic-conv1d"])),
+        f"{_CONVOLUTIONS} --no-softmax --convolutions dynamic --kernel-sizes 3,4 --tokens 4096 "
+        "--implementations triton,dynamic-conv1d,copy",
     ),
     Benchmark(
         *("more-translators", "More translators", 200, ("fairseq",)),
@@ -315,6 +320,7 @@ def aims(records: list[dict]) -> list[dict]:
         *_convolution_aims(records),
         *_aims_beside_libraries(records),
         *_composite_aims(records),
+        *_short_aims(records),
         *_model_aims(records),
     ]
 
@@ -325,7 +331,8 @@ Figures = dict[tuple[str, ...], float]
 def _figures(records: list[dict], step: str, fields: str, value: str) -> Figures:
     """A column of a step's rows by the values of other columns."""
     rows = next((record["rows"] for record in records if record["name"] == step), [])
-    return {tuple(row[field] for field in fields.split()): float(row[value]) for row in rows}
+    keyed = ((tuple(row[field] for field in fields.split()), row[value]) for row in rows)
+    return {key: float(figure) for key, figure in keyed if figure}
 
 
 def _ratio(figures: Figures, case: tuple[str, ...], name: str, other: str) -> float | None:
@@ -367,9 +374,12 @@ def _convolution_aims(records: list[dict]) -> Iterator[dict]:
 
 def _aims_beside_libraries(records: list[dict]) -> Iterator[dict]:
     fields = "convolution pass kernel_size implementation"
-    took = _figures(records, "taps", fields, "milliseconds")
-    for library, which in itertools.product(LIBRARIES, PASSES):
-        convolution = "dynamic" if library.startswith("dynamic") else "lightweight"
+    works = (
+        ("causal-conv1d", "taps", "lightweight"),
+        ("dynamic-conv1d", "dynamic-conv1d", "dynamic"),
+    )
+    for (library, step, convolution), which in itertools.product(works, PASSES):
+        took = _figures(records, step, fields, "milliseconds")
         cases = [(convolution, which, size) for size in ("3", "4")]
         times = [_ratio(took, case, "triton", library) for case in cases]
         yield _verdict(f"{convolution}, 3 and 4 taps, {which}: x {library}'s time", 1, times)
@@ -382,6 +392,13 @@ def _composite_aims(records: list[dict]) -> Iterator[dict]:
             cases = [(which, str(tokens)) for tokens in ATTENTION_LENGTHS]
             times = [_ratio(took, case, terms, "sdpa, is_causal") for case in cases]
             yield _verdict(f"{terms}, {which}: x FlashAttention's time", bound, times)
+
+
+def _short_aims(records: list[dict]) -> Iterator[dict]:
+    ratios = _figures(records, "short", "pass part kind", "ratio")
+    for kind in ("static", "headwise", "low_rank"):
+        aim = f"a layer with {kind} short convolutions, training: x its time without"
+        yield _verdict(aim, 1.1, [ratios.get(("training", "layer", kind))])
 
 
 def _model_aims(records: list[dict]) -> Iterator[dict]:
@@ -488,7 +505,7 @@ def options() -> argparse.ArgumentParser:
         type=positive,
         default=SECONDS,
         help=f"of the whole run (default: {SECONDS}, without the real training; it and facts take "
-        f"{SECONDS} more, all steps 1550)",
+        f"{SECONDS} more, all steps 1790)",
     )
     parser.add_argument(
         "--training-seconds",

@@ -273,9 +273,11 @@ def _shown(cell: object, form: str) -> str:
 
 
 def save(rows: list[dict], fields: Sequence[str], path: Path | None) -> None:
-    """Write rows as CSV, if a file is given."""
+    """Write rows as CSV, if a file is given, completely or not at all."""
     if path:
-        with open(path, "w", newline="", encoding="utf-8") as file:
+        partial = path.with_name(f"{path.name}.partial")
+        with open(partial, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, fields)
             writer.writeheader()
             writer.writerows(rows)
+        partial.replace(path)

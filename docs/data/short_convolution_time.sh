@@ -8,10 +8,11 @@
 # Prepare the data first: convattn recipe RECIPE prepare [--source DIR]
 set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-recipe=$1
+recipe=${1-}
 case $recipe in
   multi30k_short) attention=() dynamic=(--encoder-ffn-embed-dim 296 --decoder-ffn-embed-dim 296) ;;
   iwslt14_de_en_low_short) attention=(--encoder-normalize-before --decoder-normalize-before) dynamic=() ;;
+  *) echo "usage: bash docs/data/short_convolution_time.sh multi30k_short|iwslt14_de_en_low_short" >&2; exit 2 ;;
 esac
 
 seconds() {

@@ -127,7 +127,8 @@ def _repeating(content: Mapping[str, Any]) -> str:
     """The command of a run, with its precision: a recipe's own depends on the processor."""
     command, option = content["command"], _PRECISIONS.get(content.get("precision") or "")
     words = shlex.split(command)
-    if option is None or any(word.endswith(("fp16", "bf16", "fp32", "amp")) for word in words):
+    given = (word for word in words if word.startswith("--"))
+    if option is None or any(word.endswith(("fp16", "bf16", "fp32", "amp")) for word in given):
         return command
     return f"{command} {option}" if "--" in words else f"{command} -- {option}"
 

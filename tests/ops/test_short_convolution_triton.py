@@ -72,7 +72,8 @@ def test_gradients_of_any_stride():
 
 
 def test_the_same_inputs_give_the_same_bits():
-    x, z, up, _ = (t.float().to(DEVICE) for t in inputs("low_rank", 33, 2, 20))
+    time = 3000 if DEVICE == "cuda" else 33  # Triton's interpreter has no races
+    x, z, up, _ = (t.float().to(DEVICE) for t in inputs("low_rank", time, 2, 20))
     grad = torch.randn_like(x)
 
     def once():
