@@ -179,7 +179,9 @@ def short_convolutions() -> Figure:
     for corpus, axes in zip(corpora, panels, strict=True):
         for axis, against in zip(axes, ("updates", "training time, minutes"), strict=True):
             _perplexities(axis)
-            axis.set_title(f"{corpus}: validation perplexity against {against}", loc="left")
+            axis.set_xlabel(against)
+        axes[0].set_ylabel("validation perplexity")
+        axes[0].set_title(corpus, loc="left")
     _legend(figure)
     return figure
 
