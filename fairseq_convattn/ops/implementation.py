@@ -1,7 +1,6 @@
 """Which implementation of an operation runs, and where operators can be used."""
 
 import contextlib
-import functools
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -109,10 +108,12 @@ def choose(
     return implementations[otherwise].run
 
 
-@functools.cache
+_found_triton = importlib.util.find_spec("triton") is not None
+
+
 def has_triton() -> bool:
     """Whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
+    return _found_triton
 
 
 def unfit_for_operators() -> str:
@@ -121,6 +122,6 @@ def unfit_for_operators() -> str:
     in_torch_func = torch._C._functorch.maybe_current_level() is not None
     if in_forward_mode or in_torch_func or torch.jit.is_tracing():
         return "does not support torch.jit.trace, torch.func or forward-mode differentiation"
-    if torch.compiler.is_exporting():
+    if torch.compiler._is_exporting_flag:  # in torch 2.11 compiled code, is_exporting() is True
         return "cannot be exported: use impl='reference'"
     return ""

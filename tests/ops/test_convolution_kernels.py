@@ -115,7 +115,7 @@ def test_one_gradient_alone(case):
 
 def test_large_logits(case):
     x, taps = case.inputs(20, 16, kind="dynamic")
-    for scale, tolerance in ((1e-3, 1e-5), (300, 1e-4), (1e4, 1e-2)):
+    for scale, tolerance in ((1e-3, 1e-5), (300, 2e-4), (1e4, 1e-2)):
         compare(case.kernels, x, scale * taps, 20, 2, tolerance=tolerance, softmax=True)
     taps[..., 1:3] = -float("inf")
     compare(case.kernels, x, taps, 20, 2, softmax=True)

@@ -14,7 +14,7 @@ from .terms import Options, Terms, wide
 _INPUTS = (
     "Tensor q, Tensor k, Tensor v, Tensor curve, Tensor? column, Tensor? band, Tensor? row_step, "
     "Tensor? column_step, Tensor? seed, float dropout_p, SymInt left, SymInt right, SymInt? reach, "
-    "bool causal, float scale"
+    "bool causal, float scale, SymInt? before, SymInt? after"
 )
 _TENSORS = len(Scores._fields)
 
@@ -25,6 +25,7 @@ def register(
     backward: Callable,
     dtypes: tuple[torch.dtype, ...],
     devices: tuple[str, ...],
+    margin: int | None = None,
 ) -> Callable[..., Tensor]:
     """Make ``convattn::name`` of two functions.
 
@@ -36,6 +37,7 @@ def register(
             for each tensor of the scores returns the wanted gradients, None for others.
         dtypes: supported dtypes of q, k and v.
         devices: PyTorch's dispatch keys.
+        margin: as :func:`decompose` takes it.
 
     Returns:
         A function with the contract of :func:`reference.attend`; no second derivatives.
@@ -66,19 +68,20 @@ def register(
         differentiable=_TENSORS,
         kept=(0, 1),
     )
-    return functools.partial(_attend, operator, "CUDA" in devices)
+    return functools.partial(_attend, operator, "CUDA" in devices, margin)
 
 
 def _attend(
     operator: Callable,
     seed_on_device: bool,
+    margin: int | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     terms: Terms,
     options: Options,
 ) -> Tensor:
-    scores, layout = decompose(q, k, v, terms, options)
+    scores, layout = decompose(q, k, v, terms, options, margin)
     seed = None
     if options.dropout_p > 0:  # on the device it is drawn anew when a CUDA graph is replayed
         seed = torch.randint(2**62, (), device=q.device if seed_on_device else "cpu")
@@ -103,14 +106,16 @@ def _check(
     fits = fits and 1 <= q.size(2) <= k.size(2) == v.size(2) and min(layout.left, layout.right) >= 0
     if fits:
         by_query, by_key = q.shape[:3], k.shape[:3]
-        curves = {(heads, q.size(2) + k.size(2) - 1) for heads in (1, q.size(1))}
+        distances = sum(layout.extent(q.size(2), k.size(2))) + 1
+        curves = {(heads, distances) for heads in (1, q.size(1))}
+        wide_dtype = torch.promote_types(k.dtype, torch.float32)
         band = (*by_query, layout.left + 1 + layout.right)
         shapes = (by_key, band, by_query, by_key)
         fits = curve.shape in curves and all(
             x is None or x.shape == shape for x, shape in zip(added, shapes, strict=True)
         )
         fits = fits and all(
-            x is None or (x.is_contiguous() and x.dtype == wide(k).dtype) for x in (curve, *added)
+            x is None or (x.is_contiguous() and x.dtype == wide_dtype) for x in (curve, *added)
         )
     if not fits or (dropout is not None and dropout.seed.numel() != 1):
         given = {name: x for name, x in scores._asdict().items() if x is not None}

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .terms import Options, Terms, relative_bias, wide
+from .terms import Options, Terms, near, relative_bias, wide
 
 HIDDEN = -1e30  # the score of what cannot be seen: finite, so that no row becomes NaN
 
@@ -31,6 +31,8 @@ class Layout(NamedTuple):
         reach: how far queries see, None for everywhere.
         causal: whether they see nothing after themselves.
         scale: of the product of queries and keys.
+        before, after: how far the curve goes, from 0; its ends serve all that lies beyond. None:
+            as far as the keys.
     """
 
     left: int
@@ -38,11 +40,19 @@ class Layout(NamedTuple):
     reach: int | None
     causal: bool
     scale: float
+    before: int | None = None
+    after: int | None = None
 
     @property
     def local(self) -> bool:
         """Whether some key is hidden from some queries by position, apart from padding."""
         return self.causal or self.reach is not None
+
+    def extent(self, queries: int, keys: int) -> tuple[int, int]:
+        """How far the curve goes, from 0."""
+        if self.before is None:
+            return keys - 1, queries - 1
+        return self.before, self.after
 
 
 class Scores(NamedTuple):
@@ -52,7 +62,7 @@ class Scores(NamedTuple):
         q: ``[batch, heads, queries, width]``; the width may be zero.
         k: ``[batch, heads, keys, width]``.
         v: ``[batch, heads, keys, value_dim]``.
-        curve: ``[heads or 1, queries + keys - 1]``, for r from ``1 - keys`` on.
+        curve: ``[heads or 1, before + 1 + after]``, for r from ``-before`` to ``after``.
         column: None, or ``[batch, heads, keys]``.
         band: None, or ``[batch, heads, queries, left + 1 + right]``; taps beyond the first or
             last key have no meaning.
@@ -75,14 +85,21 @@ class Scores(NamedTuple):
 
 
 def decompose(
-    q: Tensor, k: Tensor, v: Tensor, terms: Terms, options: Options
+    q: Tensor, k: Tensor, v: Tensor, terms: Terms, options: Options, margin: int | None = None
 ) -> tuple[Scores, Layout]:
-    """The arguments of :func:`composite_attention` in the form above."""
+    """The arguments of :func:`composite_attention` in the form above.
+
+    Args:
+        margin: by how much the curve goes on, as it is there, beyond the distances at which it
+            changes; None: it goes as far as the keys.
+    """
     causal, beyond, span, padding_mask, _, scale = options
     past = k.size(2) - q.size(2)
     left = span if "query" in terms or "key" in terms else 0
     right = 0 if causal else left
     layout = Layout(left, right, span if beyond == "mask" else None, causal, scale)
+    if margin is not None:
+        layout = layout._replace(**_near_extent(terms, options, q.size(2), k.size(2), margin))
 
     column = band = row_step = column_step = None
     wide_q = wide(q) if "query" in terms else q
@@ -102,7 +119,7 @@ def decompose(
     if padding_mask is not None:
         column = wide(k.new_zeros(1)) if column is None else column
         column = column.masked_fill(padding_mask[:, None], HIDDEN).expand(-1, k.size(1), -1)
-    curve = _curve(terms, past, k.size(2), layout, beyond, k.device)
+    curve = _curve(terms, layout, q.size(2), k.size(2), beyond, k.device)
     if "content" not in terms:
         q, k = q[..., :0], k[..., :0]
     curve = curve.to(torch.promote_types(k.dtype, torch.float32))
@@ -153,12 +170,21 @@ class _Sheared(torch.autograd.Function):
         return x.as_strided((*outer, length, taps), strides, start * taps)
 
 
+def _near_extent(
+    terms: Terms, options: Options, queries: int, keys: int, margin: int
+) -> dict[str, int]:
+    close = near(terms, options)
+    before, after = (keys, queries) if close is None else (close, close)
+    return {"before": before + margin, "after": (1 if options.causal else after) + margin}
+
+
 def _curve(
-    terms: Terms, offset: int, keys: int, layout: Layout, beyond: str, device: torch.device
+    terms: Terms, layout: Layout, queries: int, keys: int, beyond: str, device: torch.device
 ) -> Tensor:
-    r = torch.arange(1 - keys, keys - offset, device=device)
-    hidden = (r > 0) & layout.causal
+    before, after = layout.extent(queries, keys)
+    seen = 0 if layout.causal else after
+    r = torch.arange(-before, seen + 1, device=device)
+    curve = wide(relative_bias(terms, r, causal=layout.causal, beyond=beyond))
     if layout.reach is not None:
-        hidden |= r.abs() > layout.reach
-    curve = relative_bias(terms, r, causal=layout.causal, beyond=beyond)
-    return curve.masked_fill(hidden, HIDDEN)
+        curve = curve.masked_fill(r.abs() > layout.reach, HIDDEN)
+    return F.pad(curve, (0, after - seen), value=HIDDEN)

@@ -42,6 +42,19 @@ class Options(NamedTuple):
     scale: float
 
 
+def near(terms: Terms, options: "Options") -> int | None:
+    """The distance from which on position alone makes no difference to a score, on either side
+    alike; None where it makes one at every distance."""
+    if terms.keys() & CURVES.keys():
+        return None
+    spans = [options.span + 1] if options.beyond == "mask" else [0]
+    if terms.keys() & set(TABLE_TERMS):
+        spans.append(options.span + 1)
+    if "t5" in terms:
+        spans.append(T5_MAX_DISTANCE)
+    return max(spans)
+
+
 def relative_bias(terms: Terms, distances: Tensor, *, causal: bool, beyond: str = "clip") -> Tensor:
     """The sum of the terms that do not depend on content, at given distances.
 
@@ -59,7 +72,9 @@ def relative_bias(terms: Terms, distances: Tensor, *, causal: bool, beyond: str 
         curves.append(terms["t5"][:, buckets])
     if "fixed" in terms:
         curves.append(at_distances(terms["fixed"], distances, causal=causal, beyond=beyond))
-    return sum(curves, start=torch.zeros(1, distances.size(0), device=distances.device))
+    if not curves:
+        return torch.zeros(1, distances.size(0), device=distances.device)
+    return sum(curves[1:], start=curves[0])
 
 
 def at_distances(table: Tensor, distances: Tensor, *, causal: bool, beyond: str) -> Tensor:

@@ -14,7 +14,7 @@ from .dropout import Dropout
 from .operators import register
 from .scores import Layout, Scores
 from .terms import Options, Terms
-from .triton_tiles import Added, backward_by_keys, backward_by_queries, forward_by_queries
+from .triton_tiles import MARGIN, Added, backward_by_keys, backward_by_queries, forward_by_queries
 
 WIDEST = 256
 
@@ -64,7 +64,7 @@ def _backward(
     return _Kernels(scores, layout, dropout).backward(y, lse, grad, Scores(*wanted))
 
 
-_attend = register("attend_triton", _forward, _backward, DTYPES, DEVICES)
+_attend = register("attend_triton", _forward, _backward, DTYPES, DEVICES, MARGIN.value)
 
 
 class _Kernels:
@@ -73,6 +73,7 @@ class _Kernels:
     def __init__(self, scores: Scores, layout: Layout, dropout: Dropout | None):
         self.scores = scores
         self.shape = scores.q.shape[:3]
+        self.layout = layout
         self.keys = scores.k.size(2)
         self.width, self.values = scores.q.size(3), scores.v.size(3)
         self.arguments = {
@@ -87,6 +88,8 @@ class _Kernels:
             "left": layout.left,
             "right": layout.right,
             "reach": self.keys if layout.reach is None else layout.reach,
+            "before": layout.before,
+            "after": layout.after,
             "scale": layout.scale,
             "threshold": dropout.threshold if dropout else 0,
             "rescale": dropout.rescale if dropout else 1.0,
@@ -120,10 +123,10 @@ class _Kernels:
         )
         if wanted.band:
             found.band.zero_()  # the kernel leaves out taps beyond the first and last key
-        rows = triton.cdiv(self.shape[2], blocks.queries)
         diagonals = None
         if wanted.curve:
-            shape = (*self.shape[:2], rows, self.keys + blocks.queries)
+            rows = triton.cdiv(self.shape[2], blocks.queries)
+            shape = (*self.shape[:2], rows, sum(self._reached()) + 1)
             diagonals = torch.zeros(shape, dtype=torch.float32, device=y.device)
         shared = {"grad": _by_time(grad), "lse": lse, "delta": delta, "added_grad": _added(found)}
         self._launch(
@@ -134,6 +137,7 @@ class _Kernels:
             y=_by_time(y),
             q_grad=_by_time(found.q),
             diagonals=diagonals,
+            distances=0 if diagonals is None else diagonals.size(3),
         )
         self._launch(
             backward_by_keys,
@@ -145,9 +149,21 @@ class _Kernels:
         )
         curve = None
         if wanted.curve:
-            curve = _along_curve(diagonals, blocks.queries, self.shape[2], scores.curve)
+            curve = self._along_curve(diagonals)
         wanted_by_rows = (x if want else None for x, want in zip(found[:3], wanted, strict=False))
         return found._replace(curve=curve, **dict(zip("qkv", wanted_by_rows, strict=True)))
+
+    def _reached(self) -> tuple[int, int]:
+        """How far distances go on the curve from 0, or one further."""
+        before, after = self.layout.before, self.layout.after
+        return min(before, self.keys), 0 if self.layout.causal else min(after, self.shape[2])
+
+    def _along_curve(self, diagonals: Tensor) -> Tensor:
+        """Gradient of the curve, from the sums of ``backward_by_queries``."""
+        sums = diagonals.sum((0, 2) if self.scores.curve.size(0) > 1 else (0, 1, 2))
+        before, after = self._reached()
+        missing = self.layout.before - before, self.layout.after - after
+        return F.pad(sums.view_as(self.scores.curve[:, : sums.size(-1)]), missing)
 
     def _launch(self, kernel, choose_blocks, side: str, **arguments) -> None:
         """One program per block of ``side`` and head of a sentence."""
@@ -204,19 +220,3 @@ def _by_time(x: Tensor) -> Strided:
 
 def _added(scores: Scores) -> Added:
     return Added(*(getattr(scores, name) for name in Added._fields))
-
-
-def _along_curve(diagonals: Tensor, block: int, queries: int, curve: Tensor) -> Tensor:
-    """Gradient of the curve, from the sums of ``backward_by_queries``.
-
-    Rows of ``diagonals`` belong to blocks of queries, the last block first, so from row to row
-    the same distance lies one block further left.
-    """
-    sums = diagonals.sum(0)
-    if curve.size(0) == 1:
-        sums = sums.sum(0, keepdim=True)
-    heads, rows, _ = sums.shape
-    skewed = F.pad(sums, (0, rows * block)).flatten(1)[:, : -rows * block]
-    sums = skewed.reshape(heads, rows, -1).sum(1)
-    sums = sums[:, rows * block - queries :][:, : curve.size(1)]
-    return sums.clone(memory_format=torch.contiguous_format)

@@ -4,6 +4,9 @@ As in FlashAttention-2 (Dao 2023), softmax is computed online, and the backward 
 the weights again, once by queries and once by keys. The curve's gradient is sums over
 diagonals: rows of a tile are rotated until its diagonals are columns, whose sums go to a row
 per block of queries. No atomics, so that the same inputs give the same bits.
+
+Tiles that lie wholly where the curve is flat, ``MARGIN`` or more before an end, take one number
+from it; those in between load it. It goes on for ``MARGIN`` so that no tile reads beyond it.
 """
 
 from typing import NamedTuple
@@ -18,7 +21,12 @@ from .scores import HIDDEN
 BLIND = tl.constexpr(HIDDEN / 2)  # a maximum below is that of a query that sees nothing
 LOWEST = tl.constexpr(4 * HIDDEN)  # below every score, also one hidden twice; finite
 
-VARYING = ["queries", "keys", "left", "right", "reach", "threshold", "curve_h"]
+MARGIN = tl.constexpr(256)  # at least as much as a block of queries and one of keys
+CLOSE, BEFORE, AFTER = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # parts of the curve
+VARYING = [
+    *("queries", "keys", "left", "right", "reach", "threshold", "curve_h", "before", "after"),
+    "distances",
+]
 
 
 class Added(NamedTuple):
@@ -44,7 +52,10 @@ def _place(heads, length, BLOCK: tl.constexpr):
 def _load_rows(x, b, h, i, length, WIDTH: tl.constexpr, PADDED: tl.constexpr):
     """``[rows, PADDED]``, zero beyond ``length`` and ``WIDTH``."""
     c = tl.arange(0, PADDED)[None, :]
-    return load(x, b, i, h, (i[:, None] < length) & (c < WIDTH), c)
+    if WIDTH == PADDED:
+        return load(x, b, i, h, i[:, None] < length, c)
+    else:
+        return load(x, b, i, h, (i[:, None] < length) & (c < WIDTH), c)
 
 
 @triton.jit
@@ -61,31 +72,55 @@ def _touches_band(t, j, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS):
 
 
 @triton.jit
-def _position_scores(added, curve, head, t, j, near_band, queries, keys, left, right):
-    """What is added to the products of queries t and keys j; -inf where there are none."""
-    inside = (t < queries)[:, None] & (j < keys)[None, :]
-    from_curve = j[None, :] - t[:, None] + queries - 1
-    s = tl.load(curve + from_curve, mask=inside, other=-float("inf"))
-    r = j[None, :] - t[:, None] - (keys - queries)
+def _position_scores(
+    added, curve, head, t_first, j_first, queries, keys, left, right, before, after,
+    PART: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """What is added to the products of a tile of queries and keys that lies in this part of the
+    curve; -inf or hidden where there are no such keys."""
+    i, c = tl.arange(0, BLOCK_QUERIES), tl.arange(0, BLOCK_KEYS)
+    t, j = t_first + i, j_first + c
+    offset = keys - queries
+    if PART == CLOSE:
+        curve += j_first - t_first - offset + before
+        s = tl.load(curve + (c[None, :] - i[:, None]))
+    else:
+        end = 0 if PART == BEFORE else before + after
+        s = tl.full([BLOCK_QUERIES, BLOCK_KEYS], 0.0, tl.float32) + tl.load(curve + end)
     if added.column is not None:
-        s += tl.load(added.column + head * keys + j, mask=j < keys, other=0.0)[None, :]
-    if added.band is not None:
-        if near_band:
-            at, near = _in_band(added.band, head, t, r, inside, queries, left, right)
-            s += tl.load(at, mask=near, other=0.0)
-    if added.row_step is not None:
-        step = tl.load(added.row_step + head * queries + t, mask=t < queries, other=0.0)
-        s += tl.where(r > right, step[:, None], 0.0)
-    if added.column_step is not None:
-        step = tl.load(added.column_step + head * keys + j, mask=j < keys, other=0.0)
-        s += tl.where(r > right, step[None, :], 0.0)
+        column = tl.load(added.column + head * keys + j, mask=j < keys, other=-float("inf"))
+        s += column[None, :]
+    elif not CAUSAL and PART != BEFORE:
+        s = tl.where((j < keys)[None, :], s, -float("inf"))
+    if PART == CLOSE:
+        r = j[None, :] - t[:, None] - offset
+        if added.band is not None:
+            if _touches_band(
+                t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
+            ):
+                at, close = _in_band(added.band, head, t, j, r, queries, keys, left, right)
+                s += tl.load(at, mask=close, other=0.0)
+        if added.row_step is not None:
+            step = tl.load(added.row_step + head * queries + t, mask=t < queries, other=0.0)
+            s += tl.where(r > right, step[:, None], 0.0)
+        if added.column_step is not None:
+            step = tl.load(added.column_step + head * keys + j, mask=j < keys, other=0.0)
+            s += tl.where(r > right, step[None, :], 0.0)
+    elif PART == AFTER:
+        if added.row_step is not None:
+            step = tl.load(added.row_step + head * queries + t, mask=t < queries, other=0.0)
+            s += step[:, None]
+        if added.column_step is not None:
+            step = tl.load(added.column_step + head * keys + j, mask=j < keys, other=0.0)
+            s += step[None, :]
     return s
 
 
 @triton.jit
-def _in_band(band, head, t, r, inside, queries, left, right):
-    """Where the band has the taps of queries t at distances r, and whether it does."""
+def _in_band(band, head, t, j, r, queries, keys, left, right):
+    """Where the band has the taps of queries t and keys j, at distances r, and whether it does."""
     rows = band + (head * queries + t[:, None]) * (left + 1 + right)
+    inside = (t < queries)[:, None] & (j < keys)[None, :]
     return rows + (r + left), inside & (r >= -left) & (r <= right)
 
 
@@ -111,15 +146,44 @@ def _kept(head, t, j, queries, threshold, seed):
 
 
 @triton.jit
-def _keys_seen(t_first, block, queries, keys, reach, CAUSAL: tl.constexpr):
-    """The first key and the end of those that queries of a block see."""
-    offset = keys - queries
-    t_last = tl.minimum(t_first + block, queries) - 1
-    first = tl.maximum(offset + t_first - reach, 0)
-    end = tl.minimum(offset + t_last + reach + 1, keys)
+def _keys_seen(
+    t_first, queries, keys, reach, before, after, CAUSAL: tl.constexpr,
+    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """The first key and the end of those that queries of a block see, and in between the first
+    of the blocks of keys that are close to them and the end of these."""
+    own = keys - queries + t_first
+    last = tl.minimum(own + BLOCK_QUERIES, keys) - 1
+    first = tl.maximum(own - reach, 0)
+    end = tl.minimum(last + reach + 1, keys)
+    flat = tl.maximum(own - (before - MARGIN) + 1 - first, 0) // BLOCK_KEYS
+    first_close = first + flat * BLOCK_KEYS
     if CAUSAL:
-        end = tl.minimum(end, offset + t_last + 1)
-    return first, end
+        end = tl.minimum(end, last + 1)
+        return first, first_close, end, end
+    else:
+        close = tl.maximum(own + BLOCK_QUERIES - 1 + (after - MARGIN) - first_close, 0)
+        end_close = first_close + tl.cdiv(close, BLOCK_KEYS) * BLOCK_KEYS
+        return first, first_close, tl.minimum(end_close, end), end
+
+
+@triton.jit
+def _queries_seeing(
+    j_first, queries, keys, reach, before, after, CAUSAL: tl.constexpr,
+    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """As ``_keys_seen``, of the queries that see keys of a block."""
+    own = j_first - (keys - queries)
+    first = tl.maximum(own if CAUSAL else own - reach, 0)
+    first = tl.minimum(first, queries)
+    end = tl.minimum(tl.minimum(own + BLOCK_KEYS, queries) + reach, queries)
+    first_close = first
+    if not CAUSAL:
+        flat = tl.maximum(own - (after - MARGIN) + 1 - first, 0) // BLOCK_QUERIES
+        first_close = first + flat * BLOCK_QUERIES
+    close = tl.maximum(own + BLOCK_KEYS - 1 + (before - MARGIN) - first_close, 0)
+    end_close = first_close + tl.cdiv(close, BLOCK_QUERIES) * BLOCK_QUERIES
+    return first, first_close, tl.minimum(end_close, end), end
 
 
 @triton.jit
@@ -128,7 +192,7 @@ def _weights_and_gradients(
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The weights as dropout leaves them, and the gradients of the scores."""
-    weights = tl.exp2((s - lse[:, None]) * LOG2_E)
+    weights = tl.exp2(s * LOG2_E - (lse * LOG2_E)[:, None])
     dropped = weights
     above = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
     if DROPOUT:
@@ -138,10 +202,41 @@ def _weights_and_gradients(
     return dropped, weights * (above - delta[:, None])
 
 
+@triton.jit
+def _attend_to_tile(
+    highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
+    queries, keys, left, right, before, after, scale, threshold, rescale, seed,
+    PART: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
+    VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """The highest scores, the sums of exponentials and of values so far, with one more tile."""
+    j = j_first + tl.arange(0, BLOCK_KEYS)
+    s = _position_scores(
+        added, curve, head, t_first, j_first, queries, keys, left, right, before, after,
+        PART, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS,
+    )  # fmt: skip
+    if WIDTH > 0:
+        k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
+        s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
+    higher = tl.maximum(highest, tl.max(s, 1))
+    weights = tl.exp2(s * LOG2_E - (higher * LOG2_E)[:, None])
+    shrunk = tl.exp2((highest - higher) * LOG2_E)
+    total = total * shrunk + tl.sum(weights, 1)
+    if DROPOUT:
+        t = t_first + tl.arange(0, BLOCK_QUERIES)
+        kept = _kept(head, t, j, queries, threshold, seed)
+        weights = tl.where(kept, weights * rescale, 0.0)
+    v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
+    weighted = tl.dot(weights.to(v_rows.dtype), v_rows, input_precision=PRECISION)
+    return higher, total, y_rows * shrunk[:, None] + weighted
+
+
 @triton.jit(do_not_specialize=VARYING)
 def forward_by_queries(
     q, k, v, added, curve_h, y, lse,
-    heads, queries, keys, left, right, reach, scale, threshold, rescale, seed,
+    heads, queries, keys, left, right, reach, before, after, scale, threshold, rescale, seed,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
@@ -150,34 +245,38 @@ def forward_by_queries(
     b, h, head, t_first = _place(heads, queries, BLOCK_QUERIES)
     t = t_first + tl.arange(0, BLOCK_QUERIES)
     curve = added.curve + h * curve_h
+    q_rows = None
     if WIDTH > 0:
         q_rows = _load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
 
     highest = tl.full([BLOCK_QUERIES], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_QUERIES], tl.float32)
     y_rows = tl.zeros([BLOCK_QUERIES, VALUES_PADDED], tl.float32)
-    first, end = _keys_seen(t_first, BLOCK_QUERIES, queries, keys, reach, CAUSAL)
-    for j_first in range(first, end, BLOCK_KEYS):
-        j = j_first + tl.arange(0, BLOCK_KEYS)
-        near_band = _touches_band(
-            t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
-        )
-        s = _position_scores(added, curve, head, t, j, near_band, queries, keys, left, right)
-        if WIDTH > 0:
-            k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
-            s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
-        higher = tl.maximum(highest, tl.max(s, 1))
-        weights = tl.exp2((s - higher[:, None]) * LOG2_E)
-        shrunk = tl.exp2((highest - higher) * LOG2_E)
-        total = total * shrunk + tl.sum(weights, 1)
-        if DROPOUT:
-            kept = _kept(head, t, j, queries, threshold, seed)
-            weights = tl.where(kept, weights * rescale, 0.0)
-        v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
-        y_rows = y_rows * shrunk[:, None] + tl.dot(
-            weights.to(v_rows.dtype), v_rows, input_precision=PRECISION
-        )
-        highest = higher
+    first, first_close, end_close, end = _keys_seen(
+        t_first, queries, keys, reach, before, after, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS
+    )
+    for j_first in range(first, first_close, BLOCK_KEYS):
+        highest, total, y_rows = _attend_to_tile(
+            highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
+            queries, keys, left, right, before, after, scale, threshold, rescale, seed,
+            BEFORE, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+            PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+        )  # fmt: skip
+    for j_first in range(first_close, end_close, BLOCK_KEYS):
+        highest, total, y_rows = _attend_to_tile(
+            highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
+            queries, keys, left, right, before, after, scale, threshold, rescale, seed,
+            CLOSE, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+            PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+        )  # fmt: skip
+    if not CAUSAL:
+        for j_first in range(end_close, end, BLOCK_KEYS):
+            highest, total, y_rows = _attend_to_tile(
+                highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
+                queries, keys, left, right, before, after, scale, threshold, rescale, seed,
+                AFTER, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+                PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+            )  # fmt: skip
 
     blind = (highest < BLIND) & (total == total)  # a maximum leaves out what is not a number
     y_rows = tl.where(blind[:, None], 0.0, y_rows / tl.where(blind, 1.0, total)[:, None])
@@ -186,61 +285,132 @@ def forward_by_queries(
     _store_rows(y, b, h, t, queries, VALUES, y_rows)
 
 
+@triton.jit
+def _gradients_of_tile(
+    q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head, t_first, j_first,
+    queries, keys, left, right, before, after, scale, threshold, rescale, seed,
+    PART: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, WIDTH: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """The tile's weights as dropout leaves them, and the gradients of its scores."""
+    t, j = t_first + tl.arange(0, BLOCK_QUERIES), j_first + tl.arange(0, BLOCK_KEYS)
+    s = _position_scores(
+        added, curve, head, t_first, j_first, queries, keys, left, right, before, after,
+        PART, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS,
+    )  # fmt: skip
+    if WIDTH > 0:
+        s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
+    return _weights_and_gradients(
+        s, grad_rows, v_rows, lse_rows, delta_rows,
+        head, t, j, queries, threshold, rescale, seed, DROPOUT, PRECISION,
+    )  # fmt: skip
+
+
+@triton.jit
+def _flat_tile_by_queries(
+    q_sums, row_sums, flat_sums, q_rows, grad_rows, lse_rows, delta_rows, k, v, added, added_grad,
+    diagonals, curve, b, h, head, t_first, j_first,
+    queries, keys, left, right, before, after, scale, threshold, rescale, seed,
+    PART: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
+    VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """The sums so far of the queries' gradients, of their steps' and of this end's of the curve,
+    with one more tile."""
+    j = j_first + tl.arange(0, BLOCK_KEYS)
+    k_rows = None
+    if WIDTH > 0:
+        k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
+    v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
+    _, s_grad = _gradients_of_tile(
+        q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head,
+        t_first, j_first, queries, keys, left, right, before, after, scale, threshold, rescale,
+        seed, PART, CAUSAL, DROPOUT, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+    )  # fmt: skip
+    if WIDTH > 0:
+        q_sums += tl.dot(s_grad.to(k_rows.dtype), k_rows, input_precision=PRECISION)
+    if PART == AFTER and added_grad.row_step is not None:
+        row_sums += tl.sum(s_grad, 1)
+    if diagonals is not None:
+        flat_sums += tl.sum(s_grad, 1)
+    return q_sums, row_sums, flat_sums
+
+
 @triton.jit(do_not_specialize=VARYING)
 def backward_by_queries(
-    q, k, v, added, curve_h, grad, lse, delta, y, q_grad, added_grad, diagonals,
-    heads, queries, keys, left, right, reach, scale, threshold, rescale, seed,
+    q, k, v, added, curve_h, grad, lse, delta, y, q_grad, added_grad, diagonals, distances,
+    heads, queries, keys, left, right, reach, before, after, scale, threshold, rescale, seed,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Also stores ``delta``, the sum of a row's weights times their gradients."""
+    """Also stores ``delta``, the sum of a row's weights times their gradients.
+
+    ``diagonals`` is ``[batch, heads, blocks of queries, distances]``, of which the first is
+    ``-before`` or as far as there are keys; its ends take the sums of all that lies beyond.
+    """
     b, h, head, t_first = _place(heads, queries, BLOCK_QUERIES)
     i = tl.arange(0, BLOCK_QUERIES)
     t = t_first + i
     curve = added.curve + h * curve_h
+    q_rows = None
+    q_sums = tl.zeros([BLOCK_QUERIES, WIDTH_PADDED], tl.float32)
     if WIDTH > 0:
         q_rows = _load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
-        q_sums = tl.zeros([BLOCK_QUERIES, WIDTH_PADDED], tl.float32)
     grad_rows = _load_rows(grad, b, h, t, queries, VALUES, VALUES_PADDED)
     y_rows = _load_rows(y, b, h, t, queries, VALUES, VALUES_PADDED)
     delta_rows = tl.sum(grad_rows.to(tl.float32) * y_rows.to(tl.float32), 1)
     tl.store(delta + head * queries + t, delta_rows, mask=t < queries)
-    lse_rows = tl.load(lse + head * queries + t, mask=t < queries, other=0.0)
+    lse_rows = tl.load(lse + head * queries + t, mask=t < queries, other=float("inf"))
 
     row_sums = tl.zeros([BLOCK_QUERIES], tl.float32)
+    first, first_close, end_close, end = _keys_seen(
+        t_first, queries, keys, reach, before, after, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS
+    )
+    flat_sums = tl.zeros([BLOCK_QUERIES], tl.float32)
+    for j_first in range(first, first_close, BLOCK_KEYS):
+        q_sums, row_sums, flat_sums = _flat_tile_by_queries(
+            q_sums, row_sums, flat_sums, q_rows, grad_rows, lse_rows, delta_rows, k, v, added,
+            added_grad, diagonals, curve, b, h, head, t_first, j_first,
+            queries, keys, left, right, before, after, scale, threshold, rescale, seed,
+            BEFORE, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+            PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+        )  # fmt: skip
     c = tl.arange(0, BLOCK_KEYS)
-    width = keys + BLOCK_QUERIES
     if diagonals is not None:
-        blocks = tl.cdiv(queries, BLOCK_QUERIES)
-        diagonals += (head * blocks + blocks - 1 - t_first // BLOCK_QUERIES) * width
+        row = head * tl.cdiv(queries, BLOCK_QUERIES) + t_first // BLOCK_QUERIES
+        diagonals += row * distances
+        tl.store(diagonals, tl.sum(flat_sums, 0))
+        flat_sums = tl.zeros([BLOCK_QUERIES], tl.float32)
+        # the place of the diagonal that the first key makes with the last query
+        reached = tl.minimum(before, keys)
+        place = first_close - t_first - (keys - queries) + reached - (BLOCK_QUERIES - 1)
     # a diagonal crosses two tiles, or three with more queries than keys
     OLDEST: tl.constexpr = (BLOCK_QUERIES + BLOCK_KEYS - 1) // BLOCK_KEYS
     begun = tl.zeros([BLOCK_KEYS], tl.float32)  # diagonals that the next tile goes on with
     older = tl.zeros([BLOCK_KEYS], tl.float32)  # those that it is the last one of three for
-    first, end = _keys_seen(t_first, BLOCK_QUERIES, queries, keys, reach, CAUSAL)
-    for j_first in range(first, end, BLOCK_KEYS):
+    for j_first in range(first_close, end_close, BLOCK_KEYS):
         j = j_first + c
-        near_band = _touches_band(
-            t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
-        )
-        s = _position_scores(added, curve, head, t, j, near_band, queries, keys, left, right)
+        k_rows = None
         if WIDTH > 0:
             k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
-            s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
         v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
-        _, s_grad = _weights_and_gradients(
-            s, grad_rows, v_rows, lse_rows, delta_rows,
-            head, t, j, queries, threshold, rescale, seed, DROPOUT, PRECISION,
+        _, s_grad = _gradients_of_tile(
+            q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head,
+            t_first, j_first, queries, keys, left, right, before, after, scale, threshold,
+            rescale, seed, CLOSE, CAUSAL, DROPOUT, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
         )  # fmt: skip
         if WIDTH > 0:
             q_sums += tl.dot(s_grad.to(k_rows.dtype), k_rows, input_precision=PRECISION)
         r = j[None, :] - t[:, None] - (keys - queries)
-        if added_grad.band is not None and near_band:
-            inside = (t < queries)[:, None] & (j < keys)[None, :]
-            at, near = _in_band(added_grad.band, head, t, r, inside, queries, left, right)
-            tl.store(at, s_grad, mask=near)
+        if added_grad.band is not None:
+            if _touches_band(
+                t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
+            ):
+                at, close = _in_band(added_grad.band, head, t, j, r, queries, keys, left, right)
+                tl.store(at, s_grad, mask=close)
         if added_grad.row_step is not None:
             row_sums += tl.sum(tl.where(r > right, s_grad, 0.0), 1)
         if diagonals is not None:
@@ -254,26 +424,77 @@ def backward_by_queries(
                 second = (turned >= BLOCK_KEYS) & (turned < 2 * BLOCK_KEYS)
                 older = begun + tl.sum(tl.where(second, rotated, 0.0), 0)
             begun = tl.sum(tl.where(turned < BLOCK_KEYS, rotated, 0.0), 0)
-            at = j - OLDEST * BLOCK_KEYS + BLOCK_QUERIES - 1
-            tl.store(diagonals + at, ended, mask=(at >= 0) & (at < width))
+            at = place + (j_first - first_close) - OLDEST * BLOCK_KEYS + BLOCK_QUERIES - 1 + c
+            tl.store(diagonals + at, ended, mask=(at > 0) & (at < distances))
+    if not CAUSAL:
+        for j_first in range(end_close, end, BLOCK_KEYS):
+            q_sums, row_sums, flat_sums = _flat_tile_by_queries(
+                q_sums, row_sums, flat_sums, q_rows, grad_rows, lse_rows, delta_rows, k, v, added,
+                added_grad, diagonals, curve, b, h, head, t_first, j_first,
+                queries, keys, left, right, before, after, scale, threshold, rescale, seed,
+                AFTER, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+                PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+            )  # fmt: skip
 
     if diagonals is not None:
-        at = first + tl.cdiv(end - first, BLOCK_KEYS) * BLOCK_KEYS + c
-        at += BLOCK_QUERIES - 1 - BLOCK_KEYS
-        tl.store(diagonals + at, begun, mask=(at >= 0) & (at < width))
+        tiles = tl.cdiv(tl.maximum(end_close - first_close, 0), BLOCK_KEYS)
+        at = place + tiles * BLOCK_KEYS + BLOCK_QUERIES - 1 - BLOCK_KEYS + c
+        tl.store(diagonals + at, begun, mask=(at > 0) & (at < distances))
         if OLDEST > 1:
             at -= BLOCK_KEYS
-            tl.store(diagonals + at, older, mask=(at >= 0) & (at < width))
+            tl.store(diagonals + at, older, mask=(at > 0) & (at < distances))
+        if not CAUSAL:
+            tl.store(diagonals + distances - 1, tl.sum(flat_sums, 0))
     if WIDTH > 0:
         _store_rows(q_grad, b, h, t, queries, WIDTH, scale * q_sums)
     if added_grad.row_step is not None:
         tl.store(added_grad.row_step + head * queries + t, row_sums, mask=t < queries)
 
 
+@triton.jit
+def _tile_by_keys(
+    k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
+    added_grad, curve, b, h, head, t_first, j_first,
+    queries, keys, left, right, before, after, scale, threshold, rescale, seed,
+    PART: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
+    VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """The sums so far of the gradients of keys, values, columns and their steps, with one more
+    tile."""
+    t = t_first + tl.arange(0, BLOCK_QUERIES)
+    q_rows = None
+    if WIDTH > 0:
+        q_rows = _load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
+    grad_rows = _load_rows(grad, b, h, t, queries, VALUES, VALUES_PADDED)
+    lse_rows = tl.load(lse + head * queries + t, mask=t < queries, other=float("inf"))
+    delta_rows = tl.load(delta + head * queries + t, mask=t < queries, other=0.0)
+    weights, s_grad = _gradients_of_tile(
+        q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head,
+        t_first, j_first, queries, keys, left, right, before, after, scale, threshold, rescale,
+        seed, PART, CAUSAL, DROPOUT, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+    )  # fmt: skip
+    weights = tl.trans(weights.to(grad_rows.dtype))
+    v_sums += tl.dot(weights, grad_rows, input_precision=PRECISION)
+    if WIDTH > 0:
+        k_sums += tl.dot(tl.trans(s_grad.to(q_rows.dtype)), q_rows, input_precision=PRECISION)
+    if added_grad.column is not None:
+        column_sums += tl.sum(s_grad, 0)
+    if added_grad.column_step is not None:
+        if PART == AFTER:
+            step_sums += tl.sum(s_grad, 0)
+        elif PART == CLOSE:
+            j = j_first + tl.arange(0, BLOCK_KEYS)
+            r = j[None, :] - t[:, None] - (keys - queries)
+            step_sums += tl.sum(tl.where(r > right, s_grad, 0.0), 0)
+    return k_sums, v_sums, column_sums, step_sums
+
+
 @triton.jit(do_not_specialize=VARYING)
 def backward_by_keys(
     q, k, v, added, curve_h, grad, lse, delta, k_grad, v_grad, added_grad,
-    heads, queries, keys, left, right, reach, scale, threshold, rescale, seed,
+    heads, queries, keys, left, right, reach, before, after, scale, threshold, rescale, seed,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
@@ -282,44 +503,42 @@ def backward_by_keys(
     b, h, head, j_first = _place(heads, keys, BLOCK_KEYS)
     j = j_first + tl.arange(0, BLOCK_KEYS)
     curve = added.curve + h * curve_h
-    offset = keys - queries
+    k_rows = None
+    k_sums = tl.zeros([BLOCK_KEYS, WIDTH_PADDED], tl.float32)
     if WIDTH > 0:
         k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
-        k_sums = tl.zeros([BLOCK_KEYS, WIDTH_PADDED], tl.float32)
     v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
     v_sums = tl.zeros([BLOCK_KEYS, VALUES_PADDED], tl.float32)
     column_sums = tl.zeros([BLOCK_KEYS], tl.float32)
     step_sums = tl.zeros([BLOCK_KEYS], tl.float32)
-
-    first = tl.maximum(j_first - offset - reach, 0)
-    if CAUSAL:
-        first = tl.maximum(first, j_first - offset)
-    end = tl.minimum(tl.minimum(j_first + BLOCK_KEYS, keys) - offset + reach, queries)
-    for t_first in range(first, end, BLOCK_QUERIES):
-        t = t_first + tl.arange(0, BLOCK_QUERIES)
-        near_band = _touches_band(
-            t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
-        )
-        s = _position_scores(added, curve, head, t, j, near_band, queries, keys, left, right)
-        if WIDTH > 0:
-            q_rows = _load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
-            s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
-        grad_rows = _load_rows(grad, b, h, t, queries, VALUES, VALUES_PADDED)
-        lse_rows = tl.load(lse + head * queries + t, mask=t < queries, other=0.0)
-        delta_rows = tl.load(delta + head * queries + t, mask=t < queries, other=0.0)
-        weights, s_grad = _weights_and_gradients(
-            s, grad_rows, v_rows, lse_rows, delta_rows,
-            head, t, j, queries, threshold, rescale, seed, DROPOUT, PRECISION,
+    first, first_close, end_close, end = _queries_seeing(
+        j_first, queries, keys, reach, before, after, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS
+    )
+    if not CAUSAL:
+        for t_first in range(first, first_close, BLOCK_QUERIES):
+            k_sums, v_sums, column_sums, step_sums = _tile_by_keys(
+                k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
+                added_grad, curve, b, h, head, t_first, j_first,
+                queries, keys, left, right, before, after, scale, threshold, rescale, seed,
+                AFTER, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+                PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+            )  # fmt: skip
+    for t_first in range(first_close, end_close, BLOCK_QUERIES):
+        k_sums, v_sums, column_sums, step_sums = _tile_by_keys(
+            k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
+            added_grad, curve, b, h, head, t_first, j_first,
+            queries, keys, left, right, before, after, scale, threshold, rescale, seed,
+            CLOSE, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+            PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
         )  # fmt: skip
-        weights = tl.trans(weights.to(grad_rows.dtype))
-        v_sums += tl.dot(weights, grad_rows, input_precision=PRECISION)
-        if WIDTH > 0:
-            k_sums += tl.dot(tl.trans(s_grad.to(q_rows.dtype)), q_rows, input_precision=PRECISION)
-        if added_grad.column is not None:
-            column_sums += tl.sum(s_grad, 0)
-        if added_grad.column_step is not None:
-            r = j[None, :] - t[:, None] - offset
-            step_sums += tl.sum(tl.where(r > right, s_grad, 0.0), 0)
+    for t_first in range(end_close, end, BLOCK_QUERIES):
+        k_sums, v_sums, column_sums, step_sums = _tile_by_keys(
+            k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
+            added_grad, curve, b, h, head, t_first, j_first,
+            queries, keys, left, right, before, after, scale, threshold, rescale, seed,
+            BEFORE, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+            PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+        )  # fmt: skip
 
     _store_rows(v_grad, b, h, j, keys, VALUES, v_sums)
     if WIDTH > 0:
