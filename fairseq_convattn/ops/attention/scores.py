@@ -102,19 +102,17 @@ def decompose(
         layout = layout._replace(**_near_extent(terms, options, q.size(2), k.size(2), margin))
 
     column = band = row_step = column_step = None
-    wide_q = wide(q) if "query" in terms else q
-    wide_k = wide(k) if {"key", "key_only"} & terms.keys() else k
     if "query" in terms:
         table, _, step = _from_edge(wide(terms["query"]) * scale, causal, beyond)
-        band, row_step = _products(wide_q, table), _product(wide_q, step)
+        band, row_step = _products(q, table), _product(q, step)
     if "key" in terms:
         table, edge, step = _from_edge(wide(terms["key"]).flip(1) * scale, causal, beyond)
-        column, column_step = _product(wide_k, edge), _product(wide_k, step)
-        along_keys = F.pad(_products(wide_k, table), (0, 0, left, right))
+        column, column_step = _product(k, edge), _product(k, step)
+        along_keys = F.pad(_products(k, table), (0, 0, left, right))
         along_keys = _Sheared.apply(along_keys, past, q.size(2))
         band = along_keys if band is None else band + along_keys
     if "key_only" in terms:
-        by_key = _product(wide_k, wide(terms["key_only"]).unsqueeze(1) * scale)
+        by_key = _product(k, wide(terms["key_only"]).unsqueeze(1) * scale)
         column = by_key if column is None else column + by_key
     if padding_mask is not None:
         column = wide(k.new_zeros(1)) if column is None else column
@@ -130,7 +128,9 @@ def decompose(
 
 def _products(x: Tensor, table: Tensor) -> Tensor:
     """``[batch, heads, time, width]`` times ``[heads or 1, taps, width]``, over the width."""
-    return x @ table.transpose(-1, -2)
+    if x.is_cuda and x.dtype.itemsize == 2 and x.numel() > 0:
+        return _HalfProducts.apply(x, table)
+    return wide(x) @ table.transpose(-1, -2)
 
 
 def _product(x: Tensor, vector: Tensor | None) -> Tensor | None:
@@ -147,6 +147,29 @@ def _from_edge(
         return table, None, None
     first, last = table[:, :1], table[:, -1:]
     return table - first, first, None if causal else last - first
+
+
+class _HalfProducts(torch.autograd.Function):
+    """``_products`` of half precision with sums in float32, as those of queries and keys."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor) -> Tensor:
+        ctx.shared = table.size(0) == 1
+        rows = x.flatten(0, 1)
+        tables = table.to(x.dtype).expand(*x.shape[:2], -1, -1).flatten(0, 1)
+        ctx.save_for_backward(rows, tables)
+        y = torch.bmm(rows, tables.transpose(1, 2), out_dtype=torch.float32)
+        return y.unflatten(0, x.shape[:2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        rows, tables = ctx.saved_tensors
+        outer = grad.shape[:2]
+        grad = grad.flatten(0, 1).to(rows.dtype)
+        table = torch.bmm(grad.transpose(1, 2), rows, out_dtype=torch.float32).unflatten(0, outer)
+        return (grad @ tables).unflatten(0, outer), table.sum((0, 1) if ctx.shared else 0).view(
+            -1, *tables.shape[1:]
+        )
 
 
 class _Sheared(torch.autograd.Function):

@@ -45,14 +45,11 @@ class Options(NamedTuple):
 def near(terms: Terms, options: "Options") -> int | None:
     """The distance from which on position alone makes no difference to a score, on either side
     alike; None where it makes one at every distance."""
-    if terms.keys() & CURVES.keys():
+    if any(name in terms for name in CURVES):
         return None
-    spans = [options.span + 1] if options.beyond == "mask" else [0]
-    if terms.keys() & set(TABLE_TERMS):
-        spans.append(options.span + 1)
-    if "t5" in terms:
-        spans.append(T5_MAX_DISTANCE)
-    return max(spans)
+    tables = any(name in terms for name in TABLE_TERMS)
+    close = options.span + 1 if tables or options.beyond == "mask" else 0
+    return max(close, T5_MAX_DISTANCE if "t5" in terms else 0)
 
 
 def relative_bias(terms: Terms, distances: Tensor, *, causal: bool, beyond: str = "clip") -> Tensor:

@@ -80,7 +80,7 @@ class _Kernels:
             "q": _by_time(scores.q),
             "k": _by_time(scores.k),
             "v": _by_time(scores.v),
-            "added": _added(scores),
+            "added": _added(scores)._replace(curve=_by_twos(scores.curve)),
             "curve_h": scores.curve.size(1) if scores.curve.size(0) > 1 else 0,
             "heads": self.shape[1],
             "queries": self.shape[2],
@@ -94,6 +94,7 @@ class _Kernels:
             "threshold": dropout.threshold if dropout else 0,
             "rescale": dropout.rescale if dropout else 1.0,
             "seed": dropout.seed if dropout else None,
+            "FLAT": layout.before - MARGIN.value < self.keys,
             "CAUSAL": layout.causal,
             "DROPOUT": dropout is not None,
             "WIDTH": self.width,
@@ -189,7 +190,7 @@ def _forward_blocks(width: int, dtype: torch.dtype) -> Blocks:
     if dtype == torch.float32:
         return Blocks(64, 32, 4, 2) if width <= 64 else Blocks(32, 32, 4, 1)
     if width <= 64:
-        return Blocks(64, 64, 4, 2)
+        return Blocks(64, 32, 4, 4)
     return Blocks(64, 64, 8, 1) if width <= 128 else Blocks(64, 32, 4, 1)
 
 
@@ -220,3 +221,9 @@ def _by_time(x: Tensor) -> Strided:
 
 def _added(scores: Scores) -> Added:
     return Added(*(getattr(scores, name) for name in Added._fields))
+
+
+def _by_twos(curve: Tensor) -> Tensor:
+    """Every entry with the next one, in 64 bits; the last with itself."""
+    following = torch.cat((curve[:, 1:], curve[:, -1:]), 1)
+    return torch.stack((curve, following), -1).view(torch.int64).squeeze(-1)

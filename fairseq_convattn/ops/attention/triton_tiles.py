@@ -7,6 +7,7 @@ per block of queries. No atomics, so that the same inputs give the same bits.
 
 Tiles that lie wholly where the curve is flat, ``MARGIN`` or more before an end, take one number
 from it; those in between load it. It goes on for ``MARGIN`` so that no tile reads beyond it.
+``FLAT`` says that there may be such tiles. Then the others are few, and all may touch the band.
 """
 
 from typing import NamedTuple
@@ -72,9 +73,25 @@ def _touches_band(t, j, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS):
 
 
 @triton.jit
+def _pair(packed):
+    """Two numbers of float32 from 64 bits."""
+    first = packed.to(tl.uint32).to(tl.float32, bitcast=True)
+    return first, (packed >> 32).to(tl.uint32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _along_rows(curve, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The Toeplitz matrix that begins with what ``curve`` points to, by twos."""
+    i, c = tl.arange(0, ROWS), 2 * tl.arange(0, COLUMNS // 2)
+    first, second = _pair(tl.load(curve + (c[None, :] - i[:, None])))
+    return tl.reshape(tl.join(first, second), [ROWS, COLUMNS])
+
+
+@triton.jit
 def _position_scores(
     added, curve, head, t_first, j_first, queries, keys, left, right, before, after,
-    PART: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr,
+    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     """What is added to the products of a tile of queries and keys that lies in this part of the
     curve; -inf or hidden where there are no such keys."""
@@ -83,10 +100,11 @@ def _position_scores(
     offset = keys - queries
     if PART == CLOSE:
         curve += j_first - t_first - offset + before
-        s = tl.load(curve + (c[None, :] - i[:, None]))
+        s = _along_rows(curve, BLOCK_QUERIES, BLOCK_KEYS)
     else:
         end = 0 if PART == BEFORE else before + after
-        s = tl.full([BLOCK_QUERIES, BLOCK_KEYS], 0.0, tl.float32) + tl.load(curve + end)
+        ends, _ = _pair(tl.load(curve + end))
+        s = tl.full([BLOCK_QUERIES, BLOCK_KEYS], 0.0, tl.float32) + ends
     if added.column is not None:
         column = tl.load(added.column + head * keys + j, mask=j < keys, other=-float("inf"))
         s += column[None, :]
@@ -95,11 +113,14 @@ def _position_scores(
     if PART == CLOSE:
         r = j[None, :] - t[:, None] - offset
         if added.band is not None:
-            if _touches_band(
-                t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
-            ):
-                at, close = _in_band(added.band, head, t, j, r, queries, keys, left, right)
+            at, close = _in_band(added.band, head, t, j, r, queries, keys, left, right)
+            if FLAT:
                 s += tl.load(at, mask=close, other=0.0)
+            else:
+                if _touches_band(
+                    t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
+                ):
+                    s += tl.load(at, mask=close, other=0.0)
         if added.row_step is not None:
             step = tl.load(added.row_step + head * queries + t, mask=t < queries, other=0.0)
             s += tl.where(r > right, step[:, None], 0.0)
@@ -206,7 +227,7 @@ def _weights_and_gradients(
 def _attend_to_tile(
     highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
     queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-    PART: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -215,13 +236,14 @@ def _attend_to_tile(
     j = j_first + tl.arange(0, BLOCK_KEYS)
     s = _position_scores(
         added, curve, head, t_first, j_first, queries, keys, left, right, before, after,
-        PART, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS,
+        PART, FLAT, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS,
     )  # fmt: skip
     if WIDTH > 0:
         k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
         s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
     higher = tl.maximum(highest, tl.max(s, 1))
-    weights = tl.exp2(s * LOG2_E - (higher * LOG2_E)[:, None])
+    base = tl.where(higher < BLIND, 0.0, higher * LOG2_E)  # times LOG2_E it is not exact
+    weights = tl.exp2(s * LOG2_E - base[:, None])
     shrunk = tl.exp2((highest - higher) * LOG2_E)
     total = total * shrunk + tl.sum(weights, 1)
     if DROPOUT:
@@ -237,7 +259,7 @@ def _attend_to_tile(
 def forward_by_queries(
     q, k, v, added, curve_h, y, lse,
     heads, queries, keys, left, right, reach, before, after, scale, threshold, rescale, seed,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    FLAT: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -259,14 +281,14 @@ def forward_by_queries(
         highest, total, y_rows = _attend_to_tile(
             highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
             queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-            BEFORE, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+            BEFORE, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
             PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
         )  # fmt: skip
     for j_first in range(first_close, end_close, BLOCK_KEYS):
         highest, total, y_rows = _attend_to_tile(
             highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
             queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-            CLOSE, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+            CLOSE, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
             PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
         )  # fmt: skip
     if not CAUSAL:
@@ -274,7 +296,7 @@ def forward_by_queries(
             highest, total, y_rows = _attend_to_tile(
                 highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
                 queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-                AFTER, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+                AFTER, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
                 PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
             )  # fmt: skip
 
@@ -289,14 +311,15 @@ def forward_by_queries(
 def _gradients_of_tile(
     q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head, t_first, j_first,
     queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-    PART: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, WIDTH: tl.constexpr,
+    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     """The tile's weights as dropout leaves them, and the gradients of its scores."""
     t, j = t_first + tl.arange(0, BLOCK_QUERIES), j_first + tl.arange(0, BLOCK_KEYS)
     s = _position_scores(
         added, curve, head, t_first, j_first, queries, keys, left, right, before, after,
-        PART, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS,
+        PART, FLAT, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS,
     )  # fmt: skip
     if WIDTH > 0:
         s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
@@ -311,7 +334,7 @@ def _flat_tile_by_queries(
     q_sums, row_sums, flat_sums, q_rows, grad_rows, lse_rows, delta_rows, k, v, added, added_grad,
     diagonals, curve, b, h, head, t_first, j_first,
     queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-    PART: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -326,7 +349,7 @@ def _flat_tile_by_queries(
     _, s_grad = _gradients_of_tile(
         q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head,
         t_first, j_first, queries, keys, left, right, before, after, scale, threshold, rescale,
-        seed, PART, CAUSAL, DROPOUT, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+        seed, PART, FLAT, CAUSAL, DROPOUT, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
     )  # fmt: skip
     if WIDTH > 0:
         q_sums += tl.dot(s_grad.to(k_rows.dtype), k_rows, input_precision=PRECISION)
@@ -337,11 +360,22 @@ def _flat_tile_by_queries(
     return q_sums, row_sums, flat_sums
 
 
+@triton.jit
+def _ended(older, begun, rotated, turned, OLDEST: tl.constexpr):
+    """Sums of the diagonals that end in a tile, from it and those before, all rotated."""
+    KEYS: tl.constexpr = rotated.shape[1]
+    if OLDEST == 1:
+        return tl.sum(tl.where(turned < KEYS, begun, rotated), 0)
+    else:
+        later = tl.where(turned < 2 * KEYS, begun, rotated)
+        return tl.sum(tl.where(turned < KEYS, older, later), 0)
+
+
 @triton.jit(do_not_specialize=VARYING)
 def backward_by_queries(
     q, k, v, added, curve_h, grad, lse, delta, y, q_grad, added_grad, diagonals, distances,
     heads, queries, keys, left, right, reach, before, after, scale, threshold, rescale, seed,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    FLAT: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -375,7 +409,7 @@ def backward_by_queries(
             q_sums, row_sums, flat_sums, q_rows, grad_rows, lse_rows, delta_rows, k, v, added,
             added_grad, diagonals, curve, b, h, head, t_first, j_first,
             queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-            BEFORE, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+            BEFORE, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
             PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
         )  # fmt: skip
     c = tl.arange(0, BLOCK_KEYS)
@@ -389,8 +423,9 @@ def backward_by_queries(
         place = first_close - t_first - (keys - queries) + reached - (BLOCK_QUERIES - 1)
     # a diagonal crosses two tiles, or three with more queries than keys
     OLDEST: tl.constexpr = (BLOCK_QUERIES + BLOCK_KEYS - 1) // BLOCK_KEYS
-    begun = tl.zeros([BLOCK_KEYS], tl.float32)  # diagonals that the next tile goes on with
-    older = tl.zeros([BLOCK_KEYS], tl.float32)  # those that it is the last one of three for
+    begun = tl.zeros([BLOCK_QUERIES, BLOCK_KEYS], tl.float32)  # the last tile, rotated
+    older = tl.zeros([BLOCK_QUERIES, BLOCK_KEYS], tl.float32)  # the one before
+    turned = c[None, :] + i[:, None]
     for j_first in range(first_close, end_close, BLOCK_KEYS):
         j = j_first + c
         k_rows = None
@@ -400,7 +435,8 @@ def backward_by_queries(
         _, s_grad = _gradients_of_tile(
             q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head,
             t_first, j_first, queries, keys, left, right, before, after, scale, threshold,
-            rescale, seed, CLOSE, CAUSAL, DROPOUT, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+            rescale, seed, CLOSE, FLAT, CAUSAL, DROPOUT, WIDTH, PRECISION,
+            BLOCK_QUERIES, BLOCK_KEYS,
         )  # fmt: skip
         if WIDTH > 0:
             q_sums += tl.dot(s_grad.to(k_rows.dtype), k_rows, input_precision=PRECISION)
@@ -414,35 +450,30 @@ def backward_by_queries(
         if added_grad.row_step is not None:
             row_sums += tl.sum(tl.where(r > right, s_grad, 0.0), 1)
         if diagonals is not None:
-            turned = c[None, :] + i[:, None]
             rotated = tl.gather(s_grad, turned % BLOCK_KEYS, 1)
-            ended = tl.sum(tl.where(turned < OLDEST * BLOCK_KEYS, 0.0, rotated), 0)
-            if OLDEST == 1:
-                ended += begun
-            else:
-                ended += older
-                second = (turned >= BLOCK_KEYS) & (turned < 2 * BLOCK_KEYS)
-                older = begun + tl.sum(tl.where(second, rotated, 0.0), 0)
-            begun = tl.sum(tl.where(turned < BLOCK_KEYS, rotated, 0.0), 0)
             at = place + (j_first - first_close) - OLDEST * BLOCK_KEYS + BLOCK_QUERIES - 1 + c
+            ended = _ended(older, begun, rotated, turned, OLDEST)
             tl.store(diagonals + at, ended, mask=(at > 0) & (at < distances))
+            older, begun = begun, rotated
     if not CAUSAL:
         for j_first in range(end_close, end, BLOCK_KEYS):
             q_sums, row_sums, flat_sums = _flat_tile_by_queries(
                 q_sums, row_sums, flat_sums, q_rows, grad_rows, lse_rows, delta_rows, k, v, added,
                 added_grad, diagonals, curve, b, h, head, t_first, j_first,
                 queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-                AFTER, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+                AFTER, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
                 PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
             )  # fmt: skip
 
     if diagonals is not None:
         tiles = tl.cdiv(tl.maximum(end_close - first_close, 0), BLOCK_KEYS)
-        at = place + tiles * BLOCK_KEYS + BLOCK_QUERIES - 1 - BLOCK_KEYS + c
-        tl.store(diagonals + at, begun, mask=(at > 0) & (at < distances))
-        if OLDEST > 1:
-            at -= BLOCK_KEYS
-            tl.store(diagonals + at, older, mask=(at > 0) & (at < distances))
+        at = place + (tiles - OLDEST) * BLOCK_KEYS + BLOCK_QUERIES - 1 + c
+        nothing = tl.zeros_like(begun)
+        for _ in tl.static_range(OLDEST):
+            ended = _ended(older, begun, nothing, turned, OLDEST)
+            tl.store(diagonals + at, ended, mask=(at > 0) & (at < distances))
+            older, begun = begun, nothing
+            at += BLOCK_KEYS
         if not CAUSAL:
             tl.store(diagonals + distances - 1, tl.sum(flat_sums, 0))
     if WIDTH > 0:
@@ -456,7 +487,7 @@ def _tile_by_keys(
     k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
     added_grad, curve, b, h, head, t_first, j_first,
     queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-    PART: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -473,7 +504,7 @@ def _tile_by_keys(
     weights, s_grad = _gradients_of_tile(
         q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head,
         t_first, j_first, queries, keys, left, right, before, after, scale, threshold, rescale,
-        seed, PART, CAUSAL, DROPOUT, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+        seed, PART, FLAT, CAUSAL, DROPOUT, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
     )  # fmt: skip
     weights = tl.trans(weights.to(grad_rows.dtype))
     v_sums += tl.dot(weights, grad_rows, input_precision=PRECISION)
@@ -495,7 +526,7 @@ def _tile_by_keys(
 def backward_by_keys(
     q, k, v, added, curve_h, grad, lse, delta, k_grad, v_grad, added_grad,
     heads, queries, keys, left, right, reach, before, after, scale, threshold, rescale, seed,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    FLAT: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -520,7 +551,7 @@ def backward_by_keys(
                 k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
                 added_grad, curve, b, h, head, t_first, j_first,
                 queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-                AFTER, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+                AFTER, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
                 PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
             )  # fmt: skip
     for t_first in range(first_close, end_close, BLOCK_QUERIES):
@@ -528,7 +559,7 @@ def backward_by_keys(
             k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
             added_grad, curve, b, h, head, t_first, j_first,
             queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-            CLOSE, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+            CLOSE, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
             PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
         )  # fmt: skip
     for t_first in range(end_close, end, BLOCK_QUERIES):
@@ -536,7 +567,7 @@ def backward_by_keys(
             k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
             added_grad, curve, b, h, head, t_first, j_first,
             queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-            BEFORE, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+            BEFORE, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
             PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
         )  # fmt: skip
 
