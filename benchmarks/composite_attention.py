@@ -4,9 +4,10 @@
 Computes (forward) and trains (forward and backward, the tables' gradients included)
 ``composite_attention`` with some sets of terms, ``scaled_dot_product_attention`` with the same
 padding as a float mask, and the terms as the published BERT code computes them: scores of all
-heads, relative terms gathered for every pair of positions. Implementations are timed in turn,
-round after round, with memory that is freed kept for the next one; memory is measured once each,
-on a CPU in a process of its own, inputs and masks not counted. Linux only.
+heads, relative terms gathered for every pair of positions. Causal attention on a GPU is timed
+beside FlashAttention and whatever kernel PyTorch chooses. Implementations are timed in turn, round
+after round, with memory that is freed kept for the next one, on a GPU as CUDA graphs; memory is
+measured once each, on a CPU in a process of its own, inputs and masks not counted. Linux only.
 """
 
 import argparse
@@ -18,25 +19,29 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from measuring import (
+    GRAPH,
     ROUNDS,
     Table,
     add_csv,
     add_names,
     add_repetitions,
+    graph_of,
     isolation,
     keep_freed_memory,
     lengths,
     machine,
     milliseconds_in_turn,
     peak_memory,
+    positive,
     quartiles,
     save,
     setting,
 )
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 TERMS = ("content,fixed", "content,tisa", "content,fixed,query", "content,fixed,query,key")
 PASSES = ("forward", "training")
-SDPA, SDPA_CAUSAL = "sdpa", "sdpa, is_causal"
+SDPA, SDPA_CAUSAL, FLASH = "sdpa", "sdpa, is_causal", "FlashAttention"
 FIELDS = (
     *("pass", "tokens", "implementation", "milliseconds", "lower_quartile", "upper_quartile"),
     *("times_sdpa", "published_times", "memory_MiB", "memory_times_sdpa"),
@@ -59,9 +64,12 @@ class Problem(NamedTuple):
     dropout: float = 0.0
 
 
-def implementations(terms: list[str], causal: bool) -> list[str]:
-    sdpa = [SDPA, SDPA_CAUSAL] if causal else [SDPA]
-    return [*sdpa, *terms, *map(_published, terms)]
+def implementations(terms: list[str], problem: Problem, with_published: bool) -> list[str]:
+    """Their names; all are compared with the first one."""
+    baselines = [SDPA, SDPA_CAUSAL] if problem.causal else [SDPA]
+    if problem.causal and problem.device == "cuda":
+        baselines = [FLASH, SDPA_CAUSAL]
+    return [*baselines, *terms, *(map(_published, terms) if with_published else ())]
 
 
 def _published(terms: str) -> str:
@@ -109,6 +117,8 @@ def parameters(terms: str, problem: Problem) -> tuple[dict, list]:
 
 def build(name: str, problem: Problem, qkv, padding, mask) -> tuple[Callable, list]:
     """The implementation as a function without arguments, and the tensors to differentiate."""
+    if name == FLASH:
+        return lambda: _flash(*qkv, problem.dropout), qkv
     if name in (SDPA, SDPA_CAUSAL):
         how = {"attn_mask": mask} if name == SDPA else {"is_causal": True}
         how["dropout_p"] = problem.dropout
@@ -128,6 +138,11 @@ def build(name: str, problem: Problem, qkv, padding, mask) -> tuple[Callable, li
         ),
         [*qkv, *tables],
     )
+
+
+def _flash(q, k, v, dropout_p: float):
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout_p)
 
 
 def published(q, k, v, terms: dict, mask, problem: Problem):
@@ -173,8 +188,6 @@ def _step(compute: Callable, wanted: list | None, grad) -> Callable[[], None]:
             y = compute()
         if wanted is not None:
             torch.autograd.grad(y, wanted, grad)
-        if grad.is_cuda:
-            torch.cuda.synchronize()
 
     return step
 
@@ -189,27 +202,34 @@ def measure_memory(which: str, name: str, problem: Problem, results) -> None:
 
 
 def measure(
-    which: str, problem: Problem, terms: list[str], repetitions: int
+    which: str, problem: Problem, terms: list[str], repetitions: int, with_published: bool
 ) -> Iterator[dict[str, str | float | None]]:
     """Rows of ``FIELDS``."""
-    names = implementations(terms, problem.causal)
-    found = milliseconds_in_turn(steps(names, which, problem), repetitions)
-    spreads = {name: quartiles(times) for name, times in zip(names, found, strict=True)}
+    names = implementations(terms, problem, with_published)
+    functions, calls = steps(names, which, problem), 1
+    if problem.device == "cuda":
+        functions, calls = map(graph_of, functions), GRAPH
+    found = milliseconds_in_turn(functions, repetitions)
+    spreads = {
+        name: quartiles([each / calls for each in times])
+        for name, times in zip(names, found, strict=True)
+    }
     medians = {name: median for name, (_, median, _) in spreads.items()}
     isolated = isolation(problem.device)
     memory = {name: isolated(measure_memory, which, name, problem) for name in names}
     for name in names:
         lower, _, upper = spreads[name]
-        slower = medians[_published(name)] / medians[name] if name in terms else None
-        figures = (medians[name], lower, upper, medians[name] / medians[SDPA], slower)
-        more = memory[name] / memory[SDPA] if memory[SDPA] else None
+        slower = medians.get(_published(name))
+        slower = slower and slower / medians[name]
+        figures = (medians[name], lower, upper, medians[name] / medians[names[0]], slower)
+        more = memory[name] / memory[names[0]] if memory[names[0]] else None
         row = (which, problem.tokens, name, *figures, memory[name], more)
         yield dict(zip(FIELDS, row, strict=True))
 
 
 TABLE = Table(
     *(("pass", "<8"), ("tokens", ">6,"), ("implementation", "<33"), ("ms", ">9.2f")),
-    *(("quartiles", ">17.2f"), ("x sdpa", ">6.2f"), ("published", ">9.1f")),
+    *(("quartiles", ">17.2f"), ("x first", ">7.2f"), ("published", ">9.1f")),
     *(("MiB", ">8,.1f"), ("x sdpa", ">6.2f")),
 )
 
@@ -241,6 +261,9 @@ def command_line() -> argparse.ArgumentParser:
         help="lengths of the sentences (default: 128,512,1024)",
     )
     parser.add_argument("--batch", type=int, default=8, help="sentences (default: 8)")
+    parser.add_argument(
+        "--all-tokens", type=positive, metavar="N", help="of all sentences, instead of --batch"
+    )
     parser.add_argument("--heads", type=int, default=12, help="default: 12")
     parser.add_argument("--head-dim", type=int, default=64, help="default: 64")
     parser.add_argument(
@@ -257,6 +280,9 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all")
+    parser.add_argument(
+        "--no-published", action="store_true", help="leave out the published code's way"
+    )
     add_repetitions(parser)
     add_csv(parser)
     return parser
@@ -284,13 +310,26 @@ def conditions(arguments: argparse.Namespace) -> str:
     if arguments.device == "cpu":
         device += f", {arguments.threads} threads"
     return (
-        f"{setting(device)}; batch {arguments.batch}, "
+        f"{setting(device)}; {_sentences(arguments)}, "
         f"{arguments.heads} heads of {arguments.head_dim}, {arguments.dtype}, "
         f"{'causal' if arguments.causal else 'padded'}, span {SPAN}, "
         f"dropout {arguments.dropout}; median and quartiles of "
-        f"{arguments.repetitions} rounds, {ROUNDS}; published: how many times longer it takes "
-        f"for the same terms; memory beyond the inputs"
+        f"{arguments.repetitions} rounds, {ROUNDS}; x first: of the first one in the list; "
+        f"published: how many times longer it takes for the same terms; memory beyond the inputs"
     )
+
+
+def _sentences(arguments: argparse.Namespace) -> str:
+    if arguments.all_tokens:
+        return f"{arguments.all_tokens:,} tokens in all sentences"
+    return f"batch {arguments.batch}"
+
+
+def problem_of(arguments: argparse.Namespace, tokens: int) -> Problem:
+    fields = {name: value for name, value in vars(arguments).items() if name in Problem._fields}
+    if arguments.all_tokens:
+        fields["batch"] = max(1, arguments.all_tokens // tokens)
+    return Problem(**{**fields, "tokens": tokens})
 
 
 def main() -> None:
@@ -300,13 +339,13 @@ def main() -> None:
     require_device(parser, arguments.device)
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
-    fields = {name: value for name, value in vars(arguments).items() if name in Problem._fields}
-    problems = [Problem(**{**fields, "tokens": tokens}) for tokens in arguments.tokens]
+    problems = [problem_of(arguments, tokens) for tokens in arguments.tokens]
     print(f"{conditions(arguments)}\n\n{TABLE.header}")
     rows = []
     for which in arguments.passes:
         for problem in problems:
-            for row in measure(which, problem, arguments.terms, arguments.repetitions):
+            others = arguments.repetitions, not arguments.no_published
+            for row in measure(which, problem, arguments.terms, *others):
                 rows.append(row)
                 print(_line(row), flush=True)
                 save(rows, FIELDS, arguments.csv)

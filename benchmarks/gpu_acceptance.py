@@ -78,7 +78,8 @@ _TINY_CONVOLUTIONS = (
     "conv_ops --channels 8 --heads 2 --tokens 8 --all-tokens 16 --threads 1 --repetitions 2"
 )
 _COMPOSITE = (
-    f"composite_attention --dtype bfloat16 --causal --batch 16 --heads {HEADS} --repetitions 5"
+    f"composite_attention --dtype bfloat16 --causal --all-tokens {TOKENS} --heads {HEADS} "
+    "--no-published --repetitions 5"
 )
 _TINY_COMPOSITE = (
     "composite_attention --causal --tokens 8 --batch 1 --heads 2 --head-dim 4 --threads 1 "
@@ -239,7 +240,7 @@ def _tests(smoke: bool) -> list[str]:
     if smoke:
         return [*command, "tests/ops/test_convolution_kernels.py", "-k", SMOKE_TESTS]
     command += ["tests/ops", "-k", f"not ({LONG_TESTS})"]
-    return [*command, "-n", "8"] if find_spec("xdist") else command
+    return [*command, "-n", "auto"] if find_spec("xdist") else command
 
 
 def _training(mixer: str, arguments: argparse.Namespace) -> Step:

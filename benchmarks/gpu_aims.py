@@ -90,7 +90,7 @@ def _composite_aims(records: list[dict]) -> Iterator[dict]:
     for terms, bounds in COMPOSITE_AIMS.items():
         for which, bound in zip(PASSES, bounds, strict=True):
             cases = [(which, str(tokens)) for tokens in ATTENTION_LENGTHS]
-            times = [_ratio(took, case, terms, "sdpa, is_causal") for case in cases]
+            times = [_ratio(took, case, terms, "FlashAttention") for case in cases]
             yield _verdict(f"{terms}, {which}: x FlashAttention's time", bound, times)
 
 

@@ -49,6 +49,7 @@ def store(x, b, t, h, there, c, values):
 # multiplications and additions in one instruction, which Triton 3.10 would not do by itself
 COMPILED = {"enable_fp_fusion": True}
 INTERPRETED = not isinstance(at, triton.JITFunction)
+ASSEMBLY = tl.constexpr(not INTERPRETED and torch.version.hip is None)  # NVIDIA's, in kernels
 DEVICES = ("CUDA", "CPU") if INTERPRETED else ("CUDA",)
 
 

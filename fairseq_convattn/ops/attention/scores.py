@@ -97,16 +97,22 @@ def decompose(
     past = k.size(2) - q.size(2)
     left = span if "query" in terms or "key" in terms else 0
     right = 0 if causal else left
+    more = -(left + 1 + right) % 8 if left and _in_halves(q) else 0
+    left += more
     layout = Layout(left, right, span if beyond == "mask" else None, causal, scale)
     if margin is not None:
-        layout = layout._replace(**_near_extent(terms, options, q.size(2), k.size(2), margin))
+        close = near(terms, options)
+        before = k.size(2) if close is None else max(close, left + 1)
+        after = q.size(2) if close is None else max(close, right + 1)
+        after = 1 if causal else after
+        layout = layout._replace(before=before + margin, after=after + margin)
 
     column = band = row_step = column_step = None
     if "query" in terms:
-        table, _, step = _from_edge(wide(terms["query"]) * scale, causal, beyond)
+        table, _, step = _from_edge(wide(terms["query"]) * scale, causal, beyond, more)
         band, row_step = _products(q, table), _product(q, step)
     if "key" in terms:
-        table, edge, step = _from_edge(wide(terms["key"]).flip(1) * scale, causal, beyond)
+        table, edge, step = _from_edge(wide(terms["key"]).flip(1) * scale, causal, beyond, more)
         column, column_step = _product(k, edge), _product(k, step)
         along_keys = F.pad(_products(k, table), (0, 0, left, right))
         along_keys = _Sheared.apply(along_keys, past, q.size(2))
@@ -126,9 +132,14 @@ def decompose(
     return Scores(q, k, v, curve.contiguous(), *added), layout
 
 
+def _in_halves(x: Tensor) -> bool:
+    """Whether products take half precision as such; eight taps at a time, or they are slow."""
+    return x.is_cuda and x.dtype.itemsize == 2 and x.numel() > 0
+
+
 def _products(x: Tensor, table: Tensor) -> Tensor:
     """``[batch, heads, time, width]`` times ``[heads or 1, taps, width]``, over the width."""
-    if x.is_cuda and x.dtype.itemsize == 2 and x.numel() > 0:
+    if _in_halves(x):
         return _HalfProducts.apply(x, table)
     return wide(x) @ table.transpose(-1, -2)
 
@@ -139,14 +150,15 @@ def _product(x: Tensor, vector: Tensor | None) -> Tensor | None:
 
 
 def _from_edge(
-    table: Tensor, causal: bool, beyond: str
+    table: Tensor, causal: bool, beyond: str, more: int
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Split a table ``[heads or 1, taps, width]`` into differences from its first tap, the first
-    tap, and the step from it to the last. Products are linear in the table, so they split alike."""
+    tap, and the step from it to the last. Products are linear in the table, so they split alike.
+    ``more`` taps of zero come before the differences."""
     if beyond != "clip":
-        return table, None, None
+        return F.pad(table, (0, 0, more, 0)), None, None
     first, last = table[:, :1], table[:, -1:]
-    return table - first, first, None if causal else last - first
+    return F.pad(table - first, (0, 0, more, 0)), first, None if causal else last - first
 
 
 class _HalfProducts(torch.autograd.Function):
@@ -191,14 +203,6 @@ class _Sheared(torch.autograd.Function):
         *outer, _, taps = x.shape
         strides = (*x.stride()[:-2], taps, taps + 1)
         return x.as_strided((*outer, length, taps), strides, start * taps)
-
-
-def _near_extent(
-    terms: Terms, options: Options, queries: int, keys: int, margin: int
-) -> dict[str, int]:
-    close = near(terms, options)
-    before, after = (keys, queries) if close is None else (close, close)
-    return {"before": before + margin, "after": (1 if options.causal else after) + margin}
 
 
 def _curve(

@@ -80,7 +80,7 @@ class _Kernels:
             "q": _by_time(scores.q),
             "k": _by_time(scores.k),
             "v": _by_time(scores.v),
-            "added": _added(scores)._replace(curve=_by_twos(scores.curve)),
+            "added": _added(scores),
             "curve_h": scores.curve.size(1) if scores.curve.size(0) > 1 else 0,
             "heads": self.shape[1],
             "queries": self.shape[2],
@@ -190,13 +190,13 @@ def _forward_blocks(width: int, dtype: torch.dtype) -> Blocks:
     if dtype == torch.float32:
         return Blocks(64, 32, 4, 2) if width <= 64 else Blocks(32, 32, 4, 1)
     if width <= 64:
-        return Blocks(64, 32, 4, 4)
+        return Blocks(64, 32, 4, 3)
     return Blocks(64, 64, 8, 1) if width <= 128 else Blocks(64, 32, 4, 1)
 
 
 def _blocks_by_queries(width: int, dtype: torch.dtype) -> Blocks:
     if dtype != torch.float32 and width <= 64:
-        return Blocks(64, 32, 4, 1)
+        return Blocks(64, 32, 4, 3)
     return _blocks_by_keys(width, dtype)
 
 
@@ -204,7 +204,7 @@ def _blocks_by_keys(width: int, dtype: torch.dtype) -> Blocks:
     if dtype == torch.float32:
         return Blocks(32, 32, 4, 1) if width <= 128 else Blocks(16, 16, 4, 1)
     if width <= 64:
-        return Blocks(64, 64, 4, 1)
+        return Blocks(64, 64, 4, 2)
     return Blocks(64, 64, 8, 1) if width <= 128 else Blocks(32, 32, 4, 1)
 
 
@@ -221,9 +221,3 @@ def _by_time(x: Tensor) -> Strided:
 
 def _added(scores: Scores) -> Added:
     return Added(*(getattr(scores, name) for name in Added._fields))
-
-
-def _by_twos(curve: Tensor) -> Tensor:
-    """Every entry with the next one, in 64 bits; the last with itself."""
-    following = torch.cat((curve[:, 1:], curve[:, -1:]), 1)
-    return torch.stack((curve, following), -1).view(torch.int64).squeeze(-1)

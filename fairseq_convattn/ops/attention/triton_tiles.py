@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..triton_tensors import LOG2_E, load, store
+from ..triton_tensors import ASSEMBLY, LOG2_E, load, store
 from .scores import HIDDEN
 
 BLIND = tl.constexpr(HIDDEN / 2)  # a maximum below is that of a query that sees nothing
@@ -73,18 +73,36 @@ def _touches_band(t, j, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS):
 
 
 @triton.jit
-def _pair(packed):
-    """Two numbers of float32 from 64 bits."""
-    first = packed.to(tl.uint32).to(tl.float32, bitcast=True)
-    return first, (packed >> 32).to(tl.uint32).to(tl.float32, bitcast=True)
+def _load_in_place(place):
+    """Loads numbers of float32 to the threads that take them. ``tl.load`` would put them into
+    shared memory first, which costs as much as the tile's products."""
+    if ASSEMBLY:
+        return tl.inline_asm_elementwise(
+            "ld.global.nc.f32 $0, [$1];", "=f,l", [place], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return tl.load(place)
 
 
 @triton.jit
-def _along_rows(curve, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The Toeplitz matrix that begins with what ``curve`` points to, by twos."""
-    i, c = tl.arange(0, ROWS), 2 * tl.arange(0, COLUMNS // 2)
-    first, second = _pair(tl.load(curve + (c[None, :] - i[:, None])))
-    return tl.reshape(tl.join(first, second), [ROWS, COLUMNS])
+def _load_in_place_where(place, there):
+    """As ``_load_in_place``; zero elsewhere."""
+    if ASSEMBLY:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .pred p;
+            setp.ne.s32 p, $2, 0;
+            mov.f32 $0, 0f00000000;
+            @p ld.global.nc.f32 $0, [$1];
+            }""",
+            "=f,l,r",
+            [place, there.to(tl.int32)],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        return tl.load(place, mask=there, other=0.0)
 
 
 @triton.jit
@@ -100,11 +118,10 @@ def _position_scores(
     offset = keys - queries
     if PART == CLOSE:
         curve += j_first - t_first - offset + before
-        s = _along_rows(curve, BLOCK_QUERIES, BLOCK_KEYS)
+        s = _load_in_place(curve + (c[None, :] - i[:, None]))
     else:
         end = 0 if PART == BEFORE else before + after
-        ends, _ = _pair(tl.load(curve + end))
-        s = tl.full([BLOCK_QUERIES, BLOCK_KEYS], 0.0, tl.float32) + ends
+        s = tl.full([BLOCK_QUERIES, BLOCK_KEYS], 0.0, tl.float32) + tl.load(curve + end)
     if added.column is not None:
         column = tl.load(added.column + head * keys + j, mask=j < keys, other=-float("inf"))
         s += column[None, :]
@@ -115,12 +132,12 @@ def _position_scores(
         if added.band is not None:
             at, close = _in_band(added.band, head, t, j, r, queries, keys, left, right)
             if FLAT:
-                s += tl.load(at, mask=close, other=0.0)
+                s += _load_in_place_where(at, close)
             else:
                 if _touches_band(
                     t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
                 ):
-                    s += tl.load(at, mask=close, other=0.0)
+                    s += _load_in_place_where(at, close)
         if added.row_step is not None:
             step = tl.load(added.row_step + head * queries + t, mask=t < queries, other=0.0)
             s += tl.where(r > right, step[:, None], 0.0)

@@ -43,17 +43,17 @@ def _multiplies_bands(head_dim: int, kernel_size: int, dtype: torch.dtype) -> bo
 
 
 def _forward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -> Blocks:
-    rows = min(triton.next_power_of_2(time), 64)
+    rows = min(triton.next_power_of_2(time), 32)
     if banded:
-        return Blocks(max(rows, LEAST), 1, _channels(head_dim), 4)
+        return Blocks(max(rows, LEAST), 1, _channels(head_dim), 2)
     return _blocks_of_taps(rows, head_dim, kernel_size)
 
 
 def _backward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -> Blocks:
     if banded:  # no more rows than padded taps: a larger part of the band matrix is zero
         rows = min(max(triton.next_power_of_2(time), LEAST), 64 if kernel_size > 32 else 32)
-        return Blocks(rows, 1, _channels(head_dim), 4 if rows > 32 else 2)
-    return _blocks_of_taps(min(triton.next_power_of_2(time), 64), head_dim, kernel_size)
+        return Blocks(rows, 1, _channels(head_dim), 1 if kernel_size <= 16 else rows // 16)
+    return _blocks_of_taps(min(triton.next_power_of_2(time), 32), head_dim, kernel_size)
 
 
 def _blocks_of_taps(rows: int, head_dim: int, kernel_size: int) -> Blocks:
@@ -62,7 +62,7 @@ def _blocks_of_taps(rows: int, head_dim: int, kernel_size: int) -> Blocks:
     channels = min(triton.next_power_of_2(head_dim), 64)
     width = max(channels, triton.next_power_of_2(kernel_size))
     heads = max(1, 16 // width)
-    return Blocks(rows, heads, channels, min(4, max(1, rows * heads * width // 512)))
+    return Blocks(rows, heads, channels, min(4, max(1, rows * heads * width // 1024)))
 
 
 def _channels(head_dim: int) -> int:
