@@ -37,10 +37,12 @@ from triton.runtime import driver, jit
 
 from fairseq_convattn.ops.attention import triton_kernels as attention
 from fairseq_convattn.ops.attention.scores import Layout, Scores
+from fairseq_convattn.ops.attention.triton_tiles import MARGIN as _MARGIN
 from fairseq_convattn.ops.convolution import triton_kernels as convolution
 from fairseq_convattn.ops.short_convolution import triton_kernels as short_convolution
 
 _run = jit.JITFunction.run
+MARGIN = _MARGIN.value
 UNABLE = 3  # the exit status without what NVIDIA's GPUs need
 SPAN = 8  # distances of attention's query term
 AIMS = {"forward": 0.7, "backward": 0.6}  # shares of the memory's rate
@@ -137,30 +139,37 @@ def convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
 
 
 def attentions(arguments: argparse.Namespace) -> Iterator[Case]:
-    """Causal; ``fixed`` and ``tisa`` are one curve, ``query`` a band beside it."""
+    """Causal; ``query`` is a band beside the curve."""
     tokens, heads = arguments.tokens, arguments.heads
     shape = max(1, arguments.all_tokens // tokens), heads, tokens
     dtype, head_dim = getattr(torch, arguments.dtype), arguments.channels // heads
-    for what, has_band in (("content,curve", False), ("content,curve,query", True)):
+    for terms, has_band in (
+        ("content,fixed", False),
+        ("content,tisa", False),
+        ("content,fixed,query", True),
+    ):
+        before = (tokens if "tisa" in terms else SPAN + 1) + MARGIN
+        layout = Layout(SPAN, 0, None, True, 0.125, before, 1 + MARGIN)
 
-        def launch(has_band=has_band) -> None:
+        def launch(has_band=has_band, layout=layout) -> None:
             q, k, v = (torch.empty(*shape, head_dim, dtype=dtype) for _ in range(3))
             band = torch.empty(*shape, SPAN + 1) if has_band else None
-            scores = Scores(q, k, v, torch.empty(heads, 2 * tokens - 1), None, band, None, None)
-            kernels = attention._Kernels(scores, Layout(SPAN, 0, None, True, 0.125), None)
+            curve = torch.empty(heads, layout.before + 1 + layout.after)
+            scores = Scores(q, k, v, curve, None, band, None, None)
+            kernels = attention._Kernels(scores, layout, None)
             y, lse = kernels.forward()
             kernels.backward(y, lse, y, Scores(*(x is not None for x in scores)))
 
-        forward = attention._forward_blocks(head_dim, dtype)
-        by_queries = attention._blocks_by_queries(head_dim, dtype)
-        by_keys = attention._blocks_by_keys(head_dim, dtype)
+        kind = head_dim, dtype, has_band
+        forward = attention._forward_blocks(*kind)
+        by_queries, by_keys = attention._blocks_by_queries(*kind), attention._blocks_by_keys(*kind)
         half = tokens / 2  # of the other side, on average
         rounds = {
             "forward_by_queries": half / forward.keys,
             "backward_by_queries": half / by_queries.keys,
             "backward_by_keys": half / by_keys.queries,
         }
-        yield Case("attention", what, launch, rounds, {})
+        yield Case("attention", terms, launch, rounds, {})
 
 
 def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -8,6 +8,7 @@ python benchmarks/gpu_checks.py mixers --device cuda    # needs fairseq
 
 import argparse
 import copy
+import os
 import platform
 import statistics
 import sys
@@ -137,6 +138,7 @@ def main() -> None:
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch sees no GPU")
     check, fields = CHECKS[arguments.check]
+    torch.set_num_threads(os.cpu_count())
     rows = []
     for row in check(arguments.device):
         rows.append(row)

@@ -14,6 +14,7 @@ from compiled_kernels import on_every_launch, resources, widths
 from fairseq_convattn.ops.attention import triton_kernels as attention
 from fairseq_convattn.ops.attention.dropout import Dropout
 from fairseq_convattn.ops.attention.scores import Layout, Scores
+from fairseq_convattn.ops.attention.triton_tiles import MARGIN
 from fairseq_convattn.ops.convolution import triton_kernels as convolution
 from fairseq_convattn.ops.short_convolution import triton_kernels as short_convolution
 
@@ -32,11 +33,14 @@ def convolve(dtype: torch.dtype, kernel_size: int, width: int) -> None:
 
 def attend(dtype: torch.dtype, width: int) -> None:
     q, k, v = (torch.randn(BATCH, HEADS, TIME, width, dtype=dtype) for _ in range(3))
-    curve, by_position = torch.randn(HEADS, 2 * TIME - 1), torch.randn(BATCH, HEADS, TIME)
+    by_position = torch.randn(BATCH, HEADS, TIME)
     added = by_position, torch.randn(BATCH, HEADS, TIME, 17), by_position, by_position
-    for more, dropout in (((None,) * 4, None), (added, Dropout(0.1, torch.tensor(1)))):
-        scores = Scores(q, k, v, curve, *more)
-        kernels = attention._Kernels(scores, Layout(8, 8, None, False, 0.1), dropout)
+    dropped = added, Dropout(0.1, torch.tensor(1))
+    for near, (more, dropout) in ((TIME, ((None,) * 4, None)), (9, dropped)):
+        end = near + MARGIN.value
+        scores = Scores(q, k, v, torch.randn(HEADS, 2 * end + 1), *more)
+        layout = Layout(8, 8, None, False, 0.1, end, end)
+        kernels = attention._Kernels(scores, layout, dropout)
         y, lse = kernels.forward()
         kernels.backward(y, lse, y, Scores(*(x is not None for x in scores)))
 

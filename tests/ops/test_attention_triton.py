@@ -51,7 +51,7 @@ def set_blocks(monkeypatch, forward, backward):
         ("_blocks_by_keys", backward),
     ):
         blocks = triton_kernels.Blocks(*shape, 4, 1)
-        monkeypatch.setattr(triton_kernels, name, lambda width, dtype, blocks=blocks: blocks)
+        monkeypatch.setattr(triton_kernels, name, lambda *_, blocks=blocks: blocks)
 
 
 def random(*shape, dtype=torch.float32):

@@ -76,6 +76,7 @@ class _Kernels:
         self.layout = layout
         self.keys = scores.k.size(2)
         self.width, self.values = scores.q.size(3), scores.v.size(3)
+        self.kind = max(self.width, self.values), scores.v.dtype, scores.band is not None
         self.arguments = {
             "q": _by_time(scores.q),
             "k": _by_time(scores.k),
@@ -114,7 +115,7 @@ class _Kernels:
     def backward(self, y: Tensor, lse: Tensor, grad: Tensor, wanted: Scores) -> Scores:
         """Gradients, None where not ``wanted``."""
         scores = self.scores
-        blocks = _blocks_by_queries(max(self.width, self.values), grad.dtype)
+        blocks = _blocks_by_queries(*self.kind)
         delta = torch.empty_like(lse)
         found = Scores(
             *(
@@ -168,7 +169,7 @@ class _Kernels:
 
     def _launch(self, kernel, choose_blocks, side: str, **arguments) -> None:
         """One program per block of ``side`` and head of a sentence."""
-        blocks = choose_blocks(max(self.width, self.values), self.scores.v.dtype)
+        blocks = choose_blocks(*self.kind)
         length, block = {
             "queries": (self.shape[2], blocks.queries),
             "keys": (self.keys, blocks.keys),
@@ -186,25 +187,25 @@ class _Kernels:
             )
 
 
-def _forward_blocks(width: int, dtype: torch.dtype) -> Blocks:
+def _forward_blocks(width: int, dtype: torch.dtype, band: bool) -> Blocks:
     if dtype == torch.float32:
         return Blocks(64, 32, 4, 2) if width <= 64 else Blocks(32, 32, 4, 1)
     if width <= 64:
-        return Blocks(64, 32, 4, 3)
+        return Blocks(64, 64, 4, 3)
     return Blocks(64, 64, 8, 1) if width <= 128 else Blocks(64, 32, 4, 1)
 
 
-def _blocks_by_queries(width: int, dtype: torch.dtype) -> Blocks:
+def _blocks_by_queries(width: int, dtype: torch.dtype, band: bool) -> Blocks:
     if dtype != torch.float32 and width <= 64:
-        return Blocks(64, 32, 4, 3)
-    return _blocks_by_keys(width, dtype)
+        return Blocks(64, 32, 4, 4) if band else Blocks(64, 64, 4, 3)
+    return _blocks_by_keys(width, dtype, band)
 
 
-def _blocks_by_keys(width: int, dtype: torch.dtype) -> Blocks:
+def _blocks_by_keys(width: int, dtype: torch.dtype, band: bool) -> Blocks:
     if dtype == torch.float32:
         return Blocks(32, 32, 4, 1) if width <= 128 else Blocks(16, 16, 4, 1)
     if width <= 64:
-        return Blocks(64, 64, 4, 2)
+        return Blocks(64, 64, 4, 3)
     return Blocks(64, 64, 8, 1) if width <= 128 else Blocks(32, 32, 4, 1)
 
 
