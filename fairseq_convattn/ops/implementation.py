@@ -67,6 +67,12 @@ def use_implementation(name: str | None) -> Iterator[None]:
         _forced = before
 
 
+def is_free(name: str | None) -> bool:
+    """Whether neither the caller, nor the environment, nor :func:`use_implementation` asks for an
+    implementation."""
+    return name is None and _forced is None
+
+
 def choose(
     name: str | None,
     implementations: Mapping[str, Implementation],

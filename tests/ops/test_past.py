@@ -5,6 +5,7 @@ import torch
 from kernel_cases import NATIVE, needs_kernels
 
 from fairseq_convattn.ops import Past, dynamic_conv, lightweight_conv
+from fairseq_convattn.ops.convolution.past import step
 
 HEADS, CHANNELS = 2, 6
 ORDERS = [[0, 1, 2], [2, 2, 0], [0, 0], [1, 0, 1, 1, 0], [4, 3]]  # swapped, fewer, more
@@ -40,6 +41,20 @@ def test_continues_as_a_tail_does(impl, convolution, kernel_size, dtype):
         if i % 2:
             order = torch.tensor(next(orders))
             batch, tail, past = len(order), tail[:, order], past.reorder(order)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("convolution", [lightweight_conv, dynamic_conv])
+@pytest.mark.parametrize("softmax", [True, False])
+def test_a_step_is_the_last_output(convolution, softmax):
+    torch.manual_seed(5)
+    x = torch.randn(9, 3, CHANNELS)
+    for kernel_size in (1, 4, 9, 12):
+        taps = taps_for(convolution, 9, 3, kernel_size)
+        expected = convolution(x, taps, causal=True, softmax=softmax, impl="reference")[-1:]
+        own = taps if taps.dim() == 2 else taps[-1:]
+        actual = step(x[-kernel_size:], own, softmax)
+        torch.testing.assert_close(actual, expected)
 
 
 @torch.no_grad()

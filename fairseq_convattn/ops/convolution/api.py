@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..implementation import Implementation, check, choose
+from ..implementation import Implementation, check, choose, is_free
 from ..masks import kept
 from . import native, reference, tiled
-from .past import Past, continued
+from .past import Past, continued, step
 
 IMPLEMENTATIONS = {
     "reference": Implementation(reference.convolve),
@@ -122,6 +122,8 @@ def _convolve(
         left = kernel_size - 1 - (len(past.index) - time)
         if implementation is native.convolve and mask is None and not torch.is_grad_enabled():
             y = native.continue_from(past, taps, time, left, softmax=softmax)
+        elif x.is_cuda and time == 1 and mask is None and is_free(impl):
+            y = step(past.inputs(), taps, softmax)
         else:
             y = implementation(past.inputs(), taps, time, left, **options)
         return _with_bias(y, bias), past
