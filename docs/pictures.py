@@ -168,9 +168,7 @@ def short_convolutions() -> Figure:
     figure = Figure(figsize=(9.5, 3.2 * len(corpora)))
     panels = figure.subplots(len(corpora), 2, sharey="row", squeeze=False)
     for row in rows:
-        run = DOCS / "data" / "results" / f"{row['results']}.json"
-        curve = json.loads(run.read_text(encoding="utf-8"))["validation_perplexity"]
-        updates, perplexities = zip(*curve, strict=True)
+        updates, perplexities = zip(*_curve_of(row), strict=True)
         minutes = [count * float(row["seconds"]) / 60 for count in updates]
         system = row["system"].removesuffix(", feed-forward 296")
         axes = panels[corpora.index(row["corpus"])]
@@ -184,6 +182,19 @@ def short_convolutions() -> Figure:
         axes[0].set_title(corpus, loc="left")
     _legend(figure)
     return figure
+
+
+def _curve_of(row: dict[str, str]) -> list[tuple[int, float]]:
+    """The run's validation perplexities by updates; language models have no run of a recipe."""
+    if row["results"]:
+        run = DOCS / "data" / "results" / f"{row['results']}.json"
+        return json.loads(run.read_text(encoding="utf-8"))["validation_perplexity"]
+    points = read("short_convolution_curves.csv")
+    return [
+        (int(point["updates"]), float(point["validation perplexity"]))
+        for point in points
+        if point["system"] == row["system"]
+    ]
 
 
 def _perplexities(axis: Axes) -> None:

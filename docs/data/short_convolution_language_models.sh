@@ -16,6 +16,7 @@ fairseq-train lm --task language_modeling --user-dir fairseq_convattn --arch "$1
   --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update 2000 --max-update 2000 \
   --seed 1 --required-batch-size-multiple 1 --update-epoch-batch-itr True --no-epoch-checkpoints \
   --num-workers 0 --cpu --bf16 --log-format json --save-dir "$folder" "${@:2}"
+[ -e "$folder/checkpoint_best.pt" ] || exit 0  # with --no-save
 for context in 0 384; do
   fairseq-eval-lm lm --user-dir fairseq_convattn --path "$folder/checkpoint_best.pt" \
     --tokens-per-sample 512 --context-window "$context" --cpu

@@ -4,32 +4,50 @@
 #
 #     bash docs/data/short_convolution_time.sh multi30k_short
 #     bash docs/data/short_convolution_time.sh iwslt14_de_en_low_short    # attention is pre-norm
+#     bash docs/data/short_convolution_time.sh news    # language models
 #
-# Prepare the data first: convattn recipe RECIPE prepare [--source DIR]
+# Prepare the data first: `convattn recipe RECIPE prepare [--source DIR]`, news by news_language_models.sh.
 set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 recipe=${1-}
 case $recipe in
   multi30k_short) attention=() dynamic=(--encoder-ffn-embed-dim 296 --decoder-ffn-embed-dim 296) ;;
   iwslt14_de_en_low_short) attention=(--encoder-normalize-before --decoder-normalize-before) dynamic=() ;;
-  *) echo "usage: bash docs/data/short_convolution_time.sh multi30k_short|iwslt14_de_en_low_short" >&2; exit 2 ;;
+  news) attention=() dynamic=(--decoder-ffn-embed-dim 288) ;;
+  *) echo "usage: bash docs/data/short_convolution_time.sh multi30k_short|iwslt14_de_en_low_short|news" >&2; exit 2 ;;
 esac
 
-seconds() {
-  local name=$1 mixer=$2 command
-  shift 2
+short=(--max-update 120 --log-interval 20 --no-save --disable-validation)
+
+train() {
+  local mixer=$1 command
+  shift
+  if [ "$recipe" = news ]; then
+    [ "$mixer" = dynamic ] && mixer=dynamic_conv
+    bash "$(dirname "$0")/short_convolution_language_models.sh" "${mixer}_lm_tiny" "$@" "${short[@]}"
+    return
+  fi
   command=$(python -m fairseq_convattn.recipes "$recipe" --mixer "$mixer" --output runs/time --dry-run -- \
-    "$@" --bf16 --num-workers 0 --max-update 120 --log-interval 20 --no-save --disable-validation |
-    grep '^fairseq-train')
-  eval "$command" | grep -oP '"ups": "\K[0-9.]+' | tail -n +2 | sort -n |
+    "$@" --bf16 --num-workers 0 "${short[@]}" | grep '^fairseq-train')
+  eval "$command"
+}
+
+seconds() {
+  local name=$1
+  shift
+  train "$@" | grep -oP '"ups": "\K[0-9.]+' | tail -n +2 | sort -n |
     awk -v name="$name" '{ups[NR] = $1} END {printf "%s %.3f\n", name, 1 / ups[int((NR + 1) / 2)]}'
+}
+
+width() {
+  [ "$recipe" = news ] || echo "--encoder-ffn-embed-dim $1"
+  echo "--decoder-ffn-embed-dim $1"
 }
 
 for _ in 1 2; do
   seconds attention attention "${attention[@]}"
   seconds static short_conv "${attention[@]}" --short-convolution static
-  seconds headwise short_conv "${attention[@]}" --short-convolution headwise \
-    --encoder-ffn-embed-dim 224 --decoder-ffn-embed-dim 224
-  seconds low_rank short_conv "${attention[@]}" --encoder-ffn-embed-dim 136 --decoder-ffn-embed-dim 136
+  seconds headwise short_conv "${attention[@]}" --short-convolution headwise $(width 224)
+  seconds low_rank short_conv "${attention[@]}" $(width 136)
   seconds dynamic dynamic "${dynamic[@]}"
 done

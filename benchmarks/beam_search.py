@@ -1,0 +1,128 @@
+#!/usr/bin/env python
+"""Seconds that beam search takes for a batch, without the start of a process and compilation.
+
+    python benchmarks/beam_search.py --device cuda
+
+Untrained translators of equal shape, in float16 on a GPU, translate one batch of random sentences
+several times. The first time is not counted.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from fairseq import options as fairseq_options
+from fairseq import tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.sequence_generator import SequenceGenerator
+from measuring import Table, add_csv, add_numbers, add_repetitions, machine, save, setting
+
+PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
+ARCHITECTURES = ("attention_wmt_en_de_big", "dynamic_conv_wmt_en_de_big")
+FIELDS = ("architecture", "seconds", "least", "most", "sentences_per_second", "x_first")
+TABLE = Table(
+    *(("architecture", "<30"), ("s a batch", ">9.3f"), ("least..most", ">14.3f")),
+    *(("sentences/s", ">11.1f"), ("x first", ">7.2f")),
+)
+
+
+def generator_of(architecture: str, arguments: argparse.Namespace) -> tuple:
+    """An untrained model, and what searches with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        for language in ("de", "en"):
+            types = "".join(f"{n} 1\n" for n in range(arguments.types))
+            Path(folder, f"dict.{language}.txt").write_text(types)
+        command = [
+            folder,
+            "-s",
+            "de",
+            "-t",
+            "en",
+            "--user-dir",
+            str(PLUGIN),
+            "--arch",
+            architecture,
+        ]
+        command += ["--share-all-embeddings", "--required-batch-size-multiple", "1"]
+        parser = fairseq_options.get_training_parser()
+        configuration = convert_namespace_to_omegaconf(
+            fairseq_options.parse_args_and_arch(parser, command)
+        )
+        task = tasks.setup_task(configuration.task)
+    model = task.build_model(configuration.model).to(arguments.device).eval()
+    if arguments.device == "cuda":
+        model = model.half()
+    length = {"max_len_a": 0, "max_len_b": arguments.tokens, "min_len": arguments.tokens}
+    search = SequenceGenerator([model], task.target_dictionary, beam_size=arguments.beam, **length)
+    return model, search
+
+
+@torch.no_grad()
+def seconds(architecture: str, arguments: argparse.Namespace) -> list[float]:
+    torch.manual_seed(1)
+    model, search = generator_of(architecture, arguments)
+    shape = arguments.batch_size, arguments.tokens
+    source = torch.randint(4, arguments.types, shape, device=arguments.device)
+    lengths = torch.full(shape[:1], arguments.tokens, device=arguments.device)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": lengths}}
+    found = []
+    for _ in range(arguments.repetitions + 1):
+        start = time.perf_counter()
+        search.generate([model], sample)
+        if arguments.device == "cuda":
+            torch.cuda.synchronize()
+        found.append(time.perf_counter() - start)
+    return found[1:]
+
+
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--architectures", nargs="+", default=list(ARCHITECTURES), metavar="NAME",
+        help=f"default: {' '.join(ARCHITECTURES)}",
+    )  # fmt: skip
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    add_numbers(
+        parser,
+        ("--batch-size", 128, "sentences"),
+        ("--tokens", 27, "of every sentence and every output"),
+        ("--beam", 5, "hypotheses"),
+        ("--types", 32_000, "in the dictionary"),
+        ("--threads", os.cpu_count(), "of PyTorch"),
+    )
+    add_repetitions(parser)
+    add_csv(parser)
+    return parser
+
+
+def main() -> None:
+    parser = options()
+    arguments = parser.parse_args()
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch sees no GPU")
+    torch.set_num_threads(arguments.threads)
+    print(
+        f"{setting(machine(arguments.device))}; {arguments.threads} threads; batches of "
+        f"{arguments.batch_size} sentences of {arguments.tokens} tokens, beam {arguments.beam}\n"
+        f"\n{TABLE.header}"
+    )
+    rows, first = [], None
+    for architecture in arguments.architectures:
+        found = seconds(architecture, arguments)
+        median = statistics.median(found)
+        first = first or median
+        figures = (median, min(found), max(found), arguments.batch_size / median, first / median)
+        rows.append(dict(zip(FIELDS, (architecture, *figures), strict=True)))
+        print(TABLE.line(architecture, median, (min(found), max(found)), *figures[3:]), flush=True)
+        save(rows, FIELDS, arguments.csv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
