@@ -57,7 +57,7 @@ def _verdict(aim: str, bound: float, values: list[float | None], least: bool = F
 
 def _convolution_aims(records: list[dict]) -> Iterator[dict]:
     """Shares of the memory's rate, at which the copy's and a convolution's tensors all pass once;
-    and times of FlashAttention's."""
+    and times of the attention that PyTorch chooses."""
     for step, of_tap, lengths in (("convolutions", HEADS, LENGTHS), ("lightweight", 0, (1024,))):
         took = _figures(records, step, "pass kernel_size tokens implementation", "milliseconds")
         for which, size in itertools.product(PASSES, SIZES):
@@ -69,7 +69,7 @@ def _convolution_aims(records: list[dict]) -> Iterator[dict]:
             name = f"{'dynamic' if of_tap else 'lightweight'}, {size} taps, {which}"
             yield _verdict(f"{name}: share of the memory's rate", bound, shares, least=True)
             times = [_ratio(took, case, "triton", "attention") for case in cases]
-            yield _verdict(f"{name}: x FlashAttention's time", 1, times)
+            yield _verdict(f"{name}: x PyTorch's attention's time", 1, times)
 
 
 def _aims_beside_libraries(records: list[dict]) -> Iterator[dict]:

@@ -176,7 +176,7 @@ def test_aims_of_convolutions(acceptance):
         fields, ("training", 3, 1024, "triton", 4), ("training", 3, 1024, "copy", 1)
     )
     found = aims_of(acceptance, convolutions=dynamic, lightweight=lightweight)
-    share, times = "share of the memory's rate", "x FlashAttention's time"
+    share, times = "share of the memory's rate", "x PyTorch's attention's time"
     assert found[f"dynamic, 31 taps, forward: {share}"] == ("0.72", "3 of 3", "yes")
     assert found[f"dynamic, 31 taps, training: {share}"] == ("0.50", "2 of 3", "no")
     assert found[f"dynamic, 31 taps, forward: {times}"] == ("0.27", "3 of 3", "yes")
@@ -302,10 +302,11 @@ def compiled_rows(file, options):
 
 @needs_triton
 @pytest.mark.slow
-def test_composite_attention_spills_nothing(tmp_path):
+def test_composite_attention_hardly_spills(tmp_path):
+    """Blocks that spill nothing are slower on an H100."""
     rows = compiled_rows(tmp_path / "kernels.json", "--operations attention")
-    assert len(rows) == 18
-    assert all(row["stack"] == 0 for row in rows)
+    assert len(rows) == 27
+    assert all(row["stack"] <= 64 for row in rows)
 
 
 @needs_triton

@@ -162,6 +162,35 @@ def test_blocks_of_any_shape(monkeypatch, forward, backward):
         compare(inputs(40, 70, heads=1), terms, causal=causal, beyond=beyond)
 
 
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_far_keys_on_either_side(beyond):
+    """Most tiles lie where the curve is flat, before the queries or after them."""
+    torch.manual_seed(9)
+    terms = parameters(("content", "fixed", "query", "key"), False, heads=1)
+    compare(inputs(66, 82, heads=1), terms, causal=False, beyond=beyond)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_keys_beyond_the_end_of_the_curve(monkeypatch, causal):
+    set_blocks(monkeypatch, (64, 64), (64, 64))
+    torch.manual_seed(10)
+    length = triton_tiles.MARGIN.value + 70
+    terms = parameters(("content", "fixed"), causal, heads=1, span=1)
+    compare(inputs(length, length, heads=1), terms, causal=causal, span=1)
+
+
+def test_curves_of_other_lengths_are_refused():
+    q, k, v = inputs(5, 5)
+    for before, after in ((None, None), (2, 300), (300, 2)):
+        size = 9 if before is None else before + 1 + after
+        curve = random(1, size).detach()
+        layout = (0, 0, None, True, 1.0, before, after)
+        with pytest.raises(ValueError, match="before"):
+            torch.ops.convattn.attend_triton(
+                q, k, v, curve, None, None, None, None, None, 0.0, *layout
+            )
+
+
 def test_tables_that_heads_share():
     torch.manual_seed(7)
     for beyond in ("clip", "zero"):

@@ -49,9 +49,10 @@ def compiled(operation, capability, dtype, *shapes):
 def test_kernels_compile(operation, shapes, capability):
     found = compiled(operation, capability, "bfloat16", shapes)
     assert all(kernel["shared_memory"] <= SHARED_MEMORY["89"] for kernel in found)
-    if operation == "attention":  # those that follow have every term at once, and do spill
-        found = found[: len(KERNELS[operation])]
-    assert all(kernel["stack"] == 0 for kernel in found)
+    spilled = 0
+    if operation == "attention":  # those that follow have every term at once, and spill more
+        found, spilled = found[: len(KERNELS[operation])], 256
+    assert all(kernel["stack"] <= spilled for kernel in found)
 
 
 @pytest.mark.slow

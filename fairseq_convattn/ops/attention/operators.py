@@ -45,13 +45,13 @@ def register(
 
     def compute(*inputs) -> tuple[Tensor, Tensor]:
         scores, *others = _unpack(inputs)
-        _check(scores, *others, dtypes)
+        _check(scores, *others, dtypes, margin)
         return forward(scores, *others)
 
     def compute_backward(grad: Tensor, y: Tensor, lse: Tensor, *inputs) -> Scores:
         *inputs, wanted = inputs
         scores, *others = _unpack(inputs)
-        _check(scores, *others, dtypes)
+        _check(scores, *others, dtypes, margin)
         results = (*scores.q.shape[:3], scores.v.size(3))
         if not grad.shape == y.shape == results or lse.shape != results[:3]:
             raise ValueError(f"grad {list(grad.shape)}, y {list(y.shape)}, lse {list(lse.shape)}")
@@ -96,7 +96,11 @@ def _unpack(inputs: Sequence) -> tuple[Scores, Layout, Dropout | None]:
 
 
 def _check(
-    scores: Scores, layout: Layout, dropout: Dropout | None, dtypes: tuple[torch.dtype, ...]
+    scores: Scores,
+    layout: Layout,
+    dropout: Dropout | None,
+    dtypes: tuple[torch.dtype, ...],
+    margin: int | None,
 ) -> None:
     """Check what the kernels rely on, for direct calls; :func:`composite_attention` has better
     messages."""
@@ -104,6 +108,11 @@ def _check(
     fits = q.dim() == k.dim() == v.dim() == 4 and {q.dtype, k.dtype, v.dtype} <= set(dtypes)
     fits = fits and q.shape[:2] == k.shape[:2] == v.shape[:2] and q.size(3) == k.size(3)
     fits = fits and 1 <= q.size(2) <= k.size(2) == v.size(2) and min(layout.left, layout.right) >= 0
+    if margin is None:
+        fits = fits and layout.before is None and layout.after is None
+    else:
+        fits = fits and layout.before is not None and layout.after is not None
+        fits = fits and layout.before >= margin + layout.left and layout.after >= margin
     if fits:
         by_query, by_key = q.shape[:3], k.shape[:3]
         distances = sum(layout.extent(q.size(2), k.size(2))) + 1

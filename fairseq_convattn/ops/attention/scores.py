@@ -134,7 +134,7 @@ def decompose(
 
 def _in_halves(x: Tensor) -> bool:
     """Whether products take half precision as such; eight taps at a time, or they are slow."""
-    return x.is_cuda and x.dtype.itemsize == 2 and x.numel() > 0
+    return x.is_cuda and torch.version.hip is None and x.dtype.itemsize == 2 and x.numel() > 0
 
 
 def _products(x: Tensor, table: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class _Kernels:
             "threshold": dropout.threshold if dropout else 0,
             "rescale": dropout.rescale if dropout else 1.0,
             "seed": dropout.seed if dropout else None,
-            "FLAT": layout.before - MARGIN.value < self.keys,
+            "FLAT": scores.band is not None and layout.before - MARGIN.value < self.keys,
             "CAUSAL": layout.causal,
             "DROPOUT": dropout is not None,
             "WIDTH": self.width,
@@ -170,6 +170,7 @@ class _Kernels:
     def _launch(self, kernel, choose_blocks, side: str, **arguments) -> None:
         """One program per block of ``side`` and head of a sentence."""
         blocks = choose_blocks(*self.kind)
+        assert blocks.queries + blocks.keys <= MARGIN.value, blocks
         length, block = {
             "queries": (self.shape[2], blocks.queries),
             "keys": (self.keys, blocks.keys),

@@ -7,7 +7,8 @@ per block of queries. No atomics, so that the same inputs give the same bits.
 
 Tiles that lie wholly where the curve is flat, ``MARGIN`` or more before an end, take one number
 from it; those in between load it. It goes on for ``MARGIN`` so that no tile reads beyond it.
-``FLAT`` says that there may be such tiles. Then the others are few, and all may touch the band.
+``FLAT`` says that there may be such tiles beside a band. Then the others are few, and all may
+touch it.
 """
 
 from typing import NamedTuple

@@ -79,7 +79,7 @@ class Past(NamedTuple):
 
 def step(inputs: Tensor, taps: Tensor, softmax: bool) -> Tensor:
     """The output of the last of ``inputs``, as one matrix product: less work to launch on a GPU
-    than a kernel of ours.
+    than a kernel of ours. Weights are rounded to the dtype of the inputs.
 
     Args:
         inputs: ``[n, batch, channels]``, at most as many as taps; there are none before them.
@@ -93,7 +93,7 @@ def step(inputs: Tensor, taps: Tensor, softmax: bool) -> Tensor:
     weights = tap_weights(taps, softmax, None, 1.0)[..., kernel_size - n :].to(inputs.dtype)
     weights = weights.expand(1, batch, heads, n).reshape(batch * heads, 1, n)
     windows = inputs.reshape(n, batch * heads, channels // heads).transpose(0, 1)
-    return torch.bmm(weights, windows).view(1, batch, channels)
+    return torch.bmm(weights, windows).to(inputs.dtype).view(1, batch, channels)
 
 
 def continued(tail: Tensor, x: Tensor, kernel_size: int) -> tuple[Tensor, Tensor]:
