@@ -5,7 +5,8 @@
 
 trains the tiny translator of every mixer for so many updates in every precision that fairseq
 has, all from one seed, and prints the last training losses. The loss in half precision has to be
-within ``--band`` of float32's. On a CPU there are float32 and --bf16 alone. Trainings run beside each other, so that their times mean nothing.
+within ``--band`` of float32's. On a CPU there are float32 and --bf16 alone. Trainings run beside
+each other, so that their times mean nothing.
 """
 
 import argparse
