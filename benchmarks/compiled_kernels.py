@@ -37,7 +37,7 @@ from triton.runtime import driver, jit
 
 from fairseq_convattn.ops.attention import triton_kernels as attention
 from fairseq_convattn.ops.attention.scores import Layout, Scores
-from fairseq_convattn.ops.attention.triton_tiles import MARGIN as _MARGIN
+from fairseq_convattn.ops.attention.triton_scores import MARGIN as _MARGIN
 from fairseq_convattn.ops.convolution import triton_kernels as convolution
 from fairseq_convattn.ops.short_convolution import triton_kernels as short_convolution
 

@@ -18,9 +18,9 @@ from fairseq_convattn.ops.attention import BEYOND, TERMS
 from fairseq_convattn.ops.attention.dropout import Dropout
 
 triton, tl = map(importlib.import_module, ("triton", "triton.language"))
-operators, triton_kernels, triton_tiles = (
+operators, triton_kernels, triton_scores = (
     importlib.import_module(f"fairseq_convattn.ops.attention.{name}")
-    for name in ("operators", "triton_kernels", "triton_tiles")
+    for name in ("operators", "triton_kernels", "triton_scores")
 )
 HEADS, WIDTH, VALUES, SPAN = 2, 8, 12, 3
 COMBINATIONS = [
@@ -174,7 +174,7 @@ def test_far_keys_on_either_side(beyond):
 def test_keys_beyond_the_end_of_the_curve(monkeypatch, causal):
     set_blocks(monkeypatch, (64, 64), (64, 64))
     torch.manual_seed(10)
-    length = triton_tiles.MARGIN.value + 70
+    length = triton_scores.MARGIN.value + 70
     terms = parameters(("content", "fixed"), causal, heads=1, span=1)
     compare(inputs(length, length, heads=1), terms, causal=causal, span=1)
 
@@ -277,7 +277,7 @@ def test_dropout_drops_the_same_weights_forward_and_backward():
 def draw(kept, head, first, queries, threshold, seed):
     """Which weights of the first 64 keys of a query dropout keeps."""
     n, t = tl.arange(0, 64), first + tl.arange(0, 1)
-    drawn = triton_tiles._kept(head.to(tl.int64), t, n, queries, threshold, seed)
+    drawn = triton_scores.kept_by_dropout(head.to(tl.int64), t, n, queries, threshold, seed)
     tl.store(kept + n, tl.ravel(drawn))
 
 

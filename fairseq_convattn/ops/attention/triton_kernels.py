@@ -14,7 +14,8 @@ from .dropout import Dropout
 from .operators import register
 from .scores import Layout, Scores
 from .terms import Options, Terms
-from .triton_tiles import MARGIN, Added, backward_by_keys, backward_by_queries, forward_by_queries
+from .triton_scores import MARGIN, Added
+from .triton_tiles import backward_by_keys, backward_by_queries, forward_by_queries
 
 WIDEST = 256
 

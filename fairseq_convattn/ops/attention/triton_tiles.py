@@ -4,241 +4,36 @@ As in FlashAttention-2 (Dao 2023), softmax is computed online, and the backward 
 the weights again, once by queries and once by keys. The curve's gradient is sums over
 diagonals: rows of a tile are rotated until its diagonals are columns, whose sums go to a row
 per block of queries. No atomics, so that the same inputs give the same bits.
-
-Tiles that lie wholly where the curve is flat, ``MARGIN`` or more before an end, take one number
-from it; those in between load it. It goes on for ``MARGIN`` so that no tile reads beyond it.
-``FLAT`` says that there may be such tiles beside a band. Then the others are few, and all may
-touch it.
 """
-
-from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from ..triton_tensors import ASSEMBLY, LOG2_E, load, store
+from ..triton_tensors import LOG2_E
 from .scores import HIDDEN
+from .triton_scores import (
+    AFTER,
+    BEFORE,
+    CLOSE,
+    in_band,
+    kept_by_dropout,
+    keys_seen,
+    load_rows,
+    position_scores,
+    program_place,
+    queries_seeing,
+    store_rows,
+    touches_band,
+    weights_and_gradients,
+)
 
 BLIND = tl.constexpr(HIDDEN / 2)  # a maximum below is that of a query that sees nothing
 LOWEST = tl.constexpr(4 * HIDDEN)  # below every score, also one hidden twice; finite
 
-MARGIN = tl.constexpr(256)  # at least as much as a block of queries and one of keys
-CLOSE, BEFORE, AFTER = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # parts of the curve
 VARYING = [
     *("queries", "keys", "left", "right", "reach", "threshold", "curve_h", "before", "after"),
     "distances",
 ]
-
-
-class Added(NamedTuple):
-    """What is added to the products, each contiguous, or their gradients; see :class:`Scores`."""
-
-    curve: Tensor | None
-    column: Tensor | None
-    band: Tensor | None
-    row_step: Tensor | None
-    column_step: Tensor | None
-
-
-@triton.jit
-def _place(heads, length, BLOCK: tl.constexpr):
-    """Of this program the sentence, its head, the head among those of all sentences, and the
-    first of its positions."""
-    blocks = tl.cdiv(length, BLOCK)
-    head = (tl.program_id(0) // blocks).to(tl.int64)
-    return head // heads, head % heads, head, tl.program_id(0) % blocks * BLOCK
-
-
-@triton.jit
-def _load_rows(x, b, h, i, length, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """``[rows, PADDED]``, zero beyond ``length`` and ``WIDTH``."""
-    c = tl.arange(0, PADDED)[None, :]
-    if WIDTH == PADDED:
-        return load(x, b, i, h, i[:, None] < length, c)
-    else:
-        return load(x, b, i, h, (i[:, None] < length) & (c < WIDTH), c)
-
-
-@triton.jit
-def _store_rows(x, b, h, i, length, WIDTH: tl.constexpr, values):
-    c = tl.arange(0, values.shape[1])[None, :]
-    store(x, b, i, h, (i[:, None] < length) & (c < WIDTH), c, values)
-
-
-@triton.jit
-def _touches_band(t, j, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS):
-    """Whether the band has taps of a block of queries from t on and of keys from j on."""
-    r = j - t - (keys - queries)
-    return (r + BLOCK_KEYS > -left) & (r - BLOCK_QUERIES < right)
-
-
-@triton.jit
-def _load_in_place(place):
-    """Loads numbers of float32 to the threads that take them. ``tl.load`` would put them into
-    shared memory first, which costs as much as the tile's products."""
-    if ASSEMBLY:
-        return tl.inline_asm_elementwise(
-            "ld.global.nc.f32 $0, [$1];", "=f,l", [place], dtype=tl.float32, is_pure=True, pack=1
-        )
-    else:
-        return tl.load(place)
-
-
-@triton.jit
-def _load_in_place_where(place, there):
-    """As ``_load_in_place``; zero elsewhere."""
-    if ASSEMBLY:
-        return tl.inline_asm_elementwise(
-            """{
-            .reg .pred p;
-            setp.ne.s32 p, $2, 0;
-            mov.f32 $0, 0f00000000;
-            @p ld.global.nc.f32 $0, [$1];
-            }""",
-            "=f,l,r",
-            [place, there.to(tl.int32)],
-            dtype=tl.float32,
-            is_pure=True,
-            pack=1,
-        )
-    else:
-        return tl.load(place, mask=there, other=0.0)
-
-
-@triton.jit
-def _position_scores(
-    added, curve, head, t_first, j_first, queries, keys, left, right, before, after,
-    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr,
-    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
-):  # fmt: skip
-    """What is added to the products of a tile of queries and keys that lies in this part of the
-    curve; -inf or hidden where there are no such keys."""
-    i, c = tl.arange(0, BLOCK_QUERIES), tl.arange(0, BLOCK_KEYS)
-    t, j = t_first + i, j_first + c
-    offset = keys - queries
-    if PART == CLOSE:
-        curve += j_first - t_first - offset + before
-        s = _load_in_place(curve + (c[None, :] - i[:, None]))
-    else:
-        end = 0 if PART == BEFORE else before + after
-        s = tl.full([BLOCK_QUERIES, BLOCK_KEYS], 0.0, tl.float32) + tl.load(curve + end)
-    if added.column is not None:
-        column = tl.load(added.column + head * keys + j, mask=j < keys, other=-float("inf"))
-        s += column[None, :]
-    elif not CAUSAL and PART != BEFORE:
-        s = tl.where((j < keys)[None, :], s, -float("inf"))
-    if PART == CLOSE:
-        r = j[None, :] - t[:, None] - offset
-        if added.band is not None:
-            at, close = _in_band(added.band, head, t, j, r, queries, keys, left, right)
-            if FLAT:
-                s += _load_in_place_where(at, close)
-            else:
-                if _touches_band(
-                    t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
-                ):
-                    s += _load_in_place_where(at, close)
-        if added.row_step is not None:
-            step = tl.load(added.row_step + head * queries + t, mask=t < queries, other=0.0)
-            s += tl.where(r > right, step[:, None], 0.0)
-        if added.column_step is not None:
-            step = tl.load(added.column_step + head * keys + j, mask=j < keys, other=0.0)
-            s += tl.where(r > right, step[None, :], 0.0)
-    elif PART == AFTER:
-        if added.row_step is not None:
-            step = tl.load(added.row_step + head * queries + t, mask=t < queries, other=0.0)
-            s += step[:, None]
-        if added.column_step is not None:
-            step = tl.load(added.column_step + head * keys + j, mask=j < keys, other=0.0)
-            s += step[None, :]
-    return s
-
-
-@triton.jit
-def _in_band(band, head, t, j, r, queries, keys, left, right):
-    """Where the band has the taps of queries t and keys j, at distances r, and whether it does."""
-    rows = band + (head * queries + t[:, None]) * (left + 1 + right)
-    inside = (t < queries)[:, None] & (j < keys)[None, :]
-    return rows + (r + left), inside & (r >= -left) & (r <= right)
-
-
-@triton.jit
-def _hash(x, key):
-    """That of ``dropout.py``, of uint32."""
-    x = ((x ^ (x >> 16)) * 0x21F0AAAD) ^ key
-    x = (x ^ (x >> 15)) * 0xD35A2D97
-    return x ^ (x >> 15)
-
-
-@triton.jit
-def _kept(head, t, j, queries, threshold, seed):
-    """Which weights dropout keeps, as :meth:`Dropout.factors` has them: those whose hash is below
-    the threshold."""
-    row = (head * queries + t).to(tl.uint32)
-    seed = tl.load(seed)
-    low, high = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
-    first = _hash(_hash(row ^ low, 0) ^ high, 0)
-    second = _hash(_hash(row ^ high, 0) ^ low, 0)
-    drawn = _hash(first[:, None] + j.to(tl.uint32)[None, :], second[:, None])
-    return (drawn >> 1).to(tl.int32) < threshold
-
-
-@triton.jit
-def _keys_seen(
-    t_first, queries, keys, reach, before, after, CAUSAL: tl.constexpr,
-    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
-):  # fmt: skip
-    """The first key and the end of those that queries of a block see, and in between the first
-    of the blocks of keys that are close to them and the end of these."""
-    own = keys - queries + t_first
-    last = tl.minimum(own + BLOCK_QUERIES, keys) - 1
-    first = tl.maximum(own - reach, 0)
-    end = tl.minimum(last + reach + 1, keys)
-    flat = tl.maximum(own - (before - MARGIN) + 1 - first, 0) // BLOCK_KEYS
-    first_close = first + flat * BLOCK_KEYS
-    if CAUSAL:
-        end = tl.minimum(end, last + 1)
-        return first, first_close, end, end
-    else:
-        close = tl.maximum(own + BLOCK_QUERIES - 1 + (after - MARGIN) - first_close, 0)
-        end_close = first_close + tl.cdiv(close, BLOCK_KEYS) * BLOCK_KEYS
-        return first, first_close, tl.minimum(end_close, end), end
-
-
-@triton.jit
-def _queries_seeing(
-    j_first, queries, keys, reach, before, after, CAUSAL: tl.constexpr,
-    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
-):  # fmt: skip
-    """As ``_keys_seen``, of the queries that see keys of a block."""
-    own = j_first - (keys - queries)
-    first = tl.maximum(own if CAUSAL else own - reach, 0)
-    first = tl.minimum(first, queries)
-    end = tl.minimum(tl.minimum(own + BLOCK_KEYS, queries) + reach, queries)
-    first_close = first
-    if not CAUSAL:
-        flat = tl.maximum(own - (after - MARGIN) + 1 - first, 0) // BLOCK_QUERIES
-        first_close = first + flat * BLOCK_QUERIES
-    close = tl.maximum(own + BLOCK_KEYS - 1 + (before - MARGIN) - first_close, 0)
-    end_close = first_close + tl.cdiv(close, BLOCK_QUERIES) * BLOCK_QUERIES
-    return first, first_close, tl.minimum(end_close, end), end
-
-
-@triton.jit
-def _weights_and_gradients(
-    s, grad, v, lse, delta, head, t, j, queries, threshold, rescale, seed,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """The weights as dropout leaves them, and the gradients of the scores."""
-    weights = tl.exp2(s * LOG2_E - (lse * LOG2_E)[:, None])
-    dropped = weights
-    above = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
-    if DROPOUT:
-        kept = _kept(head, t, j, queries, threshold, seed)
-        dropped = tl.where(kept, weights * rescale, 0.0)
-        above = tl.where(kept, above * rescale, 0.0)
-    return dropped, weights * (above - delta[:, None])
 
 
 @triton.jit
@@ -252,12 +47,12 @@ def _attend_to_tile(
 ):  # fmt: skip
     """The highest scores, the sums of exponentials and of values so far, with one more tile."""
     j = j_first + tl.arange(0, BLOCK_KEYS)
-    s = _position_scores(
+    s = position_scores(
         added, curve, head, t_first, j_first, queries, keys, left, right, before, after,
         PART, FLAT, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS,
     )  # fmt: skip
     if WIDTH > 0:
-        k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
+        k_rows = load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
         s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
     higher = tl.maximum(highest, tl.max(s, 1))
     base = tl.where(higher < BLIND, 0.0, higher * LOG2_E)  # times LOG2_E it is not exact
@@ -266,9 +61,9 @@ def _attend_to_tile(
     total = total * shrunk + tl.sum(weights, 1)
     if DROPOUT:
         t = t_first + tl.arange(0, BLOCK_QUERIES)
-        kept = _kept(head, t, j, queries, threshold, seed)
+        kept = kept_by_dropout(head, t, j, queries, threshold, seed)
         weights = tl.where(kept, weights * rescale, 0.0)
-    v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
+    v_rows = load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
     weighted = tl.dot(weights.to(v_rows.dtype), v_rows, input_precision=PRECISION)
     return higher, total, y_rows * shrunk[:, None] + weighted
 
@@ -282,17 +77,17 @@ def forward_by_queries(
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    b, h, head, t_first = _place(heads, queries, BLOCK_QUERIES)
+    b, h, head, t_first = program_place(heads, queries, BLOCK_QUERIES)
     t = t_first + tl.arange(0, BLOCK_QUERIES)
     curve = added.curve + h * curve_h
     q_rows = None
     if WIDTH > 0:
-        q_rows = _load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
+        q_rows = load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
 
     highest = tl.full([BLOCK_QUERIES], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_QUERIES], tl.float32)
     y_rows = tl.zeros([BLOCK_QUERIES, VALUES_PADDED], tl.float32)
-    first, first_close, end_close, end = _keys_seen(
+    first, first_close, end_close, end = keys_seen(
         t_first, queries, keys, reach, before, after, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS
     )
     for j_first in range(first, first_close, BLOCK_KEYS):
@@ -322,7 +117,7 @@ def forward_by_queries(
     y_rows = tl.where(blind[:, None], 0.0, y_rows / tl.where(blind, 1.0, total)[:, None])
     sums = tl.where(blind, 0.0, highest + tl.log2(tl.where(blind, 1.0, total)) / LOG2_E)
     tl.store(lse + head * queries + t, sums, mask=t < queries)
-    _store_rows(y, b, h, t, queries, VALUES, y_rows)
+    store_rows(y, b, h, t, queries, VALUES, y_rows)
 
 
 @triton.jit
@@ -335,13 +130,13 @@ def _gradients_of_tile(
 ):  # fmt: skip
     """The tile's weights as dropout leaves them, and the gradients of its scores."""
     t, j = t_first + tl.arange(0, BLOCK_QUERIES), j_first + tl.arange(0, BLOCK_KEYS)
-    s = _position_scores(
+    s = position_scores(
         added, curve, head, t_first, j_first, queries, keys, left, right, before, after,
         PART, FLAT, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS,
     )  # fmt: skip
     if WIDTH > 0:
         s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
-    return _weights_and_gradients(
+    return weights_and_gradients(
         s, grad_rows, v_rows, lse_rows, delta_rows,
         head, t, j, queries, threshold, rescale, seed, DROPOUT, PRECISION,
     )  # fmt: skip
@@ -362,8 +157,8 @@ def _flat_tile_by_queries(
     j = j_first + tl.arange(0, BLOCK_KEYS)
     k_rows = None
     if WIDTH > 0:
-        k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
-    v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
+        k_rows = load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
+    v_rows = load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
     _, s_grad = _gradients_of_tile(
         q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head,
         t_first, j_first, queries, keys, left, right, before, after, scale, threshold, rescale,
@@ -403,22 +198,22 @@ def backward_by_queries(
     ``diagonals`` is ``[batch, heads, blocks of queries, distances]``, of which the first is
     ``-before`` or as far as there are keys; its ends take the sums of all that lies beyond.
     """
-    b, h, head, t_first = _place(heads, queries, BLOCK_QUERIES)
+    b, h, head, t_first = program_place(heads, queries, BLOCK_QUERIES)
     i = tl.arange(0, BLOCK_QUERIES)
     t = t_first + i
     curve = added.curve + h * curve_h
     q_rows = None
     q_sums = tl.zeros([BLOCK_QUERIES, WIDTH_PADDED], tl.float32)
     if WIDTH > 0:
-        q_rows = _load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
-    grad_rows = _load_rows(grad, b, h, t, queries, VALUES, VALUES_PADDED)
-    y_rows = _load_rows(y, b, h, t, queries, VALUES, VALUES_PADDED)
+        q_rows = load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
+    grad_rows = load_rows(grad, b, h, t, queries, VALUES, VALUES_PADDED)
+    y_rows = load_rows(y, b, h, t, queries, VALUES, VALUES_PADDED)
     delta_rows = tl.sum(grad_rows.to(tl.float32) * y_rows.to(tl.float32), 1)
     tl.store(delta + head * queries + t, delta_rows, mask=t < queries)
     lse_rows = tl.load(lse + head * queries + t, mask=t < queries, other=float("inf"))
 
     row_sums = tl.zeros([BLOCK_QUERIES], tl.float32)
-    first, first_close, end_close, end = _keys_seen(
+    first, first_close, end_close, end = keys_seen(
         t_first, queries, keys, reach, before, after, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS
     )
     flat_sums = tl.zeros([BLOCK_QUERIES], tl.float32)
@@ -448,8 +243,8 @@ def backward_by_queries(
         j = j_first + c
         k_rows = None
         if WIDTH > 0:
-            k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
-        v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
+            k_rows = load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
+        v_rows = load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
         _, s_grad = _gradients_of_tile(
             q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head,
             t_first, j_first, queries, keys, left, right, before, after, scale, threshold,
@@ -460,10 +255,10 @@ def backward_by_queries(
             q_sums += tl.dot(s_grad.to(k_rows.dtype), k_rows, input_precision=PRECISION)
         r = j[None, :] - t[:, None] - (keys - queries)
         if added_grad.band is not None:
-            if _touches_band(
+            if touches_band(
                 t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
             ):
-                at, close = _in_band(added_grad.band, head, t, j, r, queries, keys, left, right)
+                at, close = in_band(added_grad.band, head, t, j, r, queries, keys, left, right)
                 tl.store(at, s_grad, mask=close)
         if added_grad.row_step is not None:
             row_sums += tl.sum(tl.where(r > right, s_grad, 0.0), 1)
@@ -495,7 +290,7 @@ def backward_by_queries(
         if not CAUSAL:
             tl.store(diagonals + distances - 1, tl.sum(flat_sums, 0))
     if WIDTH > 0:
-        _store_rows(q_grad, b, h, t, queries, WIDTH, scale * q_sums)
+        store_rows(q_grad, b, h, t, queries, WIDTH, scale * q_sums)
     if added_grad.row_step is not None:
         tl.store(added_grad.row_step + head * queries + t, row_sums, mask=t < queries)
 
@@ -515,8 +310,8 @@ def _tile_by_keys(
     t = t_first + tl.arange(0, BLOCK_QUERIES)
     q_rows = None
     if WIDTH > 0:
-        q_rows = _load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
-    grad_rows = _load_rows(grad, b, h, t, queries, VALUES, VALUES_PADDED)
+        q_rows = load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
+    grad_rows = load_rows(grad, b, h, t, queries, VALUES, VALUES_PADDED)
     lse_rows = tl.load(lse + head * queries + t, mask=t < queries, other=float("inf"))
     delta_rows = tl.load(delta + head * queries + t, mask=t < queries, other=0.0)
     weights, s_grad = _gradients_of_tile(
@@ -549,18 +344,18 @@ def backward_by_keys(
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    b, h, head, j_first = _place(heads, keys, BLOCK_KEYS)
+    b, h, head, j_first = program_place(heads, keys, BLOCK_KEYS)
     j = j_first + tl.arange(0, BLOCK_KEYS)
     curve = added.curve + h * curve_h
     k_rows = None
     k_sums = tl.zeros([BLOCK_KEYS, WIDTH_PADDED], tl.float32)
     if WIDTH > 0:
-        k_rows = _load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
-    v_rows = _load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
+        k_rows = load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
+    v_rows = load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
     v_sums = tl.zeros([BLOCK_KEYS, VALUES_PADDED], tl.float32)
     column_sums = tl.zeros([BLOCK_KEYS], tl.float32)
     step_sums = tl.zeros([BLOCK_KEYS], tl.float32)
-    first, first_close, end_close, end = _queries_seeing(
+    first, first_close, end_close, end = queries_seeing(
         j_first, queries, keys, reach, before, after, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS
     )
     if not CAUSAL:
@@ -589,9 +384,9 @@ def backward_by_keys(
             PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
         )  # fmt: skip
 
-    _store_rows(v_grad, b, h, j, keys, VALUES, v_sums)
+    store_rows(v_grad, b, h, j, keys, VALUES, v_sums)
     if WIDTH > 0:
-        _store_rows(k_grad, b, h, j, keys, WIDTH, scale * k_sums)
+        store_rows(k_grad, b, h, j, keys, WIDTH, scale * k_sums)
     if added_grad.column is not None:
         tl.store(added_grad.column + head * keys + j, column_sums, mask=j < keys)
     if added_grad.column_step is not None:
