@@ -18,9 +18,9 @@ from fairseq_convattn.ops.attention import BEYOND, TERMS
 from fairseq_convattn.ops.attention.dropout import Dropout
 
 triton, tl = map(importlib.import_module, ("triton", "triton.language"))
-operators, triton_kernels, triton_scores = (
+operators, scores, triton_kernels, triton_scores = (
     importlib.import_module(f"fairseq_convattn.ops.attention.{name}")
-    for name in ("operators", "triton_kernels", "triton_scores")
+    for name in ("operators", "scores", "triton_kernels", "triton_scores")
 )
 HEADS, WIDTH, VALUES, SPAN = 2, 8, 12, 3
 COMBINATIONS = [
@@ -177,6 +177,20 @@ def test_keys_beyond_the_end_of_the_curve(monkeypatch, causal):
     length = triton_scores.MARGIN.value + 70
     terms = parameters(("content", "fixed"), causal, heads=1, span=1)
     compare(inputs(length, length, heads=1), terms, causal=causal, span=1)
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("causal", [False, True])
+def test_taps_by_eights_as_for_half_precision(monkeypatch, causal, beyond):
+    def multiply(x, table):
+        assert table.size(1) % 8 == 0 or table.size(1) == 1  # the step
+        return x @ table.transpose(-1, -2)
+
+    monkeypatch.setattr(scores._HalfProducts, "apply", multiply)
+    monkeypatch.setattr(scores, "_in_halves", lambda x: True)
+    torch.manual_seed(11)
+    terms = parameters(("content", "fixed", "query"), causal)
+    compare(inputs(20, 40), terms, causal=causal, beyond=beyond)
 
 
 def test_curves_of_other_lengths_are_refused():
