@@ -16,7 +16,7 @@ from torch import Tensor
 from ..triton_tensors import ASSEMBLY, LOG2_E, load, store
 
 MARGIN = tl.constexpr(256)  # at least as much as a block of queries and one of keys
-CLOSE, BEFORE, AFTER = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # parts of the curve
+BEFORE, CLOSE, AFTER = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # parts of the curve
 
 
 class Added(NamedTuple):

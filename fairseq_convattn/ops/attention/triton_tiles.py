@@ -87,29 +87,15 @@ def forward_by_queries(
     highest = tl.full([BLOCK_QUERIES], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_QUERIES], tl.float32)
     y_rows = tl.zeros([BLOCK_QUERIES, VALUES_PADDED], tl.float32)
-    first, first_close, end_close, end = keys_seen(
+    seen = keys_seen(
         t_first, queries, keys, reach, before, after, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS
     )
-    for j_first in range(first, first_close, BLOCK_KEYS):
-        highest, total, y_rows = _attend_to_tile(
-            highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
-            queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-            BEFORE, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
-            PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
-        )  # fmt: skip
-    for j_first in range(first_close, end_close, BLOCK_KEYS):
-        highest, total, y_rows = _attend_to_tile(
-            highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
-            queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-            CLOSE, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
-            PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
-        )  # fmt: skip
-    if not CAUSAL:
-        for j_first in range(end_close, end, BLOCK_KEYS):
+    for PART in tl.static_range(BEFORE, CLOSE + 1 if CAUSAL else AFTER + 1):
+        for j_first in range(seen[PART], seen[PART + 1], BLOCK_KEYS):
             highest, total, y_rows = _attend_to_tile(
                 highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
                 queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-                AFTER, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+                PART, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
                 PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
             )  # fmt: skip
 
@@ -355,34 +341,18 @@ def backward_by_keys(
     v_sums = tl.zeros([BLOCK_KEYS, VALUES_PADDED], tl.float32)
     column_sums = tl.zeros([BLOCK_KEYS], tl.float32)
     step_sums = tl.zeros([BLOCK_KEYS], tl.float32)
-    first, first_close, end_close, end = queries_seeing(
+    seeing = queries_seeing(
         j_first, queries, keys, reach, before, after, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS
     )
-    if not CAUSAL:
-        for t_first in range(first, first_close, BLOCK_QUERIES):
+    for NUMBER in tl.static_range(AFTER - CLOSE if CAUSAL else 0, 3):
+        for t_first in range(seeing[NUMBER], seeing[NUMBER + 1], BLOCK_QUERIES):
             k_sums, v_sums, column_sums, step_sums = _tile_by_keys(
                 k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
                 added_grad, curve, b, h, head, t_first, j_first,
                 queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-                AFTER, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
+                AFTER - NUMBER, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
                 PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
             )  # fmt: skip
-    for t_first in range(first_close, end_close, BLOCK_QUERIES):
-        k_sums, v_sums, column_sums, step_sums = _tile_by_keys(
-            k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
-            added_grad, curve, b, h, head, t_first, j_first,
-            queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-            CLOSE, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
-            PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
-        )  # fmt: skip
-    for t_first in range(end_close, end, BLOCK_QUERIES):
-        k_sums, v_sums, column_sums, step_sums = _tile_by_keys(
-            k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
-            added_grad, curve, b, h, head, t_first, j_first,
-            queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-            BEFORE, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
-            PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
-        )  # fmt: skip
 
     store_rows(v_grad, b, h, j, keys, VALUES, v_sums)
     if WIDTH > 0:
