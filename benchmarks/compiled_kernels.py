@@ -30,6 +30,7 @@ import torch
 import triton
 from gpu_assembly import GPUS, estimate, instructions, mix
 from measuring import Table, add_csv, add_names, add_numbers, positive, save
+from torch import Tensor
 from triton import knobs
 from triton.backends import backends
 from triton.backends.compiler import GPUTarget
@@ -43,6 +44,7 @@ from fairseq_convattn.ops.short_convolution import triton_kernels as short_convo
 
 _run = jit.JITFunction.run
 MARGIN = _MARGIN.value
+CHANNELS = short_convolution.CHANNELS
 UNABLE = 3  # the exit status without what NVIDIA's GPUs need
 SPAN = 8  # distances of attention's query term
 AIMS = {"forward": 0.7, "backward": 0.6}  # shares of the memory's rate
@@ -173,27 +175,51 @@ def attentions(arguments: argparse.Namespace) -> Iterator[Case]:
 
 
 def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
-    """Low-rank, causal, as architectures have them by default. The floor of each of the three
-    kernels backward is of its own bytes; the target is for all three together."""
-    dtype, taps, ranks = getattr(torch, arguments.dtype), 4, 15
+    """Causal, of four taps, as architectures have them by default. The floor of each kernel
+    backward is of its own bytes; the target is for all together."""
+    dtype, taps = getattr(torch, arguments.dtype), 4
     batch = max(1, arguments.all_tokens // arguments.tokens)
     x = torch.empty(arguments.tokens, batch, arguments.channels, dtype=dtype)
-    z, up = x.new_empty(*x.shape[:2], ranks), x.new_empty(ranks, taps, arguments.channels)
+    place, every = (taps - 1, taps - 1), [True] * 3
 
-    def launch() -> None:
-        short_convolution._forward(x, z, up, taps - 1, taps - 1)
-        short_convolution._backward(x, x, z, up, taps - 1, taps - 1, [True] * 3)
+    def low_rank(ranks: int, wanted: list[bool]) -> tuple[Callable, Tensor]:
+        z, up = x.new_empty(*x.shape[:2], ranks), x.new_empty(ranks, taps, arguments.channels)
 
-    blocks = triton.cdiv(arguments.channels, short_convolution.CHANNELS)
-    tiles = batch * triton.cdiv(arguments.tokens, short_convolution.ROWS)
-    rounds = {
-        "backward_z": blocks,
-        "backward_up": tiles * taps * blocks / short_convolution.PROGRAMS,
+        def launch() -> None:
+            short_convolution._forward(x, z, up, *place)
+            short_convolution._backward(x, x, z, up, *place, wanted)
+
+        return launch, z
+
+    def headwise() -> tuple[Callable, Tensor]:
+        predicted = x.new_empty(*x.shape[:2], arguments.heads, taps)
+        given = x, predicted, x.new_empty(arguments.channels, taps), *place
+
+        def launch() -> None:
+            short_convolution._forward_headwise(*given)
+            short_convolution._backward_headwise(x, *given, every)
+
+        return launch, predicted
+
+    kinds = {
+        "static": low_rank(1, [True, False, True]),
+        "headwise": headwise(),
+        "low_rank": low_rank(16, every),
     }
-    kernels = ("forward", "backward_x", "backward_z", "backward_up")
-    floors = dict.fromkeys(kernels, 2 * x.nbytes + z.nbytes)
-    floors["backward"] = 3 * x.nbytes + 2 * z.nbytes
-    yield Case("short_convolution", f"low_rank {taps}", launch, rounds, floors)
+    for kind, (launch, predicted) in kinds.items():
+        tiles = batch * triton.cdiv(arguments.tokens, short_convolution.ROWS)
+        width = arguments.channels // arguments.heads if kind == "headwise" else CHANNELS
+        blocks = triton.cdiv(arguments.channels, width)
+        rounds = {
+            "backward_z": triton.cdiv(arguments.channels, CHANNELS),
+            "backward": tiles * blocks / short_convolution.PROGRAMS,
+        }
+        floors = {
+            "forward": 2 * x.nbytes + predicted.nbytes,
+            "backward_z": 2 * x.nbytes + predicted.nbytes,
+            "backward": 3 * x.nbytes + 2 * predicted.nbytes,
+        }
+        yield Case("short_convolution", f"{kind} {taps}", launch, rounds, floors)
 
 
 OPERATIONS = {

@@ -67,10 +67,14 @@ def use_implementation(name: str | None) -> Iterator[None]:
         _forced = before
 
 
-def is_free(name: str | None) -> bool:
-    """Whether neither the caller, nor the environment, nor :func:`use_implementation` asks for an
-    implementation."""
-    return name is None and _forced is None
+def requested(name: str | None) -> str | None:
+    """The implementation that the caller, the environment or :func:`use_implementation` asks for;
+    None for the fastest.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    return checked_name(name or _forced)
 
 
 def choose(
@@ -95,7 +99,7 @@ def choose(
     Raises:
         ValueError: there is none of this name, or it cannot take the inputs.
     """
-    name = checked_name(name or _forced)
+    name = requested(name)
     if name is not None:
         check(name != "triton" or has_triton(), "impl='triton' needs Triton: pip install triton")
         chosen = triton() if name == "triton" else implementations[name]

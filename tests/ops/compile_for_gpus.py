@@ -50,6 +50,9 @@ def convolve_shortly(dtype: torch.dtype, taps: int, ranks: int) -> None:
     z, up = torch.randn(TIME, BATCH, ranks, dtype=dtype), torch.randn(ranks, taps, 256, dtype=dtype)
     short_convolution._forward(x, z, up, taps - 1, taps - 1)
     short_convolution._backward(x, x, z, up, taps - 1, taps - 1, [True] * 3)
+    given = x, torch.randn(TIME, BATCH, HEADS, taps, dtype=dtype), up[0].t(), taps - 1, taps - 1
+    short_convolution._forward_headwise(*given)
+    short_convolution._backward_headwise(x, *given, [True] * 3)
 
 
 OPERATIONS = {

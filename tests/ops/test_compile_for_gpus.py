@@ -21,7 +21,7 @@ KERNELS = {
         *("forward_by_taps", "backward_by_taps", "forward_by_bands", "backward_by_bands"),
     },
     "attention": {"forward_by_queries", "backward_by_queries", "backward_by_keys"},
-    "short_convolution": {"forward", "backward_x", "backward_z", "backward_up"},
+    "short_convolution": {"forward", "backward", "backward_z"},
 }
 pytestmark = pytest.mark.skipif(
     not importlib.util.find_spec("triton"), reason="needs Triton: pip install triton"

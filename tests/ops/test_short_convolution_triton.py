@@ -9,6 +9,7 @@ from test_short_convolution import BATCH, KINDS, convolve, inputs
 from triton_cases import DEVICE, FAR, far_apart, needs_gpu, record_grids, triton_tensors
 
 from fairseq_convattn.ops import low_rank_short_conv, short_conv
+from fairseq_convattn.ops.convolution import reference as convolution
 from fairseq_convattn.ops.short_convolution import reference
 
 kernels = importlib.import_module("fairseq_convattn.ops.short_convolution.triton_kernels")
@@ -49,16 +50,45 @@ def test_is_the_formula(time, taps, channels, rank, before, own, dtype):
         assert (a.double() - e).abs().max() <= TOLERANCES[dtype] * max(1, e.abs().max())
 
 
-def test_any_strides_and_one_gradient_at_a_time():
-    x, z, up, _ = (t.float().to(DEVICE) for t in inputs("low_rank", 20, 4, 20))
-    expected = with_gradients(kernels.convolve, (x, z, up), x, 3, 3)
-    strange = [t.transpose(0, -1).contiguous().transpose(0, -1) for t in (x, z, up)]
-    assert_equal(with_gradients(kernels.convolve, strange, x, 3, 3), expected)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "time, taps, channels, before, own",
+    [(1, 1, 2, 0, 0), (2, 4, 20, 0, 3), (33, 4, 32, 2, -1), (40, 5, 34, 0, 2), (20, 3, 256, 2, 2)],
+)
+def test_is_the_headwise_formula(time, taps, channels, before, own, dtype):
+    tensors = (t.to(DEVICE, dtype) for t in inputs("headwise", time, taps, channels))
+    x, predicted, static = tensors
+    x = torch.cat([torch.randn_like(x[:1]).expand(before, -1, -1), x])
+    left = (own if own >= 0 else taps - 1) - before
+    every, grad = (x, predicted, static), torch.randn_like(x[:time])
+    actual = with_gradients(kernels.convolve_headwise, every, grad, left, own)
+
+    def formula(x, predicted, static):
+        z = predicted.new_ones(*predicted.shape[:2], 1)
+        y = reference.convolve(x, z, static.t()[None], left, own)
+        return y + convolution.convolve(x, predicted, time, left)
+
+    expected = with_gradients(formula, [t.double() for t in every], grad.double())
+    for a, e, like in zip(actual, expected, (x, *every), strict=True):
+        assert a.dtype == like.dtype
+        assert (a.double() - e).abs().max() <= TOLERANCES[dtype] * max(1, e.abs().max())
+
+
+@pytest.mark.parametrize("kind", ["headwise", "low_rank", "one_rank"])
+def test_any_strides_and_one_gradient_at_a_time(kind):
+    tensors = inputs("headwise" if kind == "headwise" else "low_rank", 20, 4, 20, rank=17)
+    x, *factors = (t.float().to(DEVICE) for t in tensors[:3])
+    function = kernels.convolve_headwise if kind == "headwise" else kernels.convolve
+    if kind == "one_rank":
+        factors = [factors[0][..., :1], factors[1][:1]]
+    expected = with_gradients(function, (x, *factors), x, 3, 3)
+    strange = [t.transpose(0, -1).contiguous().transpose(0, -1) for t in (x, *factors)]
+    assert_equal(with_gradients(function, strange, x, 3, 3), expected)
     for n in range(3):
-        tensors = [x.detach(), z.detach(), up.detach()]
+        tensors = [t.detach() for t in (x, *factors)]
         tensors[n].requires_grad_()
-        (alone,) = torch.autograd.grad(kernels.convolve(*tensors, 3, 3), tensors[n], x)
-        assert torch.equal(alone, expected[n + 1])
+        (alone,) = torch.autograd.grad(function(*tensors, 3, 3), tensors[n], x)
+        torch.testing.assert_close(alone, expected[n + 1], rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_of_any_stride():
@@ -139,13 +169,18 @@ def test_offsets_beyond_32_bits():
 
 def test_grids_of_more_than_65535_blocks(monkeypatch):
     """Only the first dimension of a grid may have so many."""
-    names = "forward", "backward_x", "backward_z", "backward_up"
+    names = "forward", "backward", "backward_z"
     grids = record_grids(monkeypatch, kernels, *names)
     x, z, up = torch.zeros(1, 70_000, 20), torch.zeros(1, 70_000, 1), torch.zeros(1, 4, 20)
     with_gradients(
         kernels.convolve, (x.to(DEVICE), z.to(DEVICE), up.to(DEVICE)), x.to(DEVICE), 3, 3
     )
-    assert grids == [(140_000,), (140_000,), (70_000,), (24,)]
+    assert grids == [(140_000,), (70_000,), (24,)]
+    headwise = x, torch.zeros(1, 70_000, 2, 4), torch.zeros(20, 4)
+    headwise = [t.to(DEVICE).requires_grad_(t.dim() == 4) for t in headwise]
+    y = kernels.convolve_headwise(*headwise, 3, 3)
+    torch.autograd.grad(y, headwise[1], x.to(DEVICE))
+    assert grids[3:] == [(140_000,), (140_000,)]
 
 
 @pytest.mark.parametrize("kind", ["static", "headwise", "low_rank"])

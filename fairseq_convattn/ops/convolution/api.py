@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..implementation import Implementation, check, choose, is_free
+from ..implementation import Implementation, check, choose, requested
 from ..masks import kept
 from . import native, reference, tiled
 from .past import Past, continued, step
@@ -122,7 +122,7 @@ def _convolve(
         left = kernel_size - 1 - (len(past.index) - time)
         if implementation is native.convolve and mask is None and not torch.is_grad_enabled():
             y = native.continue_from(past, taps, time, left, softmax=softmax)
-        elif x.is_cuda and time == 1 and mask is None and is_free(impl):
+        elif x.is_cuda and time == 1 and mask is None and requested(impl) is None:
             y = step(past.inputs(), taps, softmax)
         else:
             y = implementation(past.inputs(), taps, time, left, **options)

@@ -1,11 +1,20 @@
 """Short convolutions: few taps, static, head-wise or of low rank (Sieberling et al. 2026)."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from ..convolution import dynamic_conv
 from ..convolution.past import continued
-from ..implementation import Implementation, check, choose, unfit_for_operators
+from ..implementation import (
+    Implementation,
+    check,
+    choose,
+    has_triton,
+    requested,
+    unfit_for_operators,
+)
 from . import native, reference, tiled
 
 IMPLEMENTATIONS = {
@@ -68,10 +77,16 @@ def short_conv(
     if taps is None:
         z, up = x.new_ones(*x.shape[:2], 1), static.t().unsqueeze(0)
         return low_rank_short_conv(x, z, up, causal=causal, residual=residual, tail=tail, impl=impl)
+    if static is not None:
+        check(static.size(-1) == taps.size(-1), "taps and static ones must be equally many")
+        kernels = _headwise_kernels(impl, x, taps, static)
+        if kernels is not None:
+            inputs, next_tail, left, own = _continued(x, tail, taps.size(-1), causal)
+            y = kernels(inputs, taps, static, left, own if residual else -1)
+            return y if tail is None else (y, next_tail)
     found = dynamic_conv(x, taps, causal=causal, tail=tail, impl=impl)
     y, next_tail = found if tail is not None else (found, None)
     if static is not None:
-        check(static.size(-1) == taps.size(-1), "taps and static ones must be equally many")
         rest = short_conv(x, None, static, causal=causal, residual=residual, tail=tail, impl=impl)
         y = y + (rest if tail is None else rest[0])
     elif residual:
@@ -117,12 +132,34 @@ def low_rank_short_conv(
         otherwise="tiled" if one_rank or not unfit_for_operators() else "reference",
         native_pays=not one_rank or up.size(1) <= STATIC_KERNEL_SIZE,
     )
-    taps = up.size(1)
-    inputs, next_tail = (x, None) if tail is None else continued(tail, x, taps)
-    own = taps - 1 if causal else taps // 2
-    left = own - (inputs.size(0) - x.size(0))
+    inputs, next_tail, left, own = _continued(x, tail, up.size(1), causal)
     y = convolve(inputs, z, up, left, own if residual else -1)
     return y if tail is None else (y, next_tail)
+
+
+def _continued(
+    x: Tensor, tail: Tensor | None, taps: int, causal: bool
+) -> tuple[Tensor, Tensor | None, int, int]:
+    """The inputs that the outputs of x see, the next tail, how many taps of the first output's
+    kernel lie before these inputs, and the tap of an output's own position."""
+    inputs, next_tail = (x, None) if tail is None else continued(tail, x, taps)
+    own = taps - 1 if causal else taps // 2
+    return inputs, next_tail, own - (inputs.size(0) - x.size(0)), own
+
+
+def _headwise_kernels(
+    impl: str | None, x: Tensor, taps: Tensor, static: Tensor
+) -> Callable[..., Tensor] | None:
+    """Triton's kernels for both at once, where they are asked for or are the fastest and can take
+    the inputs."""
+    wanted = requested(impl)
+    if wanted != "triton" and not (wanted is None and x.is_cuda and has_triton()):
+        return None
+    check(has_triton(), "impl='triton' needs Triton: pip install triton")
+    from . import triton_kernels
+
+    fit = not triton_kernels.unfit_headwise(x, taps, static)
+    return triton_kernels.convolve_headwise if fit else None
 
 
 def _check_x(x: Tensor, causal: bool, tail: Tensor | None) -> None:

@@ -1,56 +1,43 @@
-"""Low-rank short convolutions by the Triton kernels of ``triton_tiles``."""
+"""Short convolutions by the Triton kernels of ``triton_tiles``."""
 
 import torch
 import triton
 from torch import Tensor
 
 from .. import triton_tensors
-from ..triton_tensors import COMPILED, DEVICES, DTYPES, Strided, on_device_of, precision
-from .operators import register
-from .triton_tiles import backward_up, backward_x, backward_z, forward
+from ..triton_tensors import COMPILED, DEVICES, DTYPES, Strided, on_device_of, precision, strided
+from .operators import register, register_headwise
+from .triton_tiles import backward, backward_z, forward
 
-MOST_TAPS = 16  # each is a product of its own
+MOST_TAPS = 16  # a program goes through all of them
 MOST_RANKS = 64  # a program holds all of them, the static kernel's too
+MOST_HEAD_DIM = 128  # a program has all channels of a head
 ROWS, CHANNELS = 32, 64  # of a program's tile
 LEAST = 16  # a side of the matrices that are multiplied
-PROGRAMS = 1024  # that share the gradient of up, some for each multiprocessor
+PROGRAMS = 512  # that share the gradient of up, some for each multiprocessor
 
 
 def unfit(x: Tensor, z: Tensor, up: Tensor) -> str:
     """Why the kernels cannot take such inputs; empty when they can."""
-    if up.size(1) > MOST_TAPS:
-        return f"takes kernels of at most {MOST_TAPS} taps, not {up.size(1)}"
     if up.size(0) > MOST_RANKS:
         return f"takes a rank of at most {MOST_RANKS - 1} with a static kernel"
-    return triton_tensors.unfit(x, z, up)
+    return _too_many_taps(up.size(1)) or triton_tensors.unfit(x, z, up)
+
+
+def unfit_headwise(x: Tensor, taps: Tensor, static: Tensor) -> str:
+    """As :func:`unfit`."""
+    if x.size(2) > taps.size(2) * MOST_HEAD_DIM:
+        return f"takes heads of at most {MOST_HEAD_DIM} channels"
+    return _too_many_taps(taps.size(3)) or triton_tensors.unfit(x, taps, static)
+
+
+def _too_many_taps(taps: int) -> str:
+    return "" if taps <= MOST_TAPS else f"takes kernels of at most {MOST_TAPS} taps, not {taps}"
 
 
 def _strided(x: Tensor | None) -> Strided | None:
     """``[time, batch, channels]`` as of one head."""
     return None if x is None else Strided(x, x.stride(0), x.stride(1), 0, x.stride(2))
-
-
-def _launch(kernel, grid: tuple[int, ...], **arguments) -> None:
-    with on_device_of(arguments["x"].data):
-        kernel[grid](**arguments, num_warps=4, num_stages=1, **COMPILED)
-
-
-def _arguments(x: Tensor, z: Tensor, up: Tensor, left: int) -> dict:
-    ranks, taps, channels = up.shape
-    return {
-        "x": _strided(x),
-        "batch": x.size(1),
-        "time": z.size(0),
-        "inputs": x.size(0),
-        "channels": channels,
-        "left": left,
-        "TAPS": taps,
-        "RANKS": ranks,
-        "PADDED": max(triton.next_power_of_2(ranks), LEAST),
-        "ROWS": ROWS,
-        "CHANNELS": CHANNELS,
-        "PRECISION": _precision(x),
-    }
 
 
 def _precision(x: Tensor) -> str:
@@ -59,58 +46,131 @@ def _precision(x: Tensor) -> str:
     return "tf32" if x.dtype == torch.float16 and exact == "tf32x3" else exact
 
 
-def _tiles(batch: int, rows: int) -> int:
-    return batch * triton.cdiv(rows, ROWS)
+class _Kernels:
+    """Launches the kernels on given inputs: ``z`` or, for one rank, ``taps`` of heads or neither.
+
+    ``up``: ``[ranks, taps, channels]``, contiguous and in the dtype of ``x``.
+    """
+
+    def __init__(
+        self, x: Tensor, taps: Tensor | None, z: Tensor | None, up: Tensor,
+        time: int, left: int, own: int,
+    ):  # fmt: skip
+        ranks, count, channels = up.shape
+        self.x, self.time, self.up = x, time, up
+        self.width = CHANNELS if taps is None else channels // taps.size(2)
+        self.blocks = triton.cdiv(channels, self.width)
+        padded = 1 if ranks == 1 else max(triton.next_power_of_2(ranks), LEAST)
+        self.given = {
+            "x": _strided(x),
+            "up": up,
+            "batch": x.size(1),
+            "time": time,
+            "inputs": x.size(0),
+            "channels": channels,
+            "left": left,
+            "TAPS": count,
+            "RANKS": ranks,
+            "PADDED": padded,
+            "ROWS": ROWS,
+            "CHANNELS": max(triton.next_power_of_2(self.width), LEAST),
+            "PRECISION": _precision(x),
+        }
+        self.kernels = {
+            "taps": strided(taps),
+            "z": _strided(z),
+            "OWN": own,
+            "WIDTH": self.width,
+        }
+
+    def _tiles(self, rows: int) -> int:
+        return self.x.size(1) * triton.cdiv(rows, ROWS)
+
+    def _launch(self, kernel, programs: int, **arguments) -> None:
+        with on_device_of(self.x):
+            kernel[(programs,)](
+                **self.given | arguments, num_warps=4, num_stages=1, **COMPILED
+            )  # fmt: skip
+
+    def forward(self) -> Tensor:
+        y = self.x.new_empty(self.time, *self.x.shape[1:])
+        if y.numel():
+            programs = self._tiles(self.time) * self.blocks
+            self._launch(forward, programs, y=_strided(y), **self.kernels)
+        return y
+
+    def backward(
+        self, grad: Tensor, x_grad: Tensor | None, taps_grad: Tensor | None, of_up: bool
+    ) -> Tensor | None:
+        """Fill the gradients of x and of taps; returns that of ``up``, if it is wanted."""
+        tiles = self._tiles(self.x.size(0))
+        groups = max(1, min(tiles, PROGRAMS // max(1, self.blocks))) if of_up else tiles
+        sums = self.up.new_empty(groups, *self.up.shape, dtype=torch.float32) if of_up else None
+        gradients = {
+            "grad": _strided(grad),
+            "x_grad": _strided(x_grad),
+            "taps_grad": strided(taps_grad),
+            "up_grad": sums,
+        }
+        self._launch(backward, groups * self.blocks, **gradients, **self.kernels)
+        return None if sums is None else sums.sum(0)
+
+    def z_grad(self, grad: Tensor, z: Tensor) -> Tensor:
+        z_grad = z.new_empty(z.shape)
+        padded = max(self.given["PADDED"], LEAST)
+        gradients = {"grad": _strided(grad), "z_grad": _strided(z_grad), "PADDED": padded}
+        self._launch(backward_z, self._tiles(self.time), **gradients)
+        return z_grad
 
 
-def _convolve(kernel, x: Tensor, z: Tensor, up: Tensor, rows: int, left: int, own: int) -> Tensor:
-    y = x.new_empty(rows, *x.shape[1:])
-    if y.numel():
-        grid = (_tiles(x.size(1), rows) * triton.cdiv(x.size(2), CHANNELS),)
-        given = _arguments(x, z, up, left) | {"z": _strided(z), "up": up, "y": _strided(y)}
-        _launch(kernel, grid, rows=rows, OWN=own, **given)
-    return y
+def _as(x: Tensor, up: Tensor) -> Tensor:
+    return up.to(x.dtype).contiguous()
 
 
 def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
-    z, up = z.to(x.dtype), up.to(x.dtype).contiguous()
-    return _convolve(forward, x, z, up, z.size(0), left, own)
-
-
-def _z_grad(grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int) -> Tensor:
-    z_grad = z.new_zeros(z.shape)
-    if grad.numel():
-        grid = (_tiles(z.size(1), z.size(0)),)
-        gradients = {"grad": _strided(grad), "z_grad": _strided(z_grad)}
-        _launch(backward_z, grid, up=up, **gradients, **_arguments(x, z, up, left))
-    return z_grad
-
-
-def _up_grad(grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int) -> Tensor:
-    ranks, taps, channels = up.shape
-    blocks = triton.cdiv(channels, CHANNELS)
-    groups = min(_tiles(z.size(1), z.size(0)), max(1, PROGRAMS // max(1, taps * blocks)))
-    sums = x.new_zeros(groups, *up.shape, dtype=torch.float32)
-    if grad.numel():
-        given = _arguments(x, z, up, left) | {"z": _strided(z), "grad": _strided(grad)}
-        _launch(backward_up, (groups * taps * blocks,), up_grad=sums, **given)
-    return sums.sum(0)
+    return _Kernels(x, None, z.to(x.dtype), _as(x, up), z.size(0), left, own).forward()
 
 
 def _backward(
     grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int, own: int, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    dtypes = x.dtype, z.dtype, up.dtype
-    z, up = z.to(x.dtype), up.to(x.dtype).contiguous()
-    gradients = (
-        lambda: _convolve(backward_x, grad, z, up, x.size(0), left, own),
-        lambda: _z_grad(grad, x, z, up, left),
-        lambda: _up_grad(grad, x, z, up, left),
-    )
+    if not grad.numel():
+        return _nothing((x, z, up), wanted)
+    rounded = z.to(x.dtype)
+    kernels = _Kernels(x, None, rounded, _as(x, up), z.size(0), left, own)
+    x_grad = x.new_empty(x.shape) if wanted[0] else None
+    z_grad = kernels.z_grad(grad, rounded).to(z.dtype) if wanted[1] else None
+    up_grad = kernels.backward(grad, x_grad, None, wanted[2]) if wanted[0] or wanted[2] else None
+    return x_grad, z_grad, None if up_grad is None else up_grad.to(up.dtype)
+
+
+def _forward_headwise(x: Tensor, taps: Tensor, static: Tensor, left: int, own: int) -> Tensor:
+    up = _as(x, static.t().unsqueeze(0))
+    return _Kernels(x, taps, None, up, taps.size(0), left, own).forward()
+
+
+def _backward_headwise(
+    grad: Tensor, x: Tensor, taps: Tensor, static: Tensor, left: int, own: int, wanted: list[bool]
+) -> tuple[Tensor | None, ...]:
+    if not grad.numel():
+        return _nothing((x, taps, static), wanted)
+    up = _as(x, static.t().unsqueeze(0))
+    kernels = _Kernels(x, taps, None, up, taps.size(0), left, own)
+    x_grad = x.new_empty(x.shape) if wanted[0] else None
+    taps_grad = taps.new_zeros(taps.shape) if wanted[1] else None
+    static_grad = kernels.backward(grad, x_grad, taps_grad, wanted[2])
+    if static_grad is not None:
+        static_grad = static_grad[0].t().to(static.dtype).contiguous()
+    return x_grad, taps_grad, static_grad
+
+
+def _nothing(inputs: tuple[Tensor, ...], wanted: list[bool]) -> tuple[Tensor | None, ...]:
     return tuple(
-        found().to(dtype) if want else None
-        for found, dtype, want in zip(gradients, dtypes, wanted, strict=True)
+        x.new_zeros(x.shape) if want else None for x, want in zip(inputs, wanted, strict=True)
     )
 
 
 convolve = register("short_convolve_triton", _forward, _backward, DTYPES, DEVICES)
+convolve_headwise = register_headwise(
+    "short_convolve_headwise_triton", _forward_headwise, _backward_headwise, DTYPES, DEVICES
+)

@@ -1,16 +1,16 @@
-"""Low-rank short convolutions in Triton: kernels of a tile each.
+"""Short convolutions in Triton: kernels of a tile of time and a block of channels.
 
-A program takes a tile of time of one sentence, or a group of tiles for the gradient of ``up``.
-Kernels of the tile are products of z and ``up``, made where they are used. No atomics, so that the
-same inputs give the same bits.
+A kernel is the sum of taps of the block's head, if it has any, and of a product of z and ``up``,
+made where it is used; with one rank and no z it is ``up`` itself. No atomics, so that the same
+inputs give the same bits.
 """
 
 import triton
 import triton.language as tl
 
-from ..triton_tensors import load, store
+from ..triton_tensors import at, load, store
 
-VARYING = ["batch", "rows", "time", "inputs", "left"]
+VARYING = ["batch", "time", "inputs", "left"]
 
 
 @triton.jit
@@ -20,11 +20,20 @@ def _tile(tile, batch, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _tile_and_channels(channels, CHANNELS: tl.constexpr):
+def _tile_and_block(channels, WIDTH: tl.constexpr):
     """Of this program; programs of one tile follow each other, so that rows are read whole."""
-    blocks = tl.cdiv(channels, CHANNELS)
-    c = tl.program_id(0) % blocks * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    return tl.program_id(0) // blocks, c
+    blocks = tl.cdiv(channels, WIDTH)
+    return tl.program_id(0) // blocks, tl.program_id(0) % blocks
+
+
+@triton.jit
+def _channels(block, channels, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
+    """The channels of a block, of which only the first ``WIDTH`` are its own."""
+    c = tl.arange(0, CHANNELS)[None, :]
+    if WIDTH == CHANNELS:
+        return block * WIDTH + c
+    else:
+        return tl.where(c < WIDTH, block * WIDTH + c, channels)
 
 
 @triton.jit
@@ -43,69 +52,122 @@ def _load_up(up, tap, c, channels, TAPS: tl.constexpr, RANKS: tl.constexpr, PADD
 
 
 @triton.jit
-def _convolve(
-    x, z, up, y, batch, rows, time, inputs, channels, left, OWN: tl.constexpr,
-    BACKWARD: tl.constexpr, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    tile, c = _tile_and_channels(channels, CHANNELS)
-    b, t = _tile(tile, batch, ROWS)
-    r = tl.arange(0, PADDED)[None, :]
-    z_rows = _load_rows(z, b, t, time, r, RANKS)
-    sums = tl.zeros([ROWS, CHANNELS], tl.float32)
-    for tap in tl.static_range(TAPS):
-        n = t + tap - left
-        if BACKWARD:
-            n = t + left - tap
-            z_rows = _load_rows(z, b, n, time, r, RANKS)
-        u = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED)
-        w = tl.dot(z_rows, u, input_precision=PRECISION)
-        if tap == OWN:
-            w += 1.0
-        sums += w * _load_rows(x, b, n, inputs, c, channels).to(tl.float32)
-    store(y, b, t, t * 0, (t < rows)[:, None] & (c < channels), c, sums)
+def _load_z(z, b, t, time, RANKS: tl.constexpr, PADDED: tl.constexpr):
+    """``[rows, PADDED]``, or a one that z is not."""
+    if z is None:
+        return tl.full([1, 1], 1.0, tl.float32)
+    else:
+        return _load_rows(z, b, t, time, tl.arange(0, PADDED)[None, :], RANKS)
+
+
+@triton.jit
+def _tap_of(taps, b, t, time, h, tap):
+    """``[rows, 1]`` addresses, and which of them are there."""
+    place = at(taps, b, t, t * 0 + h) + tl.full([1], tap, tl.int64) * taps.c
+    return place[:, None], ((t >= 0) & (t < time))[:, None]
+
+
+@triton.jit
+def _weights(z_rows, up_rows, taps, b, t, time, h, tap, PRECISION: tl.constexpr):
+    """What tap ``tap`` of the kernels of outputs t weighs, for every channel."""
+    if up_rows.shape[0] == 1:
+        w = z_rows.to(tl.float32) * up_rows.to(tl.float32)
+    else:
+        w = tl.dot(z_rows, up_rows, input_precision=PRECISION)
+    if taps is not None:
+        place, there = _tap_of(taps, b, t, time, h, tap)
+        w += tl.load(place, mask=there, other=0.0).to(tl.float32)
+    return w
 
 
 @triton.jit(do_not_specialize=VARYING)
 def forward(
-    x, z, up, y, batch, rows, time, inputs, channels, left, OWN: tl.constexpr,
-    TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+    x, taps, z, up, y, batch, time, inputs, channels, left, OWN: tl.constexpr,
+    TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``y[t] = sum_k w[t, k] x[t + k - left]``"""
-    _convolve(
-        x, z, up, y, batch, rows, time, inputs, channels, left, OWN, False, TAPS, RANKS, PADDED,
-        ROWS, CHANNELS, PRECISION,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=VARYING)
-def backward_x(
-    x, z, up, y, batch, rows, time, inputs, channels, left, OWN: tl.constexpr,
-    TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Of x, the gradient of the outputs: ``y[t] = sum_k w[t + left - k, k] x[t + left - k]``"""
-    _convolve(
-        x, z, up, y, batch, rows, time, inputs, channels, left, OWN, True, TAPS, RANKS, PADDED,
-        ROWS, CHANNELS, PRECISION,
-    )  # fmt: skip
+    tile, block = _tile_and_block(channels, WIDTH)
+    c = _channels(block, channels, WIDTH, CHANNELS)
+    b, t = _tile(tile, batch, ROWS)
+    z_rows = _load_z(z, b, t, time, RANKS, PADDED)
+    sums = tl.zeros([ROWS, CHANNELS], tl.float32)
+    for tap in tl.static_range(TAPS):
+        up_rows = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED)
+        w = _weights(z_rows, up_rows, taps, b, t, time, block, tap, PRECISION)
+        if tap == OWN:
+            w += 1.0
+        sums += w * _load_rows(x, b, t + tap - left, inputs, c, channels).to(tl.float32)
+    store(y, b, t, t * 0, (t < time)[:, None] & (c < channels), c, sums)
 
 
 @triton.jit
-def _products(grad, x, b, t, tap, time, inputs, c, channels, left):
-    """What kernels' gradients sum, at outputs t: in bfloat16 of such inputs, else in float32,
-    since a gradient times an input may be beyond float16; of float16 rounded to the digits of
-    tf32, to which the hardware would truncate."""
-    of_outputs = _load_rows(grad, b, t, time, c, channels).to(tl.float32)
-    of_inputs = _load_rows(x, b, t + tap - left, inputs, c, channels)
-    products = of_outputs * of_inputs.to(tl.float32)
-    if of_inputs.dtype == tl.bfloat16:
+def _rounded(products, dtype: tl.constexpr):
+    """What kernels' gradients sum, gradients times inputs in float32: in bfloat16 of such inputs,
+    else in float32, since they may be beyond float16; of float16 rounded to the digits of tf32, to
+    which the hardware would truncate."""
+    if dtype == tl.bfloat16:
         products = products.to(tl.bfloat16)
-    elif of_inputs.dtype == tl.float16:
+    elif dtype == tl.float16:
         rounded = (products.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
         products = tl.where(tl.abs(products) < float("inf"), rounded, products)
     return products
+
+
+@triton.jit(do_not_specialize=VARYING)
+def backward(
+    x, taps, z, up, grad, x_grad, taps_grad, up_grad, batch, time, inputs, channels, left,
+    OWN: tl.constexpr, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Of every group-th tile of inputs t, whose outputs are ``n = t + left - k``: ``x_grad[t] =
+    sum_k w[n, k] grad[n]``, ``taps_grad[n, k]``, a sum over channels, and into ``[groups, ranks,
+    taps, channels]`` the gradient of ``up``, a sum over positions."""
+    group, block = _tile_and_block(channels, WIDTH)
+    groups = tl.num_programs(0) // tl.cdiv(channels, WIDTH)
+    c = _channels(block, channels, WIDTH, CHANNELS)
+    SUMMED: tl.constexpr = ROWS if RANKS == 1 else PADDED
+    sums = ()
+    for _ in tl.static_range(TAPS):
+        sums = sums + (tl.zeros([SUMMED, CHANNELS], tl.float32),)
+    for tile in range(group, batch * tl.cdiv(inputs, ROWS), groups):
+        b, t = _tile(tile, batch, ROWS)
+        x_rows = _load_rows(x, b, t, inputs, c, channels).to(tl.float32)
+        x_sums = tl.zeros([ROWS, CHANNELS], tl.float32)
+        new = ()
+        for tap in tl.static_range(TAPS):
+            n = t + left - tap
+            grad_rows = _load_rows(grad, b, n, time, c, channels).to(tl.float32)
+            z_rows = _load_z(z, b, n, time, RANKS, PADDED)
+            products = grad_rows * x_rows
+            if x_grad is not None:
+                up_rows = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED)
+                w = _weights(z_rows, up_rows, taps, b, n, time, block, tap, PRECISION)
+                if tap == OWN:
+                    w += 1.0
+                x_sums += w * grad_rows
+            if taps_grad is not None:
+                place, there = _tap_of(taps_grad, b, n, time, block, tap)
+                found = tl.sum(products, 1)[:, None].to(taps_grad.data.dtype.element_ty)
+                tl.store(place, found, mask=there & (t < inputs)[:, None])
+            if up_grad is not None:
+                if RANKS > 1:
+                    products = _rounded(products, x.data.dtype.element_ty)
+                    turned = tl.trans(z_rows.to(products.dtype))
+                    products = tl.dot(turned, products, input_precision=PRECISION)
+                elif z is not None:
+                    products *= z_rows.to(tl.float32)
+                new = new + (sums[tap] + products,)
+        if up_grad is not None:
+            sums = new
+        if x_grad is not None:
+            store(x_grad, b, t, t * 0, (t < inputs)[:, None] & (c < channels), c, x_sums)
+    if up_grad is not None:
+        r = tl.arange(0, PADDED)[:, None]
+        for tap in tl.static_range(TAPS):
+            found = tl.sum(sums[tap], 0)[None, :] if RANKS == 1 else sums[tap]
+            place = up_grad + ((group.to(tl.int64) * RANKS + r) * TAPS + tap) * channels + c
+            tl.store(place, found, mask=(r < RANKS) & (c < channels))
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -118,32 +180,11 @@ def backward_z(
     sums = tl.zeros([ROWS, PADDED], tl.float32)
     for first in range(0, channels, CHANNELS):
         c = first + tl.arange(0, CHANNELS)[None, :]
+        grad_rows = _load_rows(grad, b, t, time, c, channels).to(tl.float32)
         for tap in tl.static_range(TAPS):
-            products = _products(grad, x, b, t, tap, time, inputs, c, channels, left)
-            u = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED).to(products.dtype)
-            sums += tl.dot(products, tl.trans(u), input_precision=PRECISION)
+            x_rows = _load_rows(x, b, t + tap - left, inputs, c, channels)
+            products = _rounded(grad_rows * x_rows.to(tl.float32), x_rows.dtype)
+            up_rows = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED).to(products.dtype)
+            sums += tl.dot(products, tl.trans(up_rows), input_precision=PRECISION)
     r = tl.arange(0, PADDED)[None, :]
     store(z_grad, b, t, t * 0, (t < time)[:, None] & (r < RANKS), r, sums)
-
-
-@triton.jit(do_not_specialize=VARYING)
-def backward_up(
-    x, z, grad, up_grad, batch, time, inputs, channels, left, TAPS: tl.constexpr,
-    RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Of one tap: over every group-th tile, into ``[groups, ranks, taps, channels]``. Programs of
-    one group follow each other, so that the taps find x, z and the gradient in the cache."""
-    part, c = _tile_and_channels(channels, CHANNELS)
-    group, tap = part // TAPS, part % TAPS
-    groups = tl.num_programs(0) // tl.cdiv(channels, CHANNELS) // TAPS
-    sums = tl.zeros([PADDED, CHANNELS], tl.float32)
-    for tile in range(group, batch * tl.cdiv(time, ROWS), groups):
-        b, t = _tile(tile, batch, ROWS)
-        products = _products(grad, x, b, t, tap, time, inputs, c, channels, left)
-        z_rows = _load_rows(z, b, t, time, tl.arange(0, PADDED)[None, :], RANKS)
-        z_rows = z_rows.to(products.dtype)
-        sums += tl.dot(tl.trans(z_rows), products, input_precision=PRECISION)
-    r = tl.arange(0, PADDED)[:, None]
-    place = up_grad + ((group.to(tl.int64) * RANKS + r) * TAPS + tap) * channels + c
-    tl.store(place, sums, mask=(r < RANKS) & (c < channels))
