@@ -207,12 +207,14 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
         "low_rank": low_rank(16, every),
     }
     for kind, (launch, predicted) in kinds.items():
-        tiles = batch * triton.cdiv(arguments.tokens, short_convolution.ROWS)
+        backward = short_convolution.BACKWARD[kind]
+        tiles = batch * triton.cdiv(arguments.tokens, backward.rows)
         width = arguments.channels // arguments.heads if kind == "headwise" else CHANNELS
         blocks = triton.cdiv(arguments.channels, width)
         rounds = {
+            "forward": blocks if kind == "low_rank" else 1,
             "backward_z": triton.cdiv(arguments.channels, CHANNELS),
-            "backward": tiles * blocks / short_convolution.PROGRAMS,
+            "backward": tiles * blocks / backward.programs,
         }
         floors = {
             "forward": 2 * x.nbytes + predicted.nbytes,

@@ -57,9 +57,15 @@ class ShortConvolution(nn.Module):
         elif config.short_convolution == "headwise":
             self.kernel = nn.Parameter(torch.zeros(self.heads * taps, width))
 
-    def predictor(self) -> Tensor | None:
-        """``[features, embed_dim]``, the weight that predicts kernels; None of a static one."""
-        return self.kernel if self.down is None else self.down.weight
+    def predictor(self) -> tuple[Tensor, Tensor] | None:
+        """The weight ``[features, embed_dim]`` and the bias that predict kernels; None of a static
+        one. Of low rank the last feature is a one, which the static kernel is multiplied with."""
+        if self.down is not None:
+            weight = F.pad(self.down.weight, (0, 0, 0, 1))
+            return weight, F.pad(weight.new_zeros(len(weight) - 1), (0, 1), value=1.0)
+        if self.kernel is not None:
+            return self.kernel, self.kernel.new_zeros(len(self.kernel))
+        return None
 
     def forward(
         self,
@@ -72,14 +78,15 @@ class ShortConvolution(nn.Module):
         """Convolve ``y``, ``[time, batch, embed_dim]``.
 
         Args:
-            predicted: ``[time, batch, features]``, ``predictor()`` times the layer's input.
+            predicted: ``[time, batch, features]``, of the layer's input by ``predictor()``.
             padding_mask: boolean ``[batch, time]``, True at padding.
             state: in decoding, ``state[name]``, ``[batch, n, embed_dim]``, has the previous y.
         """
         y = without_padding(y, padding_mask)
         convolution = short_conv
         if self.down is not None:
-            convolution, kernels = low_rank_short_conv, (predicted, self.up, self.static)
+            up = torch.cat([self.up, self.static.t().unsqueeze(0)])
+            convolution, kernels = low_rank_short_conv, (predicted, up)
         elif self.kernel is not None:
             kernels = (predicted.unflatten(-1, (self.heads, -1)), self.static)
         else:
@@ -97,8 +104,9 @@ class ShortConvolutions(nn.ModuleDict):
     def predict(self, x: Tensor) -> dict[str, Tensor | None]:
         """What each predicts its kernels from, given the layer's input ``[time, batch,
         embed_dim]``: one product for all."""
-        weights = [each.predictor() for each in self.values()]
-        if not weights or weights[0] is None:
+        predictors = [each.predictor() for each in self.values()]
+        if None in predictors or not predictors:
             return dict.fromkeys(self)
-        found = F.linear(x, torch.cat(weights)).chunk(len(weights), dim=-1)
+        weight, bias = (torch.cat(each) for each in zip(*predictors, strict=True))
+        found = F.linear(x, weight, bias).chunk(len(predictors), dim=-1)
         return dict(zip(self, found, strict=True))

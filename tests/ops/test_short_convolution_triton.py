@@ -21,9 +21,11 @@ DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=needs
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     """So that short inputs have several, and groups of several."""
-    monkeypatch.setattr(kernels, "ROWS", 16)
+    small = kernels.Blocks(16, 4, 1, 4)
     monkeypatch.setattr(kernels, "CHANNELS", 16)
-    monkeypatch.setattr(kernels, "PROGRAMS", 24)
+    monkeypatch.setattr(kernels, "FORWARD", dict.fromkeys(kernels.FORWARD, small))
+    monkeypatch.setattr(kernels, "BACKWARD", dict.fromkeys(kernels.BACKWARD, small))
+    monkeypatch.setattr(kernels, "OF_Z", small)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -175,7 +177,7 @@ def test_grids_of_more_than_65535_blocks(monkeypatch):
     with_gradients(
         kernels.convolve, (x.to(DEVICE), z.to(DEVICE), up.to(DEVICE)), x.to(DEVICE), 3, 3
     )
-    assert grids == [(140_000,), (70_000,), (24,)]
+    assert grids == [(140_000,), (70_000,), (4,)]
     headwise = x, torch.zeros(1, 70_000, 2, 4), torch.zeros(20, 4)
     headwise = [t.to(DEVICE).requires_grad_(t.dim() == 4) for t in headwise]
     y = kernels.convolve_headwise(*headwise, 3, 3)

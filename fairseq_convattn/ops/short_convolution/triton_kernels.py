@@ -1,5 +1,7 @@
 """Short convolutions by the Triton kernels of ``triton_tiles``."""
 
+from typing import NamedTuple
+
 import torch
 import triton
 from torch import Tensor
@@ -12,9 +14,30 @@ from .triton_tiles import backward, backward_z, forward
 MOST_TAPS = 16  # a program goes through all of them
 MOST_RANKS = 64  # a program holds all of them, the static kernel's too
 MOST_HEAD_DIM = 128  # a program has all channels of a head
-ROWS, CHANNELS = 32, 64  # of a program's tile
+CHANNELS = 64  # of a block, where it is not a head
 LEAST = 16  # a side of the matrices that are multiplied
-PROGRAMS = 512  # that share the gradient of up, some for each multiprocessor
+
+
+class Blocks(NamedTuple):
+    """``rows`` of a tile, warps, and how many rounds of a loop are loaded at once. ``programs``
+    share the gradient of up: three or four for each multiprocessor of an H100."""
+
+    rows: int
+    warps: int
+    stages: int = 1
+    programs: int = 0
+
+
+# by what the kernels are made of, as measured on an H100
+STATIC, HEADWISE, LOW_RANK = "static", "headwise", "low_rank"
+FORWARD = {STATIC: Blocks(32, 2), HEADWISE: Blocks(32, 2), LOW_RANK: Blocks(32, 2, 3)}
+BACKWARD = {
+    STATIC: Blocks(16, 4, 1, 528),
+    HEADWISE: Blocks(32, 4, 1, 396),
+    LOW_RANK: Blocks(16, 4, 3, 396),
+}
+OF_Z = Blocks(32, 4, 3)
+SHARED_MEMORY = 64 * 1024  # bytes for rounds that are loaded before they are used
 
 
 def unfit(x: Tensor, z: Tensor, up: Tensor) -> str:
@@ -58,6 +81,7 @@ class _Kernels:
     ):  # fmt: skip
         ranks, count, channels = up.shape
         self.x, self.time, self.up = x, time, up
+        self.kind = HEADWISE if taps is not None else STATIC if ranks == 1 else LOW_RANK
         self.width = CHANNELS if taps is None else channels // taps.size(2)
         self.blocks = triton.cdiv(channels, self.width)
         padded = 1 if ranks == 1 else max(triton.next_power_of_2(ranks), LEAST)
@@ -72,7 +96,6 @@ class _Kernels:
             "TAPS": count,
             "RANKS": ranks,
             "PADDED": padded,
-            "ROWS": ROWS,
             "CHANNELS": max(triton.next_power_of_2(self.width), LEAST),
             "PRECISION": _precision(x),
         }
@@ -83,28 +106,44 @@ class _Kernels:
             "WIDTH": self.width,
         }
 
-    def _tiles(self, rows: int) -> int:
-        return self.x.size(1) * triton.cdiv(rows, ROWS)
+    def _tiles(self, rows: int, blocks: Blocks) -> int:
+        return self.x.size(1) * triton.cdiv(rows, blocks.rows)
 
-    def _launch(self, kernel, programs: int, **arguments) -> None:
+    def _launch(self, kernel, programs: int, blocks: Blocks, **arguments) -> None:
         with on_device_of(self.x):
             kernel[(programs,)](
-                **self.given | arguments, num_warps=4, num_stages=1, **COMPILED
-            )  # fmt: skip
+                **self.given | arguments,
+                ROWS=blocks.rows,
+                STAGES=self._stages(blocks),
+                num_warps=blocks.warps,
+                num_stages=1,
+                **COMPILED,
+            )
+
+    def _stages(self, blocks: Blocks) -> int:
+        """Of a loop, whose rounds load rows of x and its gradient, and ``up``."""
+        ranks, taps, _ = self.up.shape
+        rows = (taps + 1) * blocks.rows + taps * max(ranks, LEAST)
+        size = rows * self.given["CHANNELS"] * self.x.element_size()
+        return 1 + min(blocks.stages - 1, SHARED_MEMORY // size)
 
     def forward(self) -> Tensor:
         y = self.x.new_empty(self.time, *self.x.shape[1:])
         if y.numel():
-            programs = self._tiles(self.time) * self.blocks
-            self._launch(forward, programs, y=_strided(y), **self.kernels)
+            blocks = FORWARD[self.kind]
+            each = 1 if self.kind == LOW_RANK else self.blocks
+            programs = self._tiles(self.time, blocks) * each
+            self._launch(forward, programs, blocks, y=_strided(y), **self.kernels)
         return y
 
     def backward(
         self, grad: Tensor, x_grad: Tensor | None, taps_grad: Tensor | None, of_up: bool
     ) -> Tensor | None:
         """Fill the gradients of x and of taps; returns that of ``up``, if it is wanted."""
-        tiles = self._tiles(self.x.size(0))
-        groups = max(1, min(tiles, PROGRAMS // max(1, self.blocks))) if of_up else tiles
+        blocks = BACKWARD[self.kind]
+        groups = tiles = self._tiles(self.x.size(0), blocks)
+        if of_up:
+            groups = max(1, min(tiles, blocks.programs // self.blocks))
         sums = self.up.new_empty(groups, *self.up.shape, dtype=torch.float32) if of_up else None
         gradients = {
             "grad": _strided(grad),
@@ -112,14 +151,14 @@ class _Kernels:
             "taps_grad": strided(taps_grad),
             "up_grad": sums,
         }
-        self._launch(backward, groups * self.blocks, **gradients, **self.kernels)
+        self._launch(backward, groups * self.blocks, blocks, **gradients, **self.kernels)
         return None if sums is None else sums.sum(0)
 
     def z_grad(self, grad: Tensor, z: Tensor) -> Tensor:
         z_grad = z.new_empty(z.shape)
         padded = max(self.given["PADDED"], LEAST)
         gradients = {"grad": _strided(grad), "z_grad": _strided(z_grad), "PADDED": padded}
-        self._launch(backward_z, self._tiles(self.time), **gradients)
+        self._launch(backward_z, self._tiles(self.time, OF_Z), OF_Z, **gradients)
         return z_grad
 
 

@@ -20,13 +20,6 @@ def _tile(tile, batch, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _tile_and_block(channels, WIDTH: tl.constexpr):
-    """Of this program; programs of one tile follow each other, so that rows are read whole."""
-    blocks = tl.cdiv(channels, WIDTH)
-    return tl.program_id(0) // blocks, tl.program_id(0) % blocks
-
-
-@triton.jit
 def _channels(block, channels, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
     """The channels of a block, of which only the first ``WIDTH`` are its own."""
     c = tl.arange(0, CHANNELS)[None, :]
@@ -80,17 +73,14 @@ def _weights(z_rows, up_rows, taps, b, t, time, h, tap, PRECISION: tl.constexpr)
     return w
 
 
-@triton.jit(do_not_specialize=VARYING)
-def forward(
-    x, taps, z, up, y, batch, time, inputs, channels, left, OWN: tl.constexpr,
+@triton.jit
+def _forward_block(
+    x, taps, z_rows, up, y, b, t, block, time, inputs, channels, left, OWN: tl.constexpr,
     TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+    CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``y[t] = sum_k w[t, k] x[t + k - left]``"""
-    tile, block = _tile_and_block(channels, WIDTH)
+    ROWS: tl.constexpr = t.shape[0]
     c = _channels(block, channels, WIDTH, CHANNELS)
-    b, t = _tile(tile, batch, ROWS)
-    z_rows = _load_z(z, b, t, time, RANKS, PADDED)
     sums = tl.zeros([ROWS, CHANNELS], tl.float32)
     for tap in tl.static_range(TAPS):
         up_rows = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED)
@@ -99,6 +89,33 @@ def forward(
             w += 1.0
         sums += w * _load_rows(x, b, t + tap - left, inputs, c, channels).to(tl.float32)
     store(y, b, t, t * 0, (t < time)[:, None] & (c < channels), c, sums)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def forward(
+    x, taps, z, up, y, batch, time, inputs, channels, left, OWN: tl.constexpr,
+    TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """``y[t] = sum_k w[t, k] x[t + k - left]``, of a block of channels or, of several ranks, of all
+    one after the other."""
+    blocks = tl.cdiv(channels, WIDTH)
+    if RANKS == 1:
+        tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+        b, t = _tile(tile, batch, ROWS)
+        z_rows = _load_z(z, b, t, time, RANKS, PADDED)
+        _forward_block(
+            x, taps, z_rows, up, y, b, t, block, time, inputs, channels, left, OWN, TAPS, RANKS,
+            PADDED, WIDTH, CHANNELS, PRECISION,
+        )  # fmt: skip
+    else:
+        b, t = _tile(tl.program_id(0), batch, ROWS)
+        z_rows = _load_z(z, b, t, time, RANKS, PADDED)
+        for block in tl.range(0, blocks, num_stages=STAGES):
+            _forward_block(
+                x, taps, z_rows, up, y, b, t, block, time, inputs, channels, left, OWN, TAPS,
+                RANKS, PADDED, WIDTH, CHANNELS, PRECISION,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -119,18 +136,20 @@ def backward(
     x, taps, z, up, grad, x_grad, taps_grad, up_grad, batch, time, inputs, channels, left,
     OWN: tl.constexpr, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Of every group-th tile of inputs t, whose outputs are ``n = t + left - k``: ``x_grad[t] =
     sum_k w[n, k] grad[n]``, ``taps_grad[n, k]``, a sum over channels, and into ``[groups, ranks,
     taps, channels]`` the gradient of ``up``, a sum over positions."""
-    group, block = _tile_and_block(channels, WIDTH)
-    groups = tl.num_programs(0) // tl.cdiv(channels, WIDTH)
+    blocks = tl.cdiv(channels, WIDTH)  # side by side, so that rows are read whole
+    group, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    groups = tl.num_programs(0) // blocks
     c = _channels(block, channels, WIDTH, CHANNELS)
     SUMMED: tl.constexpr = ROWS if RANKS == 1 else PADDED
     sums = ()
     for _ in tl.static_range(TAPS):
         sums = sums + (tl.zeros([SUMMED, CHANNELS], tl.float32),)
-    for tile in range(group, batch * tl.cdiv(inputs, ROWS), groups):
+    for tile in tl.range(group, batch * tl.cdiv(inputs, ROWS), groups, num_stages=STAGES):
         b, t = _tile(tile, batch, ROWS)
         x_rows = _load_rows(x, b, t, inputs, c, channels).to(tl.float32)
         x_sums = tl.zeros([ROWS, CHANNELS], tl.float32)
@@ -174,11 +193,11 @@ def backward(
 def backward_z(
     x, up, grad, z_grad, batch, time, inputs, channels, left, TAPS: tl.constexpr,
     RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     b, t = _tile(tl.program_id(0), batch, ROWS)
     sums = tl.zeros([ROWS, PADDED], tl.float32)
-    for first in range(0, channels, CHANNELS):
+    for first in tl.range(0, channels, CHANNELS, num_stages=STAGES):
         c = first + tl.arange(0, CHANNELS)[None, :]
         grad_rows = _load_rows(grad, b, t, time, c, channels).to(tl.float32)
         for tap in tl.static_range(TAPS):
