@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ..mixers import CrossAttention, MixerConfig, build_mixer
-from ..mixers.base import TokenMixer, initialized
+from ..mixers.base import IncrementalState, TokenMixer, initialized
 from .dropout import use_fast_dropout
+from .step_graphs import BATCH, StepGraphs, suits_graphs
 
 
 class _MixerLayer:
@@ -128,6 +129,8 @@ class ConvAttnEncoder(TransformerEncoderBase):
 class ConvAttnDecoder(TransformerDecoderBase):
     """fairseq's transformer decoder; ``mixers`` has one entry per layer, all causal."""
 
+    step_graphs: StepGraphs | None = None
+
     def __init__(
         self,
         cfg: TransformerConfig,
@@ -163,10 +166,44 @@ class ConvAttnDecoder(TransformerDecoderBase):
             state_dict.pop(f"{name}.output_projection.weight", None)
         return state_dict
 
+    def make_generation_fast_(self, retain_dropout: bool = False, **kwargs) -> None:
+        """Called by fairseq's commands that decode. On a GPU, steps become CUDA graphs where the
+        decoder's state has a fixed size."""
+        if suits_graphs(self) and not retain_dropout:
+            self.step_graphs = StepGraphs()
+
     def extract_features(
-        self, *args, full_context_alignment: bool = False, **kwargs
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: dict[str, list[Tensor]] | None = None,
+        incremental_state: IncrementalState | None = None,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
     ) -> tuple[Tensor, dict[str, Any] | None]:
         """fairseq's, except that ``full_context_alignment`` raises ValueError."""
         if full_context_alignment:
             raise ValueError("causal mixers cannot decode with full_context_alignment")
-        return super().extract_features(*args, **kwargs)
+        if self.step_graphs is not None and incremental_state is not None:
+            usual = alignment_layer is None and alignment_heads is None
+            found = self.step_graphs.step(self, prev_output_tokens, incremental_state, usual)
+            if found is not None:
+                return found
+        return super().extract_features(
+            prev_output_tokens,
+            encoder_out,
+            incremental_state,
+            alignment_layer=alignment_layer,
+            alignment_heads=alignment_heads,
+        )
+
+    def reorder_incremental_state_scripting(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> None:
+        """fairseq's, or the graph's of a batch that has one."""
+        batch = incremental_state.get(BATCH)
+        if batch is not None:
+            if batch.reorder(self, new_order):
+                return
+            batch.leave(self, incremental_state)
+        super().reorder_incremental_state_scripting(incremental_state, new_order)

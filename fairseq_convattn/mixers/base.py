@@ -1,6 +1,7 @@
 """The base of all token mixers: call signature, checks and decoding state."""
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from fairseq.modules import FairseqDropout
@@ -11,6 +12,18 @@ from .config import MixerConfig
 
 IncrementalState = dict[str, dict[str, Tensor | Past | None]]
 State = dict[str, Tensor | Past]
+
+
+class Sizes(NamedTuple):
+    """How much is decoded at once; ``keys`` are the encoder's positions, 0 without one."""
+
+    sentences: int
+    beams: int
+    keys: int
+
+    @property
+    def rows(self) -> int:
+        return self.sentences * self.beams
 
 
 class TokenMixer(FairseqIncrementalState, nn.Module, ABC):

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from ..ops import Past, dynamic_conv, lightweight_conv, normalize_taps, taps_inside
-from .base import State, TokenMixer, dropout_p, initialized, without_padding
+from ..ops import Past, Ring, dynamic_conv, lightweight_conv, normalize_taps, taps_inside
+from .base import Sizes, State, TokenMixer, dropout_p, initialized, without_padding
 from .config import MixerConfig
 
 
@@ -93,6 +93,23 @@ class ConvolutionMixer(TokenMixer):
             real = torch.cat([state.get("prev_real", real[:, :0]), real], dim=1)
             state["prev_real"] = real[:, max(0, real.size(1) - kernel_size + 1) :]
         return taps_inside(real.t(), x.size(0), kernel_size, causal=self.config.causal)
+
+    def padded(self, state: State, sizes: Sizes) -> State:
+        """``state`` in its final size, as if only zeros had come before, for up to so many rows."""
+        size = self.config.kernel_size
+        padded = {"past": Ring.of(state["past"], size, sizes.rows)}
+        if "prev_real" in state:
+            real = state["prev_real"]
+            before = size - 1 - real.size(1)
+            padded["prev_real"] = F.pad(real, (before, 0, 0, sizes.rows - len(real)))
+        return padded
+
+    def unpadded(self, state: State, sizes: Sizes) -> State:
+        """The rows of ``sizes`` in what :meth:`padded` has begun."""
+        unpadded = {"past": state["past"].past(sizes.rows)}
+        if "prev_real" in state:
+            unpadded["prev_real"] = state["prev_real"][: sizes.rows].clone()
+        return unpadded
 
 
 class LightweightConvolution(ConvolutionMixer):

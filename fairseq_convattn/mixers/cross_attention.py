@@ -1,11 +1,12 @@
 """A decoder's attention to its encoder, through PyTorch's scaled_dot_product_attention."""
 
 import torch
+import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from .attention import attend
-from .base import dropout_p
+from .base import Sizes, dropout_p
 
 
 class CrossAttention(MultiheadAttention):
@@ -62,10 +63,10 @@ class CrossAttention(MultiheadAttention):
         q = self.q_proj(query).view(time, k.size(0), -1, self.num_heads, self.head_dim)
         beams = q.size(2)
         q = q.permute(1, 3, 2, 0, 4).flatten(2, 3)  # [sentences, heads, beams and time, head_dim]
-        visible = None if mask is None else ~mask[:, None, None].bool()
+        hidden = None if mask is None else mask[:, None, None].bool()
         need_weights = need_weights or need_head_weights
         explicit = need_weights or incremental_state is not None
-        y, weights = self._attend(q, k, v, visible, explicit)
+        y, weights = self._attend(q, k, v, hidden, explicit)
         y = y.unflatten(2, (beams, time)).permute(3, 0, 2, 1, 4).reshape(time, batch, -1)
         if not need_weights:
             return self.out_proj(y), None
@@ -73,19 +74,20 @@ class CrossAttention(MultiheadAttention):
         return self.out_proj(y), weights if need_head_weights else weights.mean(0)
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, explicit: bool
+        self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, explicit: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Outputs ``[sentences, heads, queries, head_dim]`` and, if ``explicit``, the weights
         ``[sentences, heads, queries, keys]``. Few queries are faster explicitly."""
         dropout = self.dropout_module
         if not explicit:
+            visible = None if hidden is None else ~hidden
             return attend(q, k, v, visible, dropout_p(dropout)), None
         scores = (q * self.scaling) @ k.transpose(-1, -2)
-        if visible is not None:
-            scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
         weights = scores.softmax(-1, dtype=torch.float32).type_as(scores)
-        if visible is not None:  # zeros where a source is nothing but padding
-            weights = weights.masked_fill(~visible, 0)
+        if hidden is not None:  # zeros where a source is nothing but padding
+            weights = weights.masked_fill(hidden, 0)
         return dropout(weights) @ v, weights
 
     def _keys_and_values(
@@ -108,6 +110,33 @@ class CrossAttention(MultiheadAttention):
             state = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding_mask}
             self._set_input_buffer(incremental_state, {**state, "beams": beams})
         return k, v, padding_mask
+
+    def sizes(self, incremental_state: dict) -> Sizes:
+        """Those of the keys and values that stay."""
+        state = self._get_input_buffer(incremental_state)
+        return Sizes(len(state["prev_key"]), state["beams"], state["prev_key"].size(2))
+
+    def padded(self, state: dict, sizes: Sizes) -> dict:
+        """``state`` for up to so many sentences and keys."""
+        k, v, mask = (state[f"prev_{name}"] for name in ("key", "value", "key_padding_mask"))
+        sentences, keys = sizes.sentences - k.size(0), sizes.keys - k.size(2)
+        mask = k.new_zeros(k.size(0), k.size(2)) if mask is None else mask
+        return {
+            "prev_key": F.pad(k, (0, 0, 0, keys, 0, 0, 0, sentences)),
+            "prev_value": F.pad(v, (0, 0, 0, keys, 0, 0, 0, sentences)),
+            "prev_key_padding_mask": F.pad(mask.bool(), (0, keys, 0, sentences), value=True),
+            "beams": state["beams"],
+        }
+
+    def unpadded(self, state: dict, sizes: Sizes) -> dict:
+        """The sentences and keys of ``sizes`` in what :meth:`padded` has begun."""
+        sentences, keys = slice(sizes.sentences), slice(sizes.keys)
+        return {
+            "prev_key": state["prev_key"][sentences, :, keys].clone(),
+            "prev_value": state["prev_value"][sentences, :, keys].clone(),
+            "prev_key_padding_mask": state["prev_key_padding_mask"][sentences, keys].clone(),
+            "beams": state["beams"],
+        }
 
     def _are_beams(self, key: Tensor, padding_mask: Tensor | None) -> bool:
         """Whether every ``beam_size`` successive keys are equal. ``beam_size`` alone does not

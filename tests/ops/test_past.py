@@ -4,7 +4,7 @@ import pytest
 import torch
 from kernel_cases import NATIVE, needs_kernels
 
-from fairseq_convattn.ops import Past, dynamic_conv, lightweight_conv
+from fairseq_convattn.ops import Past, Ring, dynamic_conv, lightweight_conv
 from fairseq_convattn.ops.convolution.past import step
 
 HEADS, CHANNELS = 2, 6
@@ -55,6 +55,28 @@ def test_a_step_is_the_last_output(convolution, softmax):
         own = taps if taps.dim() == 2 else taps[-1:]
         actual = step(x[-kernel_size:], own, softmax)
         torch.testing.assert_close(actual, expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("convolution", [lightweight_conv, dynamic_conv])
+@pytest.mark.parametrize("kernel_size", [1, 2, 5])
+def test_a_ring_continues_as_a_past_does_and_stays_in_its_place(impl, convolution, kernel_size):
+    torch.manual_seed(kernel_size)
+    options = {"causal": True, "softmax": True, "impl": impl}
+    past = Past.none(3, torch.empty(0, 3, CHANNELS))
+    for x in torch.randn(2, 1, 3, CHANNELS):
+        _, past = convolution(x, taps_for(convolution, 1, 3, kernel_size), tail=past, **options)
+    ring, wide = Ring.of(past, kernel_size, 4), [0, 1, 2, 0]  # room for four
+    place = ring.rows.data_ptr()
+    for order in ([0, 1, 2], [2, 2, 0], [1, 0, 1], *[[0, 2, 1]] * 9):
+        past, ring = past.reorder(torch.tensor(order)), ring.reorder(torch.tensor([*order, 3]))
+        x, taps = torch.randn(1, 3, CHANNELS), taps_for(convolution, 1, 3, kernel_size)
+        expected, past = convolution(x, taps, tail=past, **options)
+        taps = taps if taps.dim() == 2 else taps[:, wide]
+        y, ring = convolution(x[:, wide], taps, tail=ring, **options)
+        torch.testing.assert_close(y[:, :3], expected)
+    assert ring.rows.data_ptr() == place
+    torch.testing.assert_close(ring.past(3).inputs()[-kernel_size:], past.inputs())
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..taps import tap_weights
@@ -19,32 +20,34 @@ class Past(NamedTuple):
     Attributes:
         rows: ``[slots, width, channels]``.
         index: the row of every remembered input among ``slots x width``, ``[n, batch]``.
+        numbers: those of all rows, ``[slots, width]``.
         used: number of slots written.
         last: a list of one number, which all states of this memory share: the highest slot written.
     """
 
     rows: Tensor
     index: Tensor
+    numbers: Tensor
     used: int
     last: list[int]
 
     @classmethod
     def none(cls, batch: int, like: Tensor) -> "Past":
         """The empty state before a sequence begins."""
-        index = torch.empty(0, batch, dtype=torch.long, device=like.device)
-        return cls(like.new_empty(0, batch, like.size(-1)), index, 0, [0])
+        rows = like.new_empty(0, batch, like.size(-1))
+        return cls(rows, _numbers(rows), _numbers(rows), 0, [0])
 
     def append(self, x: Tensor, keep: int) -> "Past":
         """The state after ``x``, ``[time, batch, channels]``: ``x`` and up to ``keep`` inputs
         before it."""
         time, batch, _ = x.shape
-        width, used = self.rows.size(1), self.used + time
+        used = self.used + time
         old = self.index[max(0, len(self.index) - keep) :]
         if not self._has_room(x):
             return self._moved(old, x, keep)
         self.rows[self.used : used, :batch] = x
         self.last[0] = used
-        new = _rows(self.used, time, width, batch, x.device)
+        new = self.numbers[self.used : used, :batch]
         return self._replace(index=torch.cat([old, new]), used=used)
 
     def _has_room(self, x: Tensor) -> bool:
@@ -62,8 +65,8 @@ class Past(NamedTuple):
         inputs = self._inputs(old).to(x.dtype)
         spare = 0 if self._is_differentiable(x) else max(LEAST_SPARE, keep)
         rows = torch.cat([inputs, x, x.new_empty(spare, *x.shape[1:])])
-        used, batch = len(inputs) + x.size(0), x.size(1)
-        return Past(rows, _rows(0, used, batch, batch, x.device), used, [used])
+        used, numbers = len(inputs) + x.size(0), _numbers(rows)
+        return Past(rows, numbers[:used], numbers, used, [used])
 
     def inputs(self) -> Tensor:
         """The remembered inputs, ``[n, batch, channels]``."""
@@ -75,6 +78,33 @@ class Past(NamedTuple):
 
     def _inputs(self, index: Tensor) -> Tensor:
         return self.rows.flatten(0, 1).index_select(0, index.flatten()).unflatten(0, index.shape)
+
+
+class Ring(Past):
+    """A past of a fixed size that stays in one place: the newest input replaces the oldest one.
+
+    It takes one input at a time, of the full width, and ``keep`` is the size less one.
+    """
+
+    @classmethod
+    def of(cls, past: Past, size: int, width: int) -> "Ring":
+        """``past``, at most ``size`` inputs of a batch up to ``width``, after zeros."""
+        inputs = past.inputs()
+        missing = size - len(inputs), width - inputs.size(1)
+        rows = F.pad(inputs, (0, 0, 0, missing[1], missing[0], 0))
+        numbers = _numbers(rows)
+        return cls(rows, numbers.clone(), numbers, size, [size])
+
+    def append(self, x: Tensor, keep: int) -> "Ring":
+        width = self.rows.size(1)
+        newest = self.index[0] // width * width + self.numbers[0]
+        self.rows.flatten(0, 1).index_copy_(0, newest, x[0])
+        return self._replace(index=torch.cat([self.index[1:], newest[None]]))
+
+    def past(self, batch: int) -> Past:
+        """The first ``batch`` sentences in memory of their own."""
+        inputs = self._inputs(self.index[:, :batch])
+        return Past.none(batch, inputs).append(inputs, len(inputs))
 
 
 def step(inputs: Tensor, taps: Tensor, softmax: bool) -> Tensor:
@@ -102,6 +132,6 @@ def continued(tail: Tensor, x: Tensor, kernel_size: int) -> tuple[Tensor, Tensor
     return inputs, inputs[inputs.size(0) - min(inputs.size(0), kernel_size - 1) :].clone()
 
 
-def _rows(first: int, count: int, width: int, batch: int, device: torch.device) -> Tensor:
-    rows = torch.arange(first * width, (first + count) * width, device=device)
-    return rows.view(count, width)[:, :batch]
+def _numbers(rows: Tensor) -> Tensor:
+    slots, width, _ = rows.shape
+    return torch.arange(slots * width, device=rows.device).view(slots, width)
