@@ -4,7 +4,8 @@
     python benchmarks/beam_search.py --device cuda
 
 Untrained translators of equal shape, in float16 on a GPU, translate one batch of random sentences
-several times. The first time is not counted.
+several times. The first time is not counted. ``--without-graphs`` also measures decoders that
+decode in CUDA graphs without them.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import torch
 from fairseq import options as fairseq_options
 from fairseq import tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.sequence_generator import SequenceGenerator
 from measuring import Table, add_csv, add_numbers, add_repetitions, machine, save, setting
 
@@ -26,13 +28,13 @@ PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
 ARCHITECTURES = ("attention_wmt_en_de_big", "dynamic_conv_wmt_en_de_big")
 FIELDS = ("architecture", "seconds", "least", "most", "sentences_per_second", "x_first")
 TABLE = Table(
-    *(("architecture", "<30"), ("s a batch", ">9.3f"), ("least..most", ">14.3f")),
+    *(("architecture", "<38"), ("s a batch", ">9.3f"), ("least..most", ">14.3f")),
     *(("sentences/s", ">11.1f"), ("x first", ">7.2f")),
 )
 
 
 def generator_of(architecture: str, arguments: argparse.Namespace) -> tuple:
-    """An untrained model, and what searches with it."""
+    """An untrained model as fairseq-generate prepares it, and what searches with it."""
     with tempfile.TemporaryDirectory() as folder:
         for language in ("de", "en"):
             types = "".join(f"{n} 1\n" for n in range(arguments.types))
@@ -57,15 +59,28 @@ def generator_of(architecture: str, arguments: argparse.Namespace) -> tuple:
     model = task.build_model(configuration.model).to(arguments.device).eval()
     if arguments.device == "cuda":
         model = model.half()
+    model.prepare_for_inference_(configuration)
     length = {"max_len_a": 0, "max_len_b": arguments.tokens, "min_len": arguments.tokens}
     search = SequenceGenerator([model], task.target_dictionary, beam_size=arguments.beam, **length)
     return model, search
 
 
 @torch.no_grad()
-def seconds(architecture: str, arguments: argparse.Namespace) -> list[float]:
+def measured(architecture: str, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """Seconds of every repetition, by the name of the row."""
     torch.manual_seed(1)
     model, search = generator_of(architecture, arguments)
+    found = {architecture: seconds(model, search, arguments)}
+    if arguments.without_graphs and model.decoder.step_graphs is not None:
+        model.decoder.step_graphs = None
+        found[f"{architecture}, no graphs"] = seconds(model, search, arguments)
+    return found
+
+
+def seconds(
+    model: FairseqEncoderDecoderModel, search: SequenceGenerator, arguments: argparse.Namespace
+) -> list[float]:
+    torch.manual_seed(2)
     shape = arguments.batch_size, arguments.tokens
     source = torch.randint(4, arguments.types, shape, device=arguments.device)
     lengths = torch.full(shape[:1], arguments.tokens, device=arguments.device)
@@ -88,6 +103,9 @@ def options() -> argparse.ArgumentParser:
         "--architectures", nargs="+", default=list(ARCHITECTURES), metavar="NAME",
         help=f"default: {' '.join(ARCHITECTURES)}",
     )  # fmt: skip
+    parser.add_argument(
+        "--without-graphs", action="store_true", help="measure also without CUDA graphs"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     add_numbers(
         parser,
@@ -115,13 +133,14 @@ def main() -> None:
     )
     rows, first = [], None
     for architecture in arguments.architectures:
-        found = seconds(architecture, arguments)
-        median = statistics.median(found)
-        first = first or median
-        figures = (median, min(found), max(found), arguments.batch_size / median, first / median)
-        rows.append(dict(zip(FIELDS, (architecture, *figures), strict=True)))
-        print(TABLE.line(architecture, median, (min(found), max(found)), *figures[3:]), flush=True)
-        save(rows, FIELDS, arguments.csv)
+        for name, found in measured(architecture, arguments).items():
+            median = statistics.median(found)
+            first = first or median
+            least, most = min(found), max(found)
+            rates = (arguments.batch_size / median, first / median)
+            rows.append(dict(zip(FIELDS, (name, median, least, most, *rates), strict=True)))
+            print(TABLE.line(name, median, (least, most), *rates), flush=True)
+            save(rows, FIELDS, arguments.csv)
 
 
 if __name__ == "__main__":
