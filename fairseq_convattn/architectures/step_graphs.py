@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..mixers.base import IncrementalState, Sizes, State
 from ..mixers.convolution import ConvolutionMixer
 from ..ops import Past
-from ..ops.implementation import is_free, unfit_for_operators
+from ..ops.implementation import requested, unfit_for_operators
 
 BATCH = "step_graph"  # its place in fairseq's incremental state
 KEYS = 8  # a graph takes a multiple of so many source positions
@@ -191,7 +191,7 @@ class StepGraphs:
         differentiates = torch.is_grad_enabled() or decoder.training
         traced = torch.compiler.is_compiling() or unfit_for_operators()
         casts = torch.is_autocast_enabled(tokens.device.type)
-        return here and is_free(None) and not (differentiates or traced or casts)
+        return here and requested(None) is None and not (differentiates or traced or casts)
 
     @torch.inference_mode(False)
     @torch.no_grad()
