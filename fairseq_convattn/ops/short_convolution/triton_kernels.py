@@ -20,7 +20,7 @@ LEAST = 16  # a side of the matrices that are multiplied
 
 class Blocks(NamedTuple):
     """``rows`` of a tile, warps, and how many rounds of a loop are loaded at once. ``programs``
-    share the gradient of up: three or four for each multiprocessor of an H100."""
+    share the gradient of up: three or five for each multiprocessor of an H100."""
 
     rows: int
     warps: int
@@ -30,13 +30,13 @@ class Blocks(NamedTuple):
 
 # by what the kernels are made of, as measured on an H100
 STATIC, HEADWISE, LOW_RANK = "static", "headwise", "low_rank"
-FORWARD = {STATIC: Blocks(32, 2), HEADWISE: Blocks(32, 2), LOW_RANK: Blocks(32, 2, 3)}
+FORWARD = {STATIC: Blocks(32, 2), HEADWISE: Blocks(32, 2), LOW_RANK: Blocks(32, 4, 3)}
 BACKWARD = {
-    STATIC: Blocks(16, 4, 1, 528),
+    STATIC: Blocks(16, 4, 1, 660),
     HEADWISE: Blocks(32, 4, 1, 396),
     LOW_RANK: Blocks(16, 4, 3, 396),
 }
-OF_Z = Blocks(32, 4, 3)
+OF_Z = Blocks(32, 2, 3)
 SHARED_MEMORY = 64 * 1024  # bytes for rounds that are loaded before they are used
 
 
