@@ -86,10 +86,7 @@ _TINY_COMPOSITE = (
     "--repetitions 2 --terms content,fixed"
 )
 _MODELS = "end_to_end --updates 15 --batch-tokens 16384 --repetitions 1"
-_TRANSLATORS = (
-    f"{_MODELS} --tasks translation,generate --tokens 27 --shape wmt_en_de_big --sentences 1024 "
-    "--sentences-per-batch 128"
-)
+_TRANSLATORS = f"{_MODELS} --tasks translation --tokens 27 --shape wmt_en_de_big"
 # those that a cut would cost come last
 _LANGUAGE_MODELS = f"{_MODELS} --tasks lm --tokens 1024,8192,4096"
 _TINY_MODELS = (
@@ -128,9 +125,15 @@ BENCHMARKS = (
         f"{_TINY_COMPOSITE} --passes training",
     ),
     Benchmark(
-        *("translators", "Translators in training and at beam 5", 135, ("fairseq",)),
+        *("translators", "Training translators", 90, ("fairseq",)),
         f"{_TRANSLATORS} --models dynamic,attention",
-        f"{_TINY_MODELS} --tasks translation,generate --tokens 27 --sentences-per-batch 2",
+        f"{_TINY_MODELS} --tasks translation --tokens 27",
+    ),
+    Benchmark(
+        *("decoding", "Beam search", 45, ("fairseq",)),
+        "beam_search --without-graphs",
+        "beam_search --architectures attention_tiny dynamic_conv_tiny --batch-size 2 --tokens 4 "
+        "--types 50 --threads 1 --repetitions 2",
     ),
     Benchmark(
         *("language-models", "Training language models", 115, ("fairseq",)),
@@ -154,7 +157,7 @@ MORE_BENCHMARKS = (
         "--implementations triton,dynamic-conv1d,copy",
     ),
     Benchmark(
-        *("more-translators", "More translators", 200, ("fairseq",)),
+        *("more-translators", "More translators", 140, ("fairseq",)),
         f"{_TRANSLATORS} --models lightweight,transformer,lightconv",
     ),
     Benchmark(

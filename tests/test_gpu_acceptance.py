@@ -98,7 +98,7 @@ def options(acceptance, *given):
     ("given", "taken"),
     [
         ((), "facts tests mixers convolutions lightweight taps composite translators "
-         "language-models"),
+         "decoding language-models"),
         (("--only", "facts", "multi30k-dynamic", "multi30k-attention"),
          "facts multi30k-dynamic multi30k-attention"),
         (("--only", "facts", "dropout", "short", "more-translators", "more-language-models"),
@@ -217,20 +217,23 @@ def test_aims_of_composite_attention_and_models(acceptance):
     }
     cases = [(w, t, *each) for w in ("forward", "training") for t in (512, 2048)
              for each in took.items()]  # fmt: skip
-    speeds = [("translation", "dynamic", 1.11), ("translation", "attention", 1),
-              ("generate", "dynamic", 1.15), ("generate", "attention", 1)]  # fmt: skip
+    speeds = ("translation", "dynamic", 1.11), ("translation", "attention", 1)
+    decoded = [(f"{mixer}_wmt_en_de_big", speed) for mixer, speed in
+               (("attention", 1), ("dynamic_conv", 1.15))]  # fmt: skip
     found = aims_of(
         acceptance,
         composite=timed("pass tokens implementation", *cases),
         translators=timed("task model", *speeds, value="tokens_per_second"),
+        decoding=timed("architecture", *decoded, value="sentences_per_second"),
     )
-    times, rate = "x FlashAttention's time", "x attention's tokens/s"
+    times, name = "x FlashAttention's time", "dynamic_conv_wmt_en_de_big"
     assert found[f"content,fixed, forward: {times}"] == ("1.20", "2 of 2", "no")
     assert found[f"content,fixed, training: {times}"] == ("1.20", "2 of 2", "yes")
     assert found[f"content,fixed,query, forward: {times}"] == ("1.39", "2 of 2", "yes")
     assert found[f"content,tisa, forward: {times}"] == ("", "0 of 2", "not measured")
-    assert found[f"dynamic_conv_wmt_en_de_big, training: {rate}"] == ("1.11", "1 of 1", "yes")
-    assert found[f"dynamic_conv_wmt_en_de_big, decoding: {rate}"] == ("1.15", "1 of 1", "no")
+    trained, decoded = ("training: x attention's tokens/s", "decoding: x attention's sentences/s")
+    assert found[f"{name}, {trained}"] == ("1.11", "1 of 1", "yes")
+    assert found[f"{name}, {decoded}"] == ("1.15", "1 of 1", "no")
 
 
 def causal_conv1d_fn(x, weight):
@@ -335,7 +338,7 @@ def test_smoke(tmp_path):
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     steps = json.loads((folder / "acceptance.json").read_text())["steps"]
-    assert len(steps) == 10
+    assert len(steps) == 11
     assert all(step["status"] == "passed" and step["rows"] for step in steps)
     rows = {step["name"]: step["rows"] for step in steps}
     assert {row["mixer"].split()[1] for row in rows["mixers"] if "short" in row["mixer"]} == {
@@ -344,6 +347,10 @@ def test_smoke(tmp_path):
     updates, *scores = rows["multi30k-dynamic"]
     assert updates["name"] == "updates" and updates["score"] > 0
     assert {"test_2016_flickr BLEU", "test_2017_flickr BLEU"} <= {row["name"] for row in scores}
-    assert {row["task"] for row in rows["translators"]} == {"translation", "generate"}
+    assert {row["task"] for row in rows["translators"]} == {"translation"}
+    assert [row["architecture"] for row in rows["decoding"]] == [
+        "attention_tiny",
+        "dynamic_conv_tiny",
+    ]
     page = (folder / "acceptance.md").read_text()
     assert "its figures mean nothing" in page and str(tmp_path) not in page

@@ -10,7 +10,7 @@ set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 folder=$(mktemp -d checkpoints-XXXXXX)
 fairseq-train lm --task language_modeling --user-dir fairseq_convattn --arch "$1" \
-  --share-decoder-input-output-embed --dropout 0.2 \
+  --share-decoder-input-output-embed --no-decoder-final-norm false --dropout 0.2 \
   --sample-break-mode none --tokens-per-sample 512 --max-tokens 2048 \
   --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --lr 0.003 \
   --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update 2000 --max-update 2000 \

@@ -68,7 +68,11 @@ def _adaptive(cutoffs: str) -> dict:
 _LM_KERNELS = {"decoder_kernel_sizes": (15, 15, 31, 31, 31, 31, 63)}
 
 LANGUAGE_MODEL_SHAPES = {
-    "lm_tiny": {**_lm_shape(128, 256, 4, layers=4), **_dropouts(0.3, 0.1, inputs=0.0)},
+    "lm_tiny": {
+        **_lm_shape(128, 256, 4, layers=4),
+        **_dropouts(0.3, 0.1, inputs=0.0),
+        "no_decoder_final_norm": "true",  # docs/results-language-models.md#final-norm
+    },
     "lm_wiki103": {  # shape, dropouts and adaptive input of Baevski and Auli 2019
         **_lm_shape(1024, 4096, 8, layers=16),
         **_dropouts(0.3, 0.1),
