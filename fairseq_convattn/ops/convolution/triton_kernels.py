@@ -43,10 +43,10 @@ def _multiplies_bands(head_dim: int, kernel_size: int, dtype: torch.dtype) -> bo
 
 
 def _forward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -> Blocks:
-    rows = min(triton.next_power_of_2(time), 32)
+    rows = triton.next_power_of_2(time)
     if banded:
-        return Blocks(max(rows, LEAST), 1, _channels(head_dim), 2)
-    return _blocks_of_taps(rows, head_dim, kernel_size)
+        return Blocks(min(max(rows, LEAST), 32), 1, _channels(head_dim), 2)
+    return _blocks_of_taps(min(rows, 16), head_dim, kernel_size)
 
 
 def _backward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -> Blocks:
