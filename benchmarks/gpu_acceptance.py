@@ -147,7 +147,7 @@ MORE_BENCHMARKS = (
         f"{_COMPOSITE} --tokens 2048 --dropout 0.1 --terms content,fixed",
     ),
     Benchmark(
-        *("short", "Short convolutions in attention", 40, ("triton", "fairseq")),
+        *("short", "Short convolutions in attention", 50, ("triton", "fairseq")),
         "short_convolutions --dtype bfloat16 --batch 64",
         "short_convolutions --tokens 8 --batch 1 --threads 1 --repetitions 2",
     ),

@@ -2,10 +2,11 @@
 """Short convolutions in attention: what they add to the time of a language model's layer.
 
 Computes (forward) and trains (forward and backward) causal attention and the whole decoder layer
-around it, without short convolutions and with each kind on queries, keys and values; those of low
-rank by the eager formula too, which stores a kernel per position and channel. All in turn, round
-after round, with memory that is freed kept for the next one. On a GPU many calls are one CUDA
-graph, so that what is timed are kernels. Linux only.
+around it, without short convolutions and with each kind on queries, keys and values, and a single
+one beside a copy of its input (``operation``); those of low rank by the eager formula too, which
+stores a kernel per position and channel. All in turn, round after round, with memory that is freed
+kept for the next one. On a GPU many calls are one CUDA graph, so that what is timed are kernels.
+Linux only.
 """
 
 import argparse
@@ -56,6 +57,24 @@ def layer(kind: str):
     return ConvAttnLanguageModel.build_model(Namespace(**shape), task).decoder.layers[0]
 
 
+def operation(kind: str, x: torch.Tensor) -> tuple[Callable, list[torch.Tensor]]:
+    """One short convolution of x, or a copy, as a function of x and of random kernels."""
+    from fairseq_convattn.ops import low_rank_short_conv, short_conv
+
+    taps, rank = 4, 15
+    static = torch.randn(WIDTH, taps).to(x).requires_grad_()
+    if kind == "none":
+        return torch.clone, []
+    if kind == "static":
+        return lambda x, static: short_conv(x, None, static, causal=True), [static]
+    if kind == "headwise":
+        predicted = torch.randn(*x.shape[:2], HEADS, taps).to(x).requires_grad_()
+        return lambda *given: short_conv(*given, causal=True), [predicted, static]
+    z = torch.randn(*x.shape[:2], rank).to(x).requires_grad_()
+    up = torch.randn(rank, taps, WIDTH).to(x).requires_grad_()
+    return lambda *given: low_rank_short_conv(*given, causal=True), [z, up, static]
+
+
 def steps(part: str, training: bool, options: Namespace) -> Iterator[Callable[[], None]]:
     """One step function per kind."""
     torch.manual_seed(1)
@@ -63,20 +82,31 @@ def steps(part: str, training: bool, options: Namespace) -> Iterator[Callable[[]
     x = torch.randn(options.tokens, options.batch, WIDTH, **like).requires_grad_()
     grad = torch.randn_like(x)
     for kind in KINDS:
+        if part == "operation":
+            compute, given = operation(kind, x)
+            yield _step(compute, given, kind, x, grad, training)
+            continue
         whole = layer(kind).to(**like)
         module = whole if part == "layer" else whole.self_attn
-        yield _step(module, kind, x, grad, training)
+        yield _step(_first_result(module), list(module.parameters()), kind, x, grad, training)
 
 
-def _step(module, kind: str, x, grad, training: bool) -> Callable[[], None]:
+def _first_result(module: torch.nn.Module) -> Callable:
+    """The module as a function of its input and its parameters, which it has already."""
+    return lambda x, *parameters: module(x)[0]
+
+
+def _step(
+    compute: Callable, given: list, kind: str, x: torch.Tensor, grad: torch.Tensor, training: bool
+) -> Callable[[], None]:
     from fairseq_convattn.ops import use_implementation
 
     def step() -> None:
         eager = use_implementation("reference") if kind.endswith("formula") else nullcontext()
         with eager, torch.set_grad_enabled(training):
-            y = module(x)[0]
+            y = compute(x, *given)
         if training:
-            torch.autograd.grad(y, [x, *module.parameters()], grad, allow_unused=True)
+            torch.autograd.grad(y, [x, *given], grad, allow_unused=True)
 
     return graph_of(step) if x.is_cuda else step
 
@@ -114,7 +144,7 @@ def main() -> None:
         f"{options.repetitions} rounds; ratio: to the first of its lines\n"
     )
     rows: list[dict] = []
-    for part in ("attention", "layer"):
+    for part in ("operation", "attention", "layer"):
         for training in (False, True):
             for row in measure(part, training, options):
                 rows.append(row)
