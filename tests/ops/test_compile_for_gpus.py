@@ -62,10 +62,11 @@ def test_short_convolutions_move_128_bits(capability):
     for kernel in found:
         assert max(kernel["loads"]) == 128, kernel
         if kernel["kernel"] != "backward_z":  # its result has no channels
-            assert kernel["stores"] == [128], kernel
+            assert max(kernel["stores"]) == 128, kernel
         assert kernel["stack"] == 0, kernel
-    # of 32 by 16 factors a thread has 64 bits
-    assert all(min(kernel["loads"] + kernel["stores"]) >= 64 for kernel in found[4:])
+    # 16 factors are loaded in pairs at least; taps of a head, one by one
+    of_low_rank = found[len(found) // 2 :][:3]
+    assert all(min(kernel["loads"] + kernel["stores"]) >= 32 for kernel in of_low_rank)
 
 
 @pytest.mark.slow
