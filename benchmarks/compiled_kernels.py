@@ -207,7 +207,7 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
         "low_rank": low_rank(16, every),
     }
     for kind, (launch, predicted) in kinds.items():
-        backward = short_convolution.BACKWARD[kind]
+        backward = short_convolution.BACKWARD["one_rank" if kind == "static" else kind]
         tiles = batch * triton.cdiv(arguments.tokens, backward.rows)
         width = arguments.channels // arguments.heads if kind == "headwise" else CHANNELS
         blocks = triton.cdiv(arguments.channels, width)

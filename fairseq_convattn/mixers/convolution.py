@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from ..ops import Past, Ring, dynamic_conv, lightweight_conv, normalize_taps, taps_inside
+from ..ops import Past, dynamic_conv, lightweight_conv, normalize_taps, taps_inside
+from ..ops.convolution.past import Ring
 from .base import Sizes, State, TokenMixer, dropout_p, initialized, without_padding
 from .config import MixerConfig
 

@@ -57,15 +57,13 @@ class ShortConvolution(nn.Module):
         elif config.short_convolution == "headwise":
             self.kernel = nn.Parameter(torch.zeros(self.heads * taps, width))
 
-    def predictor(self) -> tuple[Tensor, Tensor] | None:
-        """The weight ``[features, embed_dim]`` and the bias that predict kernels; None of a static
-        one. Of low rank the last feature is a one, which the static kernel is multiplied with."""
-        if self.down is not None:
-            weight = F.pad(self.down.weight, (0, 0, 0, 1))
-            return weight, F.pad(weight.new_zeros(len(weight) - 1), (0, 1), value=1.0)
-        if self.kernel is not None:
-            return self.kernel, self.kernel.new_zeros(len(self.kernel))
-        return None
+    def predictor(self) -> tuple[Tensor | None, Tensor | None]:
+        """The weight ``[features, embed_dim]`` that predicts kernels, None of a static one, and a
+        bias: of low rank the last feature is a one, which the static kernel is multiplied with."""
+        if self.down is None:
+            return self.kernel, None
+        weight = F.pad(self.down.weight, (0, 0, 0, 1))
+        return weight, F.pad(weight.new_zeros(len(weight) - 1), (0, 1), value=1.0)
 
     def forward(
         self,
@@ -105,8 +103,9 @@ class ShortConvolutions(nn.ModuleDict):
         """What each predicts its kernels from, given the layer's input ``[time, batch,
         embed_dim]``: one product for all."""
         predictors = [each.predictor() for each in self.values()]
-        if None in predictors or not predictors:
+        weights, biases = zip(*predictors, strict=True) if predictors else ((None,), ())
+        if weights[0] is None:
             return dict.fromkeys(self)
-        weight, bias = (torch.cat(each) for each in zip(*predictors, strict=True))
-        found = F.linear(x, weight, bias).chunk(len(predictors), dim=-1)
+        bias = None if biases[0] is None else torch.cat(biases)
+        found = F.linear(x, torch.cat(weights), bias).chunk(len(weights), dim=-1)
         return dict(zip(self, found, strict=True))

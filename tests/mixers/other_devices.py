@@ -48,10 +48,11 @@ def kernels(request, monkeypatch):
         from fairseq_convattn.ops.convolution import triton_kernels as convolution
         from fairseq_convattn.ops.short_convolution import triton_kernels as short
 
-        for launching in (attention._Kernels, short):
+        for launching in (attention._Kernels, short._Kernels):
             monkeypatch.setattr(launching, "_launch", lambda *_, **__: None)
         for module in (attention, convolution, short):
             monkeypatch.setattr(module, "unfit", lambda *_: "")
+        monkeypatch.setattr(short, "unfit_headwise", lambda *_: "")
     with use_implementation(request.param), FakeTensorMode():
         yield request.param
 

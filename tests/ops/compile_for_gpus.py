@@ -50,9 +50,12 @@ def convolve_shortly(dtype: torch.dtype, taps: int, ranks: int) -> None:
     z, up = torch.randn(TIME, BATCH, ranks, dtype=dtype), torch.randn(ranks, taps, 256, dtype=dtype)
     short_convolution._forward(x, z, up, taps - 1, taps - 1)
     short_convolution._backward(x, x, z, up, taps - 1, taps - 1, [True] * 3)
-    given = x, torch.randn(TIME, BATCH, HEADS, taps, dtype=dtype), up[0].t(), taps - 1, taps - 1
-    short_convolution._forward_headwise(*given)
-    short_convolution._backward_headwise(x, *given, [True] * 3)
+    for width in (64, 96, 128):
+        x = torch.randn(TIME, BATCH, HEADS * width, dtype=dtype)
+        predicted = torch.randn(TIME, BATCH, HEADS, taps, dtype=dtype)
+        given = x, predicted, torch.randn(HEADS * width, taps, dtype=dtype), taps - 1, taps - 1
+        short_convolution._forward_headwise(*given)
+        short_convolution._backward_headwise(x, *given, [True] * 3)
 
 
 OPERATIONS = {

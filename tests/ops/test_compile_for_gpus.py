@@ -64,9 +64,14 @@ def test_short_convolutions_move_128_bits(capability):
         if kernel["kernel"] != "backward_z":  # its result has no channels
             assert max(kernel["stores"]) == 128, kernel
         assert kernel["stack"] == 0, kernel
-    # 16 factors are loaded in pairs at least; taps of a head, one by one
-    of_low_rank = found[len(found) // 2 :][:3]
+    of_one_shape = len(found) // 2
+    for first in (0, of_one_shape):
+        forward, _, backward = found[first : first + 3]  # of low rank
+        assert forward["stores"] == backward["stores"] == [128]
+    # 16 factors are loaded in pairs at least
+    of_low_rank = found[of_one_shape : of_one_shape + 3]
     assert all(min(kernel["loads"] + kernel["stores"]) >= 32 for kernel in of_low_rank)
+    assert all(kernel["stores"] == [128] for kernel in found if kernel["kernel"] == "forward")
 
 
 @pytest.mark.slow

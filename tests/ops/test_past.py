@@ -4,8 +4,8 @@ import pytest
 import torch
 from kernel_cases import NATIVE, needs_kernels
 
-from fairseq_convattn.ops import Past, Ring, dynamic_conv, lightweight_conv
-from fairseq_convattn.ops.convolution.past import step
+from fairseq_convattn.ops import Past, dynamic_conv, lightweight_conv
+from fairseq_convattn.ops.convolution.past import Ring, step
 
 HEADS, CHANNELS = 2, 6
 ORDERS = [[0, 1, 2], [2, 2, 0], [0, 0], [1, 0, 1, 1, 0], [4, 3]]  # swapped, fewer, more

@@ -215,3 +215,11 @@ def test_takes_as_many_ranks_as_a_program_can_hold():
     assert not kernels.unfit(x, z, up)
     more = torch.cat([z, z], dim=2), torch.cat([up, up])
     assert "a rank of at most 63 with a static kernel" in kernels.unfit(x, *more)
+
+
+@pytest.mark.parametrize("impl", ["reference", "triton"])
+def test_refuses_taps_of_another_shape(impl):
+    x, _, static = (t.float().to(DEVICE) for t in inputs("headwise", 5, 4))
+    for shape in ((5, BATCH, 4), (5, 4), (4,), (5, BATCH, 4, 4), (5, BATCH, 0, 4)):
+        with pytest.raises(ValueError, match="taps must be|heads do not divide"):
+            short_conv(x, torch.zeros(shape, device=DEVICE), static, causal=True, impl=impl)

@@ -1,4 +1,4 @@
 from .api import dynamic_conv, lightweight_conv
-from .past import Past, Ring
+from .past import Past
 
-__all__ = ["Past", "Ring", "dynamic_conv", "lightweight_conv"]
+__all__ = ["Past", "dynamic_conv", "lightweight_conv"]

@@ -91,12 +91,26 @@ def dynamic_conv(
 
     All else, results and errors are those of :func:`lightweight_conv`.
     """
+    check_taps(x, taps)
+    return _convolve(x, taps, bias, causal, tail, softmax, dropout_p, impl)
+
+
+def check_taps(x: Tensor, taps: Tensor) -> None:
+    """Raise ValueError where dynamic taps do not belong to ``x``, ``[time, batch, channels]``."""
     check(
         taps.dim() == 4 and taps.shape[:2] == x.shape[:2],
         f"taps must be [time, batch, heads, kernel_size] for x {list(x.shape)}, "
         f"not {list(taps.shape)}",
     )
-    return _convolve(x, taps, bias, causal, tail, softmax, dropout_p, impl)
+
+
+def check_heads(x: Tensor, taps: Tensor) -> None:
+    """Raise ValueError where the channels of ``x`` cannot be divided among the heads of taps."""
+    heads, kernel_size = taps.shape[-2:]
+    check(
+        heads >= 1 and x.size(2) % heads == 0, f"{heads} heads do not divide {x.size(2)} channels"
+    )
+    check(kernel_size >= 1, "the kernel needs at least one tap")
 
 
 def _convolve(
@@ -144,20 +158,16 @@ def _check_inputs(
     tail: Tensor | Past | None,
     dropout_p: float,
 ) -> None:
-    heads, kernel_size = taps.shape[-2:]
     check(
         x.dim() == 3 and x.size(0) >= 1,
         f"x must be [time >= 1, batch, channels], not {list(x.shape)}",
     )
     check(x.is_floating_point(), f"x must be of floating point, not {x.dtype}")
-    check(
-        heads >= 1 and x.size(2) % heads == 0, f"{heads} heads do not divide {x.size(2)} channels"
-    )
+    check_heads(x, taps)
     check(
         bias is None or bias.shape == x.shape[2:],
         f"bias must be [channels] = [{x.size(2)}], not {[] if bias is None else list(bias.shape)}",
     )
-    check(kernel_size >= 1, "the kernel needs at least one tap")
     check(tail is None or causal, "only a causal convolution continues from a tail")
     if tail is not None:
         like = (tail.index.size(1), tail.rows.size(2)) if isinstance(tail, Past) else tail.shape[1:]

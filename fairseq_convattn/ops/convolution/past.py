@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..implementation import check
 from ..taps import tap_weights
 
 LEAST_SPARE = 16  # spare rows for further inputs
@@ -20,7 +21,7 @@ class Past(NamedTuple):
     Attributes:
         rows: ``[slots, width, channels]``.
         index: the row of every remembered input among ``slots x width``, ``[n, batch]``.
-        numbers: those of all rows, ``[slots, width]``.
+        numbers: the number of every row, ``[slots, width]``.
         used: number of slots written.
         last: a list of one number, which all states of this memory share: the highest slot written.
     """
@@ -97,6 +98,7 @@ class Ring(Past):
 
     def append(self, x: Tensor, keep: int) -> "Ring":
         width = self.rows.size(1)
+        check(x.shape[:2] == (1, width), f"a ring takes one input of {width}, not {list(x.shape)}")
         newest = self.index[0] // width * width + self.numbers[0]
         self.rows.flatten(0, 1).index_copy_(0, newest, x[0])
         return self._replace(index=torch.cat([self.index[1:], newest[None]]))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..convolution import dynamic_conv
+from ..convolution.api import check_heads, check_taps
 from ..convolution.past import continued
 from ..implementation import (
     Implementation,
@@ -77,6 +78,8 @@ def short_conv(
     if taps is None:
         z, up = x.new_ones(*x.shape[:2], 1), static.t().unsqueeze(0)
         return low_rank_short_conv(x, z, up, causal=causal, residual=residual, tail=tail, impl=impl)
+    check_taps(x, taps)
+    check_heads(x, taps)
     if static is not None:
         check(static.size(-1) == taps.size(-1), "taps and static ones must be equally many")
         kernels = _headwise_kernels(impl, x, taps, static)
@@ -153,9 +156,8 @@ def _headwise_kernels(
     """Triton's kernels for both at once, where they are asked for or are the fastest and can take
     the inputs."""
     wanted = requested(impl)
-    if wanted != "triton" and not (wanted is None and x.is_cuda and has_triton()):
+    if not has_triton() or wanted != "triton" and not (wanted is None and x.is_cuda):
         return None
-    check(has_triton(), "impl='triton' needs Triton: pip install triton")
     from . import triton_kernels
 
     fit = not triton_kernels.unfit_headwise(x, taps, static)

@@ -28,13 +28,19 @@ class Blocks(NamedTuple):
     programs: int = 0
 
 
-# by what the kernels are made of, as measured on an H100
-STATIC, HEADWISE, LOW_RANK = "static", "headwise", "low_rank"
-FORWARD = {STATIC: Blocks(32, 2), HEADWISE: Blocks(32, 2), LOW_RANK: Blocks(32, 4, 3)}
+# by what the kernels are made of, as measured on an H100; for wide heads without spilled registers
+ONE_RANK, LOW_RANK, HEADWISE, WIDE = "one_rank", "low_rank", "headwise", "wide"
+FORWARD = {
+    ONE_RANK: Blocks(32, 2),
+    LOW_RANK: Blocks(32, 4, 3),
+    HEADWISE: Blocks(32, 2),
+    WIDE: Blocks(16, 2),
+}
 BACKWARD = {
-    STATIC: Blocks(16, 4, 1, 660),
-    HEADWISE: Blocks(32, 4, 1, 396),
+    ONE_RANK: Blocks(16, 4, 1, 660),
     LOW_RANK: Blocks(16, 4, 3, 396),
+    HEADWISE: Blocks(32, 4, 1, 396),
+    WIDE: Blocks(16, 8, 1, 396),
 }
 OF_Z = Blocks(32, 2, 3)
 SHARED_MEMORY = 64 * 1024  # bytes for rounds that are loaded before they are used
@@ -81,10 +87,13 @@ class _Kernels:
     ):  # fmt: skip
         ranks, count, channels = up.shape
         self.x, self.time, self.up = x, time, up
-        self.kind = HEADWISE if taps is not None else STATIC if ranks == 1 else LOW_RANK
-        self.width = CHANNELS if taps is None else channels // taps.size(2)
-        self.blocks = triton.cdiv(channels, self.width)
-        padded = 1 if ranks == 1 else max(triton.next_power_of_2(ranks), LEAST)
+        width = CHANNELS if taps is None else channels // taps.size(2)
+        self.channel_blocks = triton.cdiv(channels, width)
+        padded_width = max(triton.next_power_of_2(width), LEAST)
+        if taps is not None:
+            self.kind = HEADWISE if padded_width <= CHANNELS else WIDE
+        else:
+            self.kind = ONE_RANK if ranks == 1 else LOW_RANK
         self.given = {
             "x": _strided(x),
             "up": up,
@@ -95,16 +104,11 @@ class _Kernels:
             "left": left,
             "TAPS": count,
             "RANKS": ranks,
-            "PADDED": padded,
-            "CHANNELS": max(triton.next_power_of_2(self.width), LEAST),
+            "PADDED": 1 if ranks == 1 else max(triton.next_power_of_2(ranks), LEAST),
+            "CHANNELS": padded_width,
             "PRECISION": _precision(x),
         }
-        self.kernels = {
-            "taps": strided(taps),
-            "z": _strided(z),
-            "OWN": own,
-            "WIDTH": self.width,
-        }
+        self.factors = {"taps": strided(taps), "z": _strided(z), "OWN": own, "WIDTH": width}
 
     def _tiles(self, rows: int, blocks: Blocks) -> int:
         return self.x.size(1) * triton.cdiv(rows, blocks.rows)
@@ -131,9 +135,9 @@ class _Kernels:
         y = self.x.new_empty(self.time, *self.x.shape[1:])
         if y.numel():
             blocks = FORWARD[self.kind]
-            each = 1 if self.kind == LOW_RANK else self.blocks
+            each = 1 if self.kind == LOW_RANK else self.channel_blocks
             programs = self._tiles(self.time, blocks) * each
-            self._launch(forward, programs, blocks, y=_strided(y), **self.kernels)
+            self._launch(forward, programs, blocks, y=_strided(y), **self.factors)
         return y
 
     def backward(
@@ -143,7 +147,7 @@ class _Kernels:
         blocks = BACKWARD[self.kind]
         groups = tiles = self._tiles(self.x.size(0), blocks)
         if of_up:
-            groups = max(1, min(tiles, blocks.programs // self.blocks))
+            groups = max(1, min(tiles, blocks.programs // self.channel_blocks))
         sums = self.up.new_empty(groups, *self.up.shape, dtype=torch.float32) if of_up else None
         gradients = {
             "grad": _strided(grad),
@@ -151,7 +155,7 @@ class _Kernels:
             "taps_grad": strided(taps_grad),
             "up_grad": sums,
         }
-        self._launch(backward, groups * self.blocks, blocks, **gradients, **self.kernels)
+        self._launch(backward, groups * self.channel_blocks, blocks, **gradients, **self.factors)
         return None if sums is None else sums.sum(0)
 
     def z_grad(self, grad: Tensor, z: Tensor) -> Tensor:

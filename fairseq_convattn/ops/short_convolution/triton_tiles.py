@@ -21,27 +21,26 @@ def _tile(tile, batch, ROWS: tl.constexpr):
 
 @triton.jit
 def _channels(block, channels, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
-    """The channels of a block, of which only the first ``WIDTH`` are its own."""
-    c = tl.arange(0, CHANNELS)[None, :]
-    if WIDTH == CHANNELS:
-        return block * WIDTH + c
-    else:
-        return tl.where(c < WIDTH, block * WIDTH + c, channels)
+    """The channels of a block, and where they end."""
+    end = tl.minimum((block + 1) * WIDTH, channels)
+    return block * WIDTH + tl.arange(0, CHANNELS)[None, :], end
 
 
 @triton.jit
-def _load_rows(x, b, t, time, c, channels):
-    """``[rows, channels]`` at positions t, zero outside of the sentence."""
+def _load_rows(x, b, t, time, c, end):
+    """``[rows, channels]`` at positions t, zero outside of the sentence and from ``end`` on."""
     there = (t >= 0) & (t < time)
-    return load(x, b, t, t * 0, there[:, None] & (c < channels), c)
+    return load(x, b, t, t * 0, there[:, None] & (c < end), c)
 
 
 @triton.jit
-def _load_up(up, tap, c, channels, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr):
+def _load_up(
+    up, tap, c, end, channels, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr
+):
     """``[PADDED, channels]``, of a contiguous tensor."""
     r = tl.arange(0, PADDED)[:, None]
     place = up + (r * TAPS + tap).to(tl.int64) * channels + c
-    return tl.load(place, mask=(r < RANKS) & (c < channels), other=0.0)
+    return tl.load(place, mask=(r < RANKS) & (c < end), other=0.0)
 
 
 @triton.jit
@@ -80,15 +79,15 @@ def _forward_block(
     CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     ROWS: tl.constexpr = t.shape[0]
-    c = _channels(block, channels, WIDTH, CHANNELS)
+    c, end = _channels(block, channels, WIDTH, CHANNELS)
     sums = tl.zeros([ROWS, CHANNELS], tl.float32)
     for tap in tl.static_range(TAPS):
-        up_rows = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED)
+        up_rows = _load_up(up, tap, c, end, channels, TAPS, RANKS, PADDED)
         w = _weights(z_rows, up_rows, taps, b, t, time, block, tap, PRECISION)
         if tap == OWN:
             w += 1.0
-        sums += w * _load_rows(x, b, t + tap - left, inputs, c, channels).to(tl.float32)
-    store(y, b, t, t * 0, (t < time)[:, None] & (c < channels), c, sums)
+        sums += w * _load_rows(x, b, t + tap - left, inputs, c, end).to(tl.float32)
+    store(y, b, t, t * 0, (t < time)[:, None] & (c < end), c, sums)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -144,23 +143,23 @@ def backward(
     blocks = tl.cdiv(channels, WIDTH)  # side by side, so that rows are read whole
     group, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     groups = tl.num_programs(0) // blocks
-    c = _channels(block, channels, WIDTH, CHANNELS)
+    c, end = _channels(block, channels, WIDTH, CHANNELS)
     SUMMED: tl.constexpr = ROWS if RANKS == 1 else PADDED
     sums = ()
     for _ in tl.static_range(TAPS):
         sums = sums + (tl.zeros([SUMMED, CHANNELS], tl.float32),)
     for tile in tl.range(group, batch * tl.cdiv(inputs, ROWS), groups, num_stages=STAGES):
         b, t = _tile(tile, batch, ROWS)
-        x_rows = _load_rows(x, b, t, inputs, c, channels).to(tl.float32)
+        x_rows = _load_rows(x, b, t, inputs, c, end).to(tl.float32)
         x_sums = tl.zeros([ROWS, CHANNELS], tl.float32)
         new = ()
         for tap in tl.static_range(TAPS):
             n = t + left - tap
-            grad_rows = _load_rows(grad, b, n, time, c, channels).to(tl.float32)
+            grad_rows = _load_rows(grad, b, n, time, c, end).to(tl.float32)
             z_rows = _load_z(z, b, n, time, RANKS, PADDED)
             products = grad_rows * x_rows
             if x_grad is not None:
-                up_rows = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED)
+                up_rows = _load_up(up, tap, c, end, channels, TAPS, RANKS, PADDED)
                 w = _weights(z_rows, up_rows, taps, b, n, time, block, tap, PRECISION)
                 if tap == OWN:
                     w += 1.0
@@ -180,13 +179,13 @@ def backward(
         if up_grad is not None:
             sums = new
         if x_grad is not None:
-            store(x_grad, b, t, t * 0, (t < inputs)[:, None] & (c < channels), c, x_sums)
+            store(x_grad, b, t, t * 0, (t < inputs)[:, None] & (c < end), c, x_sums)
     if up_grad is not None:
         r = tl.arange(0, PADDED)[:, None]
         for tap in tl.static_range(TAPS):
             found = tl.sum(sums[tap], 0)[None, :] if RANKS == 1 else sums[tap]
             place = up_grad + ((group.to(tl.int64) * RANKS + r) * TAPS + tap) * channels + c
-            tl.store(place, found, mask=(r < RANKS) & (c < channels))
+            tl.store(place, found, mask=(r < RANKS) & (c < end))
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -203,7 +202,9 @@ def backward_z(
         for tap in tl.static_range(TAPS):
             x_rows = _load_rows(x, b, t + tap - left, inputs, c, channels)
             products = _rounded(grad_rows * x_rows.to(tl.float32), x_rows.dtype)
-            up_rows = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED).to(products.dtype)
+            up_rows = _load_up(up, tap, c, channels, channels, TAPS, RANKS, PADDED).to(
+                products.dtype
+            )
             sums += tl.dot(products, tl.trans(up_rows), input_precision=PRECISION)
     r = tl.arange(0, PADDED)[None, :]
     store(z_grad, b, t, t * 0, (t < time)[:, None] & (r < RANKS), r, sums)
