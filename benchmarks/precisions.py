@@ -4,9 +4,9 @@
     python benchmarks/precisions.py data/multi30k/bin --device cuda
 
 trains the tiny translator of every mixer for so many updates in every precision that fairseq
-has, all from one seed, and prints the training losses, the mean of the last updates. The loss in half precision has to be
-within ``--band`` of float32's. On a CPU there are float32 and --bf16 alone. Trainings run beside
-each other, so that their times mean nothing.
+has, all from one seed, and prints the training losses, each the mean of the last updates. The
+loss in half precision has to be within ``--band`` of float32's. On a CPU there are float32 and
+--bf16 alone. Trainings run beside each other, so that their times mean nothing.
 """
 
 import argparse
@@ -46,6 +46,7 @@ TABLE = Table(
 
 def command(architecture: str, precision: str, arguments: argparse.Namespace) -> list[str]:
     """The training. Without dropout, whose choices would depend on the precision's kernels."""
+    interval = math.gcd(LAST, arguments.updates)
     training = (
         *("--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", "0.001"),
         *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", "100", "--clip-norm", "25"),
@@ -57,7 +58,7 @@ def command(architecture: str, precision: str, arguments: argparse.Namespace) ->
             "--max-update",
             str(arguments.updates),
             "--log-interval",
-            str(math.gcd(LAST, arguments.updates)),
+            str(interval),
         ),
     )
     device = ("--cpu",) if arguments.device == "cpu" else ()
