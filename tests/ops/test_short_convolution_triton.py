@@ -223,3 +223,17 @@ def test_refuses_taps_of_another_shape(impl):
     for shape in ((5, BATCH, 4), (5, 4), (4,), (5, BATCH, 4, 4), (5, BATCH, 0, 4)):
         with pytest.raises(ValueError, match="taps must be|heads do not divide"):
             short_conv(x, torch.zeros(shape, device=DEVICE), static, causal=True, impl=impl)
+
+
+def test_headwise_operator_keeps_pytorchs_rules():
+    tensors = [t.float().to(DEVICE).requires_grad_() for t in inputs("headwise", 5, 3)]
+    operator = torch.ops.convattn.short_convolve_headwise_triton.default
+    torch.library.opcheck(operator, (*tensors, 2, 2))
+    x, taps, static = (t.detach() for t in tensors)
+    for given in (
+        (x, taps[:, :1], static, 2, 2),
+        (x, taps, static[:1], 2, 2),
+        (x, taps, static, 3, 2),
+    ):
+        with pytest.raises(ValueError, match="static"):
+            operator(*given)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import triton_tensors
 from ..triton_tensors import COMPILED, DEVICES, DTYPES, Strided, on_device_of, precision, strided
-from .operators import register, register_headwise
+from .operators import register
 from .triton_tiles import backward, backward_z, forward
 
 MOST_TAPS = 16  # a program goes through all of them
@@ -214,6 +214,11 @@ def _nothing(inputs: tuple[Tensor, ...], wanted: list[bool]) -> tuple[Tensor | N
 
 
 convolve = register("short_convolve_triton", _forward, _backward, DTYPES, DEVICES)
-convolve_headwise = register_headwise(
-    "short_convolve_headwise_triton", _forward_headwise, _backward_headwise, DTYPES, DEVICES
+convolve_headwise = register(
+    "short_convolve_headwise_triton",
+    _forward_headwise,
+    _backward_headwise,
+    DTYPES,
+    DEVICES,
+    headwise=True,
 )
