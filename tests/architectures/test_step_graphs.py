@@ -173,6 +173,14 @@ def test_other_searches_find_the_same(options):
     assert record.steps > 30
 
 
+def test_bfloat16_finds_the_same():
+    net, samples = model("dynamic").bfloat16(), batches()
+    expected = found([net], samples)
+    record = with_graphs([net])
+    assert_same(found([net], samples), expected)
+    assert record.steps > 30
+
+
 def test_ensembles_find_the_same():
     models, samples = (
         [model("dynamic"), model("lightweight", seed=16), model("attention")],
@@ -219,26 +227,37 @@ def test_a_graph_serves_the_batches_that_it_can_take():
     net.decoder.layers[0].fc1.weight = torch.nn.Parameter(old.detach().clone())
     found([net], [batch(3, 3)])
     assert record.graphs == 6
+    found([net], [batch(2, 3)], beam=4)
+    assert record.graphs == 7
+
+
+def test_weights_of_another_type_in_the_same_memory_get_another_graph():
+    net = model("dynamic").bfloat16()
+    record = with_graphs([net])
+    found([net], batches()[:1])
+    for weight in net.parameters():
+        weight.data = weight.data.view(torch.float16)
+    found([net.half()], batches()[:1])
+    assert record.graphs == 2
 
 
 def steps(net, sample, orders, alignment_layer=None, state=None):
-    """Logits of successive steps with any orders of hypotheses between."""
+    """Features of successive steps, before each of them any new orders of hypotheses."""
     encoder_out = net.encoder(**sample["net_input"])
     state = {} if state is None else state
     torch.manual_seed(3)
     rows = len(sample["net_input"]["src_tokens"])
     outputs, tokens = [], random_tokens(task_of().target_dictionary, rows, 1)
-    for i, order in enumerate(orders):
-        if order is not None:
-            order = torch.tensor(order)
+    for i, successive in enumerate(orders):
+        for order in map(torch.tensor, successive):
             net.decoder.reorder_incremental_state_scripting(state, order)
             encoder_out = net.encoder.reorder_encoder_out(encoder_out, order)
             tokens = tokens[order]
         options = {"alignment_layer": alignment_layer} if i == 5 else {}
-        logits, extra = net.decoder(
-            tokens, encoder_out=encoder_out, incremental_state=state, **options
+        features, extra = net.decoder(
+            tokens, encoder_out=encoder_out, incremental_state=state, features_only=True, **options
         )
-        outputs += [logits, extra["attn"][0]]
+        outputs += [features, extra["attn"][0]]
         following = random_tokens(task_of().target_dictionary, len(tokens), 1)
         if i == 2:
             following[0] = task_of().target_dictionary.pad()
@@ -249,7 +268,7 @@ def steps(net, sample, orders, alignment_layer=None, state=None):
 @torch.no_grad()
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("variant", ["dynamic", "dynamic + renorm"])
-def test_any_new_order_and_other_alignments_are_right(variant, beams):
+def test_any_new_orders_and_other_alignments_are_right(variant, beams):
     """What a graph cannot follow goes on without it."""
     net = model(variant)
     net.set_beam_size(beams)
@@ -259,14 +278,16 @@ def test_any_new_order_and_other_alignments_are_right(variant, beams):
         sample["net_input"][name] = tensor.repeat_interleave(beams, dim=0)
     swapped = list(range(4 * beams))
     swapped[:beams] = swapped[:beams][::-1]
+    first_twice = [0] * beams + swapped[beams:]
     without_first, last = swapped[beams:], swapped[-beams:]
     across, more = swapped[::-1][1:], swapped + swapped[:beams]
     for orders, layer in (
-        ([None, None, swapped, None, swapped, None, None], 0),
-        ([None, swapped, None, without_first, None, None, None], None),
-        ([None, None, None, last, None, None], None),
-        ([None, None, None, across, None, None], None),
-        ([None, None, None, more, None, None, None], None),
+        ([[], [], [swapped], [], [swapped], [], []], 0),
+        ([[], [], [], [first_twice, swapped], [], [swapped, without_first], []], 0),
+        ([[], [swapped], [], [without_first], [], [], []], None),
+        ([[], [], [], [last], [], []], None),
+        ([[], [], [], [first_twice, across], [], []], None),
+        ([[], [], [], [more], [], [], []], None),
     ):
         net.decoder.step_graphs = None
         expected = steps(net, sample, orders, layer)
@@ -281,14 +302,46 @@ def test_two_batches_at_once_have_graphs_of_their_own():
     net = model("dynamic")
     torch.manual_seed(2)
     samples, states = [batch(3, 4), batch(3, 4)], [{}, {}]
-    expected = [steps(net, sample, [None] * 4) for sample in samples]
+    expected = [steps(net, sample, [[]] * 4) for sample in samples]
     record = with_graphs([net])
     actual = [
-        steps(net, sample, [None] * 4, state=state)
+        steps(net, sample, [[]] * 4, state=state)
         for sample, state in zip(samples, states, strict=True)
     ]
     torch.testing.assert_close(actual, expected)
     assert record.graphs == 2 and BATCH in states[0] and BATCH in states[1]
+
+
+@torch.no_grad()
+def test_a_batch_that_stops_leaves_nothing_to_the_next():
+    net, state = model("dynamic"), {}
+    torch.manual_seed(2)
+    sample = batch(3, 4)
+    expected = steps(net, sample, [[]] * 4)
+    record = with_graphs([net])
+    steps(net, sample, [[]] * 3, state=state)
+    net.decoder.reorder_incremental_state_scripting(state, torch.tensor([2, 1, 0]))
+    del state
+    torch.testing.assert_close(steps(net, sample, [[]] * 4), expected)
+    assert record.graphs == 1
+
+
+@torch.no_grad()
+def test_too_few_tokens_are_refused_as_without_a_graph():
+    net, state = model("dynamic"), {}
+    record = with_graphs([net])
+    steps(net, batch(3, 4), [[]] * 3, state=state)
+    with pytest.raises(ValueError, match="must agree in batch"):
+        steps(net, batch(2, 4), [[]], state=state)
+    assert record.graphs == 1
+
+
+@torch.no_grad()
+def test_a_state_that_others_share_gets_no_graph():
+    net, state = model("dynamic"), {"another": {}}
+    record = with_graphs([net])
+    steps(net, batch(3, 4), [[]] * 3, state=state)
+    assert "another" in state and record.graphs == 0
 
 
 def test_inference_mode_and_what_follows():
@@ -301,7 +354,7 @@ def test_inference_mode_and_what_follows():
     assert record.graphs == 1
 
 
-def test_what_graphs_cannot_do_goes_without():
+def test_what_graphs_cannot_do_goes_without(monkeypatch):
     samples = batches()[:1]
     net = model("dynamic")
     record = with_graphs([net])
@@ -309,7 +362,15 @@ def test_what_graphs_cannot_do_goes_without():
         found([net], samples)
     with torch.autocast("cpu", torch.bfloat16):
         found([net], samples)
-    steps(net, samples[0], [None] * 3)  # with gradients
+    steps(net, samples[0], [[]] * 3)  # with gradients
+    with torch.no_grad():
+        steps(net.train(), samples[0], [[]] * 3)
+        net.eval()
+        with torch.autograd.forward_ad.dual_level():
+            steps(net, samples[0], [[]] * 3)
+        with monkeypatch.context() as patch:  # torch.compile itself takes half a minute
+            patch.setattr(torch.compiler, "is_compiling", lambda: True)
+            steps(net, samples[0], [[]] * 3)
     net.decoder.step_graphs.device = "cuda"
     found([net], samples)
     assert record.graphs == 0
