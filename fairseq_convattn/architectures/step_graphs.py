@@ -218,7 +218,7 @@ def suits_graphs(decoder: TransformerDecoderBase) -> bool:
     mixers = [getattr(layer, "self_attn", None) for layer in decoder.layers]
     fixed = all(isinstance(mixer, ConvolutionMixer) for mixer in mixers)
     waits = decoder.cfg.checkpoint_activations  # saves the state of random numbers
-    return bool(mixers) and fixed and not (waits or decoder.cross_self_attention)
+    return bool(mixers) and fixed and not waits
 
 
 def _step(
@@ -246,7 +246,7 @@ def _step(
     _copy(new, state)
     torch.arange(len(order), out=order)
     if weights is not None:
-        weights = weights.float().to(x).mean(0)
+        weights = weights.mean(0)
     if decoder.layer_norm is not None:
         x = decoder.layer_norm(x)
     x = x.transpose(0, 1)
