@@ -46,7 +46,7 @@ def test_long_inputs(tmp_path):
 def test_short_convolutions(tmp_path):
     options = "--tokens 8 --batch 1 --repetitions 2"
     rows, _ = measured(tmp_path, "short_convolutions", options)
-    assert len({(row["part"], row["pass"], row["kind"]) for row in rows}) == len(rows) == 20
+    assert len({(row["part"], row["pass"], row["kind"]) for row in rows}) == len(rows) == 30
     assert all(float(row["ms"]) >= 0 for row in rows)
 
 
@@ -55,6 +55,16 @@ def test_short_convolutions(tmp_path):
 def test_dropout(tmp_path):
     rows, _ = measured(tmp_path, "dropout", "--tokens 8 --sentences 2 --repetitions 2")
     assert len({(row["part"], row["dropout"]) for row in rows}) == len(rows) == 6
+
+
+@pytest.mark.slow
+def test_compiled_layers(tmp_path):
+    options = "--layers 1 --width 64 --tokens 8 --repetitions 2"
+    rows, _ = measured(tmp_path, "compiled_layers", options, "--mixers dynamic")
+    (row,) = rows
+    assert row["mixer"] == "dynamic"
+    ratio = float(row["compiled_ms"]) / float(row["ms"])
+    assert ratio == pytest.approx(float(row["ratio"])) and float(row["compiling_s"]) > 0
 
 
 def test_bad_options_are_refused_before_any_measurement(tmp_path):
