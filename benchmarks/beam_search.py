@@ -71,7 +71,7 @@ def measured(architecture: str, arguments: argparse.Namespace) -> dict[str, list
     torch.manual_seed(1)
     model, search = generator_of(architecture, arguments)
     found = {architecture: seconds(model, search, arguments)}
-    if arguments.without_graphs and model.decoder.step_graphs is not None:
+    if arguments.without_graphs and getattr(model.decoder, "step_graphs", None) is not None:
         model.decoder.step_graphs = None
         found[f"{architecture}, no graphs"] = seconds(model, search, arguments)
     return found

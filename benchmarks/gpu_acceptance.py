@@ -161,6 +161,11 @@ MORE_BENCHMARKS = (
         f"{_TRANSLATORS} --models lightweight,transformer,lightconv",
     ),
     Benchmark(
+        *("more-decoding", "Beam search with more translators", 50, ("fairseq",)),
+        "beam_search --architectures lightweight_conv_wmt_en_de_big transformer_wmt_en_de_big "
+        "lightconv_wmt_en_de_big",
+    ),
+    Benchmark(
         *("more-language-models", "More language models", 220, ("fairseq",)),
         f"{_LANGUAGE_MODELS} --models lightweight,transformer",
     ),

@@ -101,8 +101,9 @@ def options(acceptance, *given):
          "decoding language-models"),
         (("--only", "facts", "multi30k-dynamic", "multi30k-attention"),
          "facts multi30k-dynamic multi30k-attention"),
-        (("--only", "facts", "dropout", "short", "more-translators", "more-language-models"),
-         "facts dropout short more-translators more-language-models"),
+        (("--only", "facts", "dropout", "short", "more-translators", "more-decoding",
+          "more-language-models"),
+         "facts dropout short more-translators more-decoding more-language-models"),
         (("--seconds", "1790"), None),
     ],
 )  # fmt: skip
