@@ -207,18 +207,22 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
         "low_rank": low_rank(16, every),
     }
     for kind, (launch, predicted) in kinds.items():
-        backward = short_convolution.BACKWARD["one_rank" if kind == "static" else kind]
+        backward = short_convolution.OF_UP
+        if kind != "low_rank":
+            backward = short_convolution.BACKWARD["one_rank" if kind == "static" else kind]
         tiles = batch * triton.cdiv(arguments.tokens, backward.rows)
         width = arguments.channels // arguments.heads if kind == "headwise" else CHANNELS
         blocks = triton.cdiv(arguments.channels, width)
         rounds = {
-            "forward": blocks if kind == "low_rank" else 1,
+            **dict.fromkeys(("forward", "backward_x"), blocks if kind == "low_rank" else 1),
             "backward_z": triton.cdiv(arguments.channels, CHANNELS),
-            "backward": tiles * blocks / backward.programs,
+            **dict.fromkeys(("backward", "backward_up"), tiles * blocks / backward.programs),
         }
         floors = {
-            "forward": 2 * x.nbytes + predicted.nbytes,
-            "backward_z": 2 * x.nbytes + predicted.nbytes,
+            **dict.fromkeys(
+                ("forward", "backward_x", "backward_up", "backward_z"),
+                2 * x.nbytes + predicted.nbytes,
+            ),
             "backward": 3 * x.nbytes + 2 * predicted.nbytes,
         }
         yield Case("short_convolution", f"{kind} {taps}", launch, rounds, floors)

@@ -25,6 +25,7 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(kernels, "CHANNELS", 16)
     monkeypatch.setattr(kernels, "FORWARD", dict.fromkeys(kernels.FORWARD, small))
     monkeypatch.setattr(kernels, "BACKWARD", dict.fromkeys(kernels.BACKWARD, small))
+    monkeypatch.setattr(kernels, "OF_UP", small)
     monkeypatch.setattr(kernels, "OF_Z", small)
 
 
@@ -171,7 +172,7 @@ def test_offsets_beyond_32_bits():
 
 def test_grids_of_more_than_65535_blocks(monkeypatch):
     """Only the first dimension of a grid may have so many."""
-    names = "forward", "backward", "backward_z"
+    names = "forward", "backward", "backward_x", "backward_up", "backward_z"
     grids = record_grids(monkeypatch, kernels, *names)
     x, z, up = torch.zeros(1, 70_000, 20), torch.zeros(1, 70_000, 1), torch.zeros(1, 4, 20)
     with_gradients(

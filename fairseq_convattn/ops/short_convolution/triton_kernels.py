@@ -9,7 +9,7 @@ from torch import Tensor
 from .. import triton_tensors
 from ..triton_tensors import COMPILED, DEVICES, DTYPES, Strided, on_device_of, precision, strided
 from .operators import register
-from .triton_tiles import backward, backward_z, forward
+from .triton_tiles import backward, backward_up, backward_x, backward_z, forward
 
 MOST_TAPS = 16  # a program goes through all of them
 MOST_RANKS = 64  # a program holds all of them, the static kernel's too
@@ -38,10 +38,10 @@ FORWARD = {
 }
 BACKWARD = {
     ONE_RANK: Blocks(16, 4, 1, 660),
-    LOW_RANK: Blocks(16, 4, 3, 396),
     HEADWISE: Blocks(32, 4, 1, 396),
     WIDE: Blocks(16, 8, 1, 396),
 }
+OF_UP = Blocks(64, 8, 3, 396)  # of low rank
 OF_Z = Blocks(32, 2, 3)
 SHARED_MEMORY = 64 * 1024  # bytes for rounds that are loaded before they are used
 
@@ -95,20 +95,21 @@ class _Kernels:
         else:
             self.kind = ONE_RANK if ranks == 1 else LOW_RANK
         self.given = {
-            "x": _strided(x),
-            "up": up,
             "batch": x.size(1),
             "time": time,
             "inputs": x.size(0),
             "channels": channels,
             "left": left,
             "TAPS": count,
-            "RANKS": ranks,
-            "PADDED": 1 if ranks == 1 else max(triton.next_power_of_2(ranks), LEAST),
             "CHANNELS": padded_width,
             "PRECISION": _precision(x),
         }
-        self.factors = {"taps": strided(taps), "z": _strided(z), "OWN": own, "WIDTH": width}
+        self.ranks = {
+            "RANKS": ranks,
+            "PADDED": 1 if ranks == 1 else max(triton.next_power_of_2(ranks), LEAST),
+        }
+        self.factors = {"taps": strided(taps), "z": _strided(z), "up": up}
+        self.factors |= {"OWN": own, "WIDTH": width}
 
     def _tiles(self, rows: int, blocks: Blocks) -> int:
         return self.x.size(1) * triton.cdiv(rows, blocks.rows)
@@ -118,14 +119,13 @@ class _Kernels:
             kernel[(programs,)](
                 **self.given | arguments,
                 ROWS=blocks.rows,
-                STAGES=self._stages(blocks),
                 num_warps=blocks.warps,
                 num_stages=1,
                 **COMPILED,
             )
 
     def _stages(self, blocks: Blocks) -> int:
-        """Of a loop, whose rounds load rows of x and its gradient, and ``up``."""
+        """Of a loop, whose rounds load rows of x and of its gradient, and ``up``."""
         ranks, taps, _ = self.up.shape
         rows = (taps + 1) * blocks.rows + taps * max(ranks, LEAST)
         size = rows * self.given["CHANNELS"] * self.x.element_size()
@@ -135,21 +135,28 @@ class _Kernels:
         y = self.x.new_empty(self.time, *self.x.shape[1:])
         if y.numel():
             blocks = FORWARD[self.kind]
-            each = 1 if self.kind == LOW_RANK else self.channel_blocks
-            programs = self._tiles(self.time, blocks) * each
-            self._launch(forward, programs, blocks, y=_strided(y), **self.factors)
+            programs = self._tiles(self.time, blocks)
+            programs *= 1 if self.kind == LOW_RANK else self.channel_blocks
+            given = {"x": _strided(self.x), "y": _strided(y), "STAGES": self._stages(blocks)}
+            self._launch(forward, programs, blocks, **given, **self.ranks, **self.factors)
         return y
+
+    def _groups(self, rows: int, blocks: Blocks) -> int:
+        """How many programs share the tiles of a block of channels."""
+        tiles = self._tiles(rows, blocks)
+        return max(1, min(tiles, blocks.programs // self.channel_blocks))
 
     def backward(
         self, grad: Tensor, x_grad: Tensor | None, taps_grad: Tensor | None, of_up: bool
     ) -> Tensor | None:
-        """Fill the gradients of x and of taps; returns that of ``up``, if it is wanted."""
+        """Of one rank, fill the gradients of x and of taps; returns that of ``up``, if it is
+        wanted."""
         blocks = BACKWARD[self.kind]
-        groups = tiles = self._tiles(self.x.size(0), blocks)
-        if of_up:
-            groups = max(1, min(tiles, blocks.programs // self.channel_blocks))
-        sums = self.up.new_empty(groups, *self.up.shape, dtype=torch.float32) if of_up else None
+        rows = self.x.size(0)
+        groups = self._groups(rows, blocks) if of_up else self._tiles(rows, blocks)
+        sums = self._sums(groups) if of_up else None
         gradients = {
+            "x": _strided(self.x),
             "grad": _strided(grad),
             "x_grad": _strided(x_grad),
             "taps_grad": strided(taps_grad),
@@ -158,11 +165,35 @@ class _Kernels:
         self._launch(backward, groups * self.channel_blocks, blocks, **gradients, **self.factors)
         return None if sums is None else sums.sum(0)
 
+    def x_grad(self, grad: Tensor) -> Tensor:
+        """Of low rank."""
+        x_grad, blocks = self.x.new_empty(self.x.shape), FORWARD[self.kind]
+        given = {name: self.factors[name] for name in ("z", "up", "OWN")} | self.ranks
+        given |= {"grad": _strided(grad), "x_grad": _strided(x_grad)}
+        given["STAGES"] = self._stages(blocks)
+        self._launch(backward_x, self._tiles(x_grad.size(0), blocks), blocks, **given)
+        return x_grad
+
+    def up_grad(self, grad: Tensor) -> Tensor:
+        """Of low rank."""
+        groups = self._groups(self.time, OF_UP)
+        sums = self._sums(groups)
+        given = {"x": _strided(self.x), "z": self.factors["z"]}
+        given |= {"grad": _strided(grad), "up_grad": sums}
+        given |= self.ranks | {"STAGES": self._stages(OF_UP)}
+        self._launch(backward_up, groups * self.channel_blocks, OF_UP, **given)
+        return sums.sum(0)
+
+    def _sums(self, groups: int) -> Tensor:
+        return self.up.new_empty(groups, *self.up.shape, dtype=torch.float32)
+
     def z_grad(self, grad: Tensor, z: Tensor) -> Tensor:
         z_grad = z.new_empty(z.shape)
-        padded = max(self.given["PADDED"], LEAST)
-        gradients = {"grad": _strided(grad), "z_grad": _strided(z_grad), "PADDED": padded}
-        self._launch(backward_z, self._tiles(self.time, OF_Z), OF_Z, **gradients)
+        given = {"x": _strided(self.x), "up": self.up}
+        given |= {"grad": _strided(grad), "z_grad": _strided(z_grad)}
+        given |= self.ranks | {"PADDED": max(self.ranks["PADDED"], LEAST)}
+        given["STAGES"] = self._stages(OF_Z)
+        self._launch(backward_z, self._tiles(self.time, OF_Z), OF_Z, **given)
         return z_grad
 
 
@@ -181,9 +212,14 @@ def _backward(
         return _nothing((x, z, up), wanted)
     rounded = z.to(x.dtype)
     kernels = _Kernels(x, None, rounded, _as(x, up), z.size(0), left, own)
-    x_grad = x.new_empty(x.shape) if wanted[0] else None
     z_grad = kernels.z_grad(grad, rounded).to(z.dtype) if wanted[1] else None
-    up_grad = kernels.backward(grad, x_grad, None, wanted[2]) if wanted[0] or wanted[2] else None
+    if kernels.kind == LOW_RANK:
+        x_grad = kernels.x_grad(grad) if wanted[0] else None
+        up_grad = kernels.up_grad(grad) if wanted[2] else None
+    else:
+        x_grad = x.new_empty(x.shape) if wanted[0] else None
+        shared = wanted[0] or wanted[2]
+        up_grad = kernels.backward(grad, x_grad, None, wanted[2]) if shared else None
     return x_grad, z_grad, None if up_grad is None else up_grad.to(up.dtype)
 
 

@@ -73,20 +73,22 @@ def _weights(z_rows, up_rows, taps, b, t, time, h, tap, PRECISION: tl.constexpr)
 
 
 @triton.jit
-def _forward_block(
-    x, taps, z_rows, up, y, b, t, block, time, inputs, channels, left, OWN: tl.constexpr,
-    TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+def _weigh(
+    x, taps, zs, up, y, b, t, block, time, inputs, channels, left, STEP: tl.constexpr,
+    OWN: tl.constexpr, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr,
+    WIDTH: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """``y[t] = sum_k w[k] x[t + STEP (k - left)]`` of a block of channels; ``zs`` by tap."""
     ROWS: tl.constexpr = t.shape[0]
     c, end = _channels(block, channels, WIDTH, CHANNELS)
     sums = tl.zeros([ROWS, CHANNELS], tl.float32)
     for tap in tl.static_range(TAPS):
         up_rows = _load_up(up, tap, c, end, channels, TAPS, RANKS, PADDED)
-        w = _weights(z_rows, up_rows, taps, b, t, time, block, tap, PRECISION)
+        w = _weights(zs[tap], up_rows, taps, b, t, time, block, tap, PRECISION)
         if tap == OWN:
             w += 1.0
-        sums += w * _load_rows(x, b, t + tap - left, inputs, c, end).to(tl.float32)
+        x_rows = _load_rows(x, b, t + STEP * (tap - left), inputs, c, end)
+        sums += w * x_rows.to(tl.float32)
     store(y, b, t, t * 0, (t < time)[:, None] & (c < end), c, sums)
 
 
@@ -102,18 +104,18 @@ def forward(
     if RANKS == 1:
         tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
         b, t = _tile(tile, batch, ROWS)
-        z_rows = _load_z(z, b, t, time, RANKS, PADDED)
-        _forward_block(
-            x, taps, z_rows, up, y, b, t, block, time, inputs, channels, left, OWN, TAPS, RANKS,
+        zs = (_load_z(z, b, t, time, RANKS, PADDED),) * TAPS
+        _weigh(
+            x, taps, zs, up, y, b, t, block, time, inputs, channels, left, 1, OWN, TAPS, RANKS,
             PADDED, WIDTH, CHANNELS, PRECISION,
         )  # fmt: skip
     else:
         b, t = _tile(tl.program_id(0), batch, ROWS)
-        z_rows = _load_z(z, b, t, time, RANKS, PADDED)
+        zs = (_load_z(z, b, t, time, RANKS, PADDED),) * TAPS
         for block in tl.range(0, blocks, num_stages=STAGES):
-            _forward_block(
-                x, taps, z_rows, up, y, b, t, block, time, inputs, channels, left, OWN, TAPS,
-                RANKS, PADDED, WIDTH, CHANNELS, PRECISION,
+            _weigh(
+                x, taps, zs, up, y, b, t, block, time, inputs, channels, left, 1, OWN, TAPS, RANKS,
+                PADDED, WIDTH, CHANNELS, PRECISION,
             )  # fmt: skip
 
 
@@ -130,25 +132,35 @@ def _rounded(products, dtype: tl.constexpr):
     return products
 
 
+@triton.jit
+def _store_sums(
+    sums, up_grad, group, c, end, channels, TAPS: tl.constexpr, RANKS: tl.constexpr,
+    PADDED: tl.constexpr,
+):  # fmt: skip
+    """``[PADDED, channels]`` of every tap into ``[groups, ranks, taps, channels]``."""
+    r = tl.arange(0, PADDED)[:, None]
+    for tap in tl.static_range(TAPS):
+        place = up_grad + ((group.to(tl.int64) * RANKS + r) * TAPS + tap) * channels + c
+        tl.store(place, sums[tap], mask=(r < RANKS) & (c < end))
+
+
 @triton.jit(do_not_specialize=VARYING)
 def backward(
     x, taps, z, up, grad, x_grad, taps_grad, up_grad, batch, time, inputs, channels, left,
-    OWN: tl.constexpr, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
-    STAGES: tl.constexpr,
+    OWN: tl.constexpr, TAPS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Of every group-th tile of inputs t, whose outputs are ``n = t + left - k``: ``x_grad[t] =
-    sum_k w[n, k] grad[n]``, ``taps_grad[n, k]``, a sum over channels, and into ``[groups, ranks,
-    taps, channels]`` the gradient of ``up``, a sum over positions."""
+    """Of one rank, and of every group-th tile of inputs t, whose outputs are ``n = t + left - k``:
+    ``x_grad[t] = sum_k w[n, k] grad[n]``, ``taps_grad[n, k]``, a sum over channels, and that of
+    ``up``, a sum over positions."""
     blocks = tl.cdiv(channels, WIDTH)  # side by side, so that rows are read whole
     group, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     groups = tl.num_programs(0) // blocks
     c, end = _channels(block, channels, WIDTH, CHANNELS)
-    SUMMED: tl.constexpr = ROWS if RANKS == 1 else PADDED
     sums = ()
     for _ in tl.static_range(TAPS):
-        sums = sums + (tl.zeros([SUMMED, CHANNELS], tl.float32),)
-    for tile in tl.range(group, batch * tl.cdiv(inputs, ROWS), groups, num_stages=STAGES):
+        sums = sums + (tl.zeros([ROWS, CHANNELS], tl.float32),)
+    for tile in tl.range(group, batch * tl.cdiv(inputs, ROWS), groups):
         b, t = _tile(tile, batch, ROWS)
         x_rows = _load_rows(x, b, t, inputs, c, end).to(tl.float32)
         x_sums = tl.zeros([ROWS, CHANNELS], tl.float32)
@@ -156,10 +168,10 @@ def backward(
         for tap in tl.static_range(TAPS):
             n = t + left - tap
             grad_rows = _load_rows(grad, b, n, time, c, end).to(tl.float32)
-            z_rows = _load_z(z, b, n, time, RANKS, PADDED)
+            z_rows = _load_z(z, b, n, time, 1, 1).to(tl.float32)
             products = grad_rows * x_rows
             if x_grad is not None:
-                up_rows = _load_up(up, tap, c, end, channels, TAPS, RANKS, PADDED)
+                up_rows = _load_up(up, tap, c, end, channels, TAPS, 1, 1)
                 w = _weights(z_rows, up_rows, taps, b, n, time, block, tap, PRECISION)
                 if tap == OWN:
                     w += 1.0
@@ -169,23 +181,62 @@ def backward(
                 found = tl.sum(products, 1)[:, None].to(taps_grad.data.dtype.element_ty)
                 tl.store(place, found, mask=there & (t < inputs)[:, None])
             if up_grad is not None:
-                if RANKS > 1:
-                    products = _rounded(products, x.data.dtype.element_ty)
-                    turned = tl.trans(z_rows.to(products.dtype))
-                    products = tl.dot(turned, products, input_precision=PRECISION)
-                elif z is not None:
-                    products *= z_rows.to(tl.float32)
-                new = new + (sums[tap] + products,)
+                new = new + (sums[tap] + products * z_rows,)
         if up_grad is not None:
             sums = new
         if x_grad is not None:
             store(x_grad, b, t, t * 0, (t < inputs)[:, None] & (c < end), c, x_sums)
     if up_grad is not None:
-        r = tl.arange(0, PADDED)[:, None]
+        found = ()
         for tap in tl.static_range(TAPS):
-            found = tl.sum(sums[tap], 0)[None, :] if RANKS == 1 else sums[tap]
-            place = up_grad + ((group.to(tl.int64) * RANKS + r) * TAPS + tap) * channels + c
-            tl.store(place, found, mask=(r < RANKS) & (c < end))
+            found = found + (tl.sum(sums[tap], 0)[None, :],)
+        _store_sums(found, up_grad, group, c, end, channels, TAPS, 1, 1)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def backward_x(
+    z, up, grad, x_grad, batch, time, inputs, channels, left, OWN: tl.constexpr,
+    TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """As ``backward``, of several ranks."""
+    b, t = _tile(tl.program_id(0), batch, ROWS)
+    zs = ()
+    for tap in tl.static_range(TAPS):
+        zs = zs + (_load_z(z, b, t + left - tap, time, RANKS, PADDED),)
+    for block in tl.range(0, tl.cdiv(channels, CHANNELS), num_stages=STAGES):
+        _weigh(
+            grad, None, zs, up, x_grad, b, t, block, inputs, time, channels, left, -1, OWN, TAPS,
+            RANKS, PADDED, CHANNELS, CHANNELS, PRECISION,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=VARYING)
+def backward_up(
+    x, z, grad, up_grad, batch, time, inputs, channels, left, TAPS: tl.constexpr,
+    RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    PRECISION: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The gradient of ``up``, of several ranks: sums over every group-th tile of outputs."""
+    blocks = tl.cdiv(channels, CHANNELS)
+    group, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    groups = tl.num_programs(0) // blocks
+    c, end = _channels(block, channels, CHANNELS, CHANNELS)
+    sums = ()
+    for _ in tl.static_range(TAPS):
+        sums = sums + (tl.zeros([PADDED, CHANNELS], tl.float32),)
+    for tile in tl.range(group, batch * tl.cdiv(time, ROWS), groups, num_stages=STAGES):
+        b, t = _tile(tile, batch, ROWS)
+        grad_rows = _load_rows(grad, b, t, time, c, end).to(tl.float32)
+        z_rows = _load_z(z, b, t, time, RANKS, PADDED)
+        new = ()
+        for tap in tl.static_range(TAPS):
+            x_rows = _load_rows(x, b, t + tap - left, inputs, c, end)
+            products = _rounded(grad_rows * x_rows.to(tl.float32), x_rows.dtype)
+            turned = tl.trans(z_rows.to(products.dtype))
+            new = new + (tl.dot(turned, products, sums[tap], input_precision=PRECISION),)
+        sums = new
+    _store_sums(sums, up_grad, group, c, end, channels, TAPS, RANKS, PADDED)
 
 
 @triton.jit(do_not_specialize=VARYING)
