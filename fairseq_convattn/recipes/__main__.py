@@ -45,7 +45,10 @@ _DIGITS = 8  # digits of a checkpoint's SHA-256, as many files are called model.
 
 
 def command_line() -> argparse.ArgumentParser:
-    titles = "\n".join(f"  {name:20} {catalogue.recipe(name).title}" for name in catalogue.names())
+    width = max(map(len, catalogue.names()))
+    titles = "\n".join(
+        f"  {name:{width}}  {catalogue.recipe(name).title}" for name in catalogue.names()
+    )
     parser = argparse.ArgumentParser(
         prog="convattn recipe",
         usage="%(prog)s RECIPE [STAGE ...] [options] [-- fairseq-train's options]",

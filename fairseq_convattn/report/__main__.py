@@ -1,4 +1,4 @@
-"""Compare runs of recipes (python -m fairseq_convattn.recipes).
+"""Compare runs of recipes (convattn recipe).
 
   convattn report runs/multi30k-*
 writes report.html and prints its tables as Markdown: scores with signatures beside the published

@@ -39,6 +39,8 @@ def record_grids(monkeypatch, module, *kernels):
     grids = []
 
     class Recorder:
+        arg_names = ()
+
         def __getitem__(self, grid):
             grids.append(grid)
             return lambda **_: None

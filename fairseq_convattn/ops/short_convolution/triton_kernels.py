@@ -95,30 +95,33 @@ class _Kernels:
         else:
             self.kind = ONE_RANK if ranks == 1 else LOW_RANK
         self.given = {
+            "x": _strided(x),
+            "taps": strided(taps),
+            "z": _strided(z),
+            "up": up,
             "batch": x.size(1),
             "time": time,
             "inputs": x.size(0),
             "channels": channels,
             "left": left,
+            "OWN": own,
             "TAPS": count,
+            "RANKS": ranks,
+            "PADDED": 1 if ranks == 1 else max(triton.next_power_of_2(ranks), LEAST),
+            "WIDTH": width,
             "CHANNELS": padded_width,
             "PRECISION": _precision(x),
         }
-        self.ranks = {
-            "RANKS": ranks,
-            "PADDED": 1 if ranks == 1 else max(triton.next_power_of_2(ranks), LEAST),
-        }
-        self.factors = {"taps": strided(taps), "z": _strided(z), "up": up}
-        self.factors |= {"OWN": own, "WIDTH": width}
 
     def _tiles(self, rows: int, blocks: Blocks) -> int:
         return self.x.size(1) * triton.cdiv(rows, blocks.rows)
 
     def _launch(self, kernel, programs: int, blocks: Blocks, **arguments) -> None:
+        """With those of all arguments that the kernel has."""
+        given = self.given | {"ROWS": blocks.rows, "STAGES": self._stages(blocks)} | arguments
         with on_device_of(self.x):
             kernel[(programs,)](
-                **self.given | arguments,
-                ROWS=blocks.rows,
+                **{name: given[name] for name in kernel.arg_names},
                 num_warps=blocks.warps,
                 num_stages=1,
                 **COMPILED,
@@ -137,8 +140,7 @@ class _Kernels:
             blocks = FORWARD[self.kind]
             programs = self._tiles(self.time, blocks)
             programs *= 1 if self.kind == LOW_RANK else self.channel_blocks
-            given = {"x": _strided(self.x), "y": _strided(y), "STAGES": self._stages(blocks)}
-            self._launch(forward, programs, blocks, **given, **self.ranks, **self.factors)
+            self._launch(forward, programs, blocks, y=_strided(y))
         return y
 
     def _groups(self, rows: int, blocks: Blocks) -> int:
@@ -156,44 +158,36 @@ class _Kernels:
         groups = self._groups(rows, blocks) if of_up else self._tiles(rows, blocks)
         sums = self._sums(groups) if of_up else None
         gradients = {
-            "x": _strided(self.x),
             "grad": _strided(grad),
             "x_grad": _strided(x_grad),
             "taps_grad": strided(taps_grad),
             "up_grad": sums,
         }
-        self._launch(backward, groups * self.channel_blocks, blocks, **gradients, **self.factors)
+        self._launch(backward, groups * self.channel_blocks, blocks, **gradients)
         return None if sums is None else sums.sum(0)
 
     def x_grad(self, grad: Tensor) -> Tensor:
         """Of low rank."""
         x_grad, blocks = self.x.new_empty(self.x.shape), FORWARD[self.kind]
-        given = {name: self.factors[name] for name in ("z", "up", "OWN")} | self.ranks
-        given |= {"grad": _strided(grad), "x_grad": _strided(x_grad)}
-        given["STAGES"] = self._stages(blocks)
-        self._launch(backward_x, self._tiles(x_grad.size(0), blocks), blocks, **given)
+        gradients = {"grad": _strided(grad), "x_grad": _strided(x_grad)}
+        self._launch(backward_x, self._tiles(x_grad.size(0), blocks), blocks, **gradients)
         return x_grad
 
     def up_grad(self, grad: Tensor) -> Tensor:
         """Of low rank."""
         groups = self._groups(self.time, OF_UP)
-        sums = self._sums(groups)
-        given = {"x": _strided(self.x), "z": self.factors["z"]}
-        given |= {"grad": _strided(grad), "up_grad": sums}
-        given |= self.ranks | {"STAGES": self._stages(OF_UP)}
-        self._launch(backward_up, groups * self.channel_blocks, OF_UP, **given)
-        return sums.sum(0)
+        gradients = {"grad": _strided(grad), "up_grad": self._sums(groups)}
+        self._launch(backward_up, groups * self.channel_blocks, OF_UP, **gradients)
+        return gradients["up_grad"].sum(0)
 
     def _sums(self, groups: int) -> Tensor:
         return self.up.new_empty(groups, *self.up.shape, dtype=torch.float32)
 
     def z_grad(self, grad: Tensor, z: Tensor) -> Tensor:
         z_grad = z.new_empty(z.shape)
-        given = {"x": _strided(self.x), "up": self.up}
-        given |= {"grad": _strided(grad), "z_grad": _strided(z_grad)}
-        given |= self.ranks | {"PADDED": max(self.ranks["PADDED"], LEAST)}
-        given["STAGES"] = self._stages(OF_Z)
-        self._launch(backward_z, self._tiles(self.time, OF_Z), OF_Z, **given)
+        gradients = {"grad": _strided(grad), "z_grad": _strided(z_grad)}
+        gradients["PADDED"] = max(self.given["PADDED"], LEAST)
+        self._launch(backward_z, self._tiles(self.time, OF_Z), OF_Z, **gradients)
         return z_grad
 
 
