@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from conv_ops import LIBRARIES
 from gpu_aims import (
     ATTENTION_LENGTHS,
@@ -446,6 +447,8 @@ def main() -> None:
             parser.error(f"--only: {name!r} is none of {', '.join(names)}")
     if arguments.source and not arguments.source.is_dir():
         parser.error(f"--source: there is no folder {arguments.source}")
+    if not (arguments.smoke or torch.cuda.is_available()):
+        parser.error("PyTorch sees no GPU; --smoke runs on a CPU")
     try:
         arguments.output.mkdir(parents=True)
     except FileExistsError:

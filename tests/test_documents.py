@@ -1,3 +1,4 @@
+import json
 import re
 import shlex
 import subprocess
@@ -83,6 +84,12 @@ def test_the_tests_that_the_page_of_equivalences_names_exist():
     tests = {name for file in files for name in re.findall(r"def test_(e\d_\w+)", text_of(file))}
     named = re.findall(r"`(?:test_)?(e\d_\w+)`", text_of(ROOT / "docs/equivalences.md"))
     assert named and set(named) <= tests
+
+
+def test_no_run_is_listed_twice():
+    files = (ROOT / "docs" / "data" / "results").glob("*.json")
+    contents = [json.dumps(json.loads(text_of(file)), sort_keys=True) for file in files]
+    assert contents and len(set(contents)) == len(contents)
 
 
 @pytest.mark.slow  # .ci/run builds the documents, which checks it too

@@ -283,7 +283,8 @@ def test_bad_options_are_refused_before_any_step(acceptance, tmp_path, monkeypat
     for options, message in (
         (("--only", "speed"), "'speed' is none of facts, tests"),
         (("--source", missing), "there is no folder"),
-        (("--output", str(tmp_path)), "is there already"),
+        (("--output", str(tmp_path), "--smoke"), "is there already"),
+        *[((), "PyTorch sees no GPU")] * (not torch.cuda.is_available()),
     ):
         given = ["gpu_acceptance.py", "--output", str(tmp_path / "new"), *options]
         monkeypatch.setattr(sys, "argv", given)

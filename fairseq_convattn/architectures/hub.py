@@ -1,6 +1,7 @@
 """Trained models from Python: ``from_pretrained`` and the interface that it returns."""
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class ConvAttnHub(GeneratorHubInterface):
 
     def __init__(self, cfg: DictConfig, task: FairseqTask, models: Sequence[FairseqModel]):
         super().__init__(cfg, task, models)
+        warnings.filterwarnings("ignore", "'pin_memory'")  # fairseq's, without a GPU
         longest = self.max_positions
         longest = max(longest) if isinstance(longest, tuple) else longest
         # the training's may be too small for a long sentence
