@@ -213,17 +213,22 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
         tiles = batch * triton.cdiv(arguments.tokens, backward.rows)
         width = arguments.channels // arguments.heads if kind == "headwise" else CHANNELS
         blocks = triton.cdiv(arguments.channels, width)
+        of_tiles = tiles * blocks / backward.programs
+        of_blocks = blocks if kind == "low_rank" else 1
         rounds = {
-            **dict.fromkeys(("forward", "backward_x"), blocks if kind == "low_rank" else 1),
+            "forward": of_blocks,
+            "backward": of_tiles,
+            "backward_x": of_blocks,
+            "backward_up": of_tiles,
             "backward_z": triton.cdiv(arguments.channels, CHANNELS),
-            **dict.fromkeys(("backward", "backward_up"), tiles * blocks / backward.programs),
         }
+        of_two = 2 * x.nbytes + predicted.nbytes
         floors = {
-            **dict.fromkeys(
-                ("forward", "backward_x", "backward_up", "backward_z"),
-                2 * x.nbytes + predicted.nbytes,
-            ),
+            "forward": of_two,
             "backward": 3 * x.nbytes + 2 * predicted.nbytes,
+            "backward_x": of_two,
+            "backward_up": of_two,
+            "backward_z": of_two,
         }
         yield Case("short_convolution", f"{kind} {taps}", launch, rounds, floors)
 

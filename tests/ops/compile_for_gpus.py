@@ -61,7 +61,10 @@ def convolve_shortly(dtype: torch.dtype, taps: int, ranks: int) -> None:
 OPERATIONS = {
     "convolution": (convolve, [(31, 64), (3, 64), (7, 8), (7, 64), (64, 80), (31, 256)]),
     "attention": (attend, [(64,), (32,), (128,), (256,)]),
-    "short_convolution": (convolve_shortly, [(4, 15), (3, 16), (8, 64), (16, 1)]),
+    "short_convolution": (
+        convolve_shortly,
+        [(4, 15), (3, 16), (4, 17), (3, 33), (8, 64), (16, 64), (16, 1)],
+    ),
 }
 
 

@@ -56,6 +56,14 @@ def test_kernels_compile(operation, shapes, capability):
 
 
 @pytest.mark.slow
+@pytest.mark.ci
+def test_short_convolutions_fit_the_smallest_gpu():
+    """In float32, which takes the most; the third shape has more ranks than stay in a block."""
+    found = compiled("short_convolution", "89", "float32", "3")
+    assert all(kernel["shared_memory"] <= SHARED_MEMORY["89"] for kernel in found)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", ["80", "90", "100"])
 def test_short_convolutions_move_128_bits(capability):
     found = compiled("short_convolution", capability, "bfloat16", "2")

@@ -36,6 +36,8 @@ def small_tiles(monkeypatch):
         (1, 1, 3, 1, 0, 0),
         (2, 4, 20, 16, 0, 3),
         (33, 4, 20, 3, 2, -1),
+        (32, 4, 20, 3, 2, -1),
+        (33, 4, 20, 1, 2, 3),
         (40, 5, 16, 17, 0, 2),
         (20, 3, 40, 2, 2, 2),
     ],
@@ -94,8 +96,10 @@ def test_any_strides_and_one_gradient_at_a_time(kind):
         torch.testing.assert_close(alone, expected[n + 1], rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_of_any_stride():
-    tensors = [t.float().to(DEVICE).requires_grad_() for t in inputs("low_rank", 17, 2, 5)[:3]]
+@pytest.mark.parametrize("rank", [1, 3])
+def test_gradients_of_any_stride(rank):
+    given = inputs("low_rank", 17, 2, 5, rank=rank)[:3]
+    tensors = [t.float().to(DEVICE).requires_grad_() for t in given]
     y = kernels.convolve(*tensors, 1, 1)
     grad = torch.randn(5, BATCH, 17, device=DEVICE).transpose(0, 2)
     for strided in (grad, grad[..., :1].expand(y.shape)):
@@ -104,9 +108,10 @@ def test_gradients_of_any_stride():
         assert_equal(actual, expected)
 
 
-def test_the_same_inputs_give_the_same_bits():
+@pytest.mark.parametrize("rank", [1, 3])
+def test_the_same_inputs_give_the_same_bits(rank):
     time = 3000 if DEVICE == "cuda" else 33  # Triton's interpreter has no races
-    x, z, up, _ = (t.float().to(DEVICE) for t in inputs("low_rank", time, 2, 20))
+    x, z, up, _ = (t.float().to(DEVICE) for t in inputs("low_rank", time, 2, 20, rank=rank))
     grad = torch.randn_like(x)
 
     def once():
@@ -139,9 +144,10 @@ def test_goes_on_from_a_tail(kind):
         torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-5)
 
 
-def test_products_beyond_float16():
+@pytest.mark.parametrize("rank", [1, 3])
+def test_products_beyond_float16(rank):
     """A gradient, which a loss scale enlarges, times an input; and either when it is small."""
-    x, z, up, _ = (t.to(DEVICE) for t in inputs("low_rank", 20, 4, 20))
+    x, z, up, _ = (t.to(DEVICE) for t in inputs("low_rank", 20, 4, 20, rank=rank))
     for scale, large in ((1e-4, 1e-5), (300, 200)):
         tensors = [(x * scale).half(), (z / 100).half(), (up / 100).half()]
         grad = (torch.randn_like(x) * large).half()
@@ -153,14 +159,43 @@ def test_products_beyond_float16():
             assert a.isfinite().all() and torch.allclose(a, e, rtol=1e-2, atol=1e-2 * e.abs().max())
 
 
+@pytest.mark.parametrize("rank", [1, 3])
+def test_factors_of_another_dtype(rank):
+    """Their gradients may be beyond the dtype of x."""
+    x, z, up, _ = (t.to(DEVICE) for t in inputs("low_rank", 20, 4, 20, rank=rank))
+    tensors = [(x * 100).half(), z.float(), up.float()]
+    grad = (torch.randn_like(x) * 100).half()
+    actual = with_gradients(kernels.convolve, tensors, grad, 3, 3)
+    expected = with_gradients(
+        reference.convolve, [t.double() for t in tensors], grad.double(), 3, 3
+    )
+    assert expected[2].abs().max() > torch.finfo(torch.float16).max
+    for a, e, like in zip(actual, expected, (x.half(), *tensors), strict=True):
+        assert a.dtype == like.dtype and a.isfinite().all()
+        torch.testing.assert_close(a.double(), e, rtol=1e-2, atol=1e-2 * e.abs().max().item())
+
+
+def test_more_channels_than_programs(monkeypatch):
+    """The gradient of up has a program for each block of channels at least."""
+    small = kernels.Blocks(16, 4, programs=1)
+    monkeypatch.setattr(kernels, "BACKWARD", dict.fromkeys(kernels.BACKWARD, small))
+    monkeypatch.setattr(kernels, "OF_UP", small)
+    for rank in (1, 2):
+        x, z, up, _ = (t.float().to(DEVICE) for t in inputs("low_rank", 5, 2, 40, rank=rank))
+        actual = with_gradients(kernels.convolve, (x, z, up), x, 1, 1)
+        expected = with_gradients(reference.convolve, (x, z, up), x, 1, 1)
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_no_channels():
     x, z, up = (torch.zeros(shape, device=DEVICE) for shape in ((4, 2, 0), (4, 2, 3), (3, 4, 0)))
     for found in with_gradients(kernels.convolve, (x, z, up), x, 3, 3):
         assert not found.any()
 
 
-def test_offsets_beyond_32_bits():
-    x, z, up, _ = (t.to(DEVICE).half() for t in inputs("low_rank", 5, 2, 4))
+@pytest.mark.parametrize("rank", [1, 3])
+def test_offsets_beyond_32_bits(rank):
+    x, z, up, _ = (t.to(DEVICE).half() for t in inputs("low_rank", 5, 2, 4, rank=rank))
     expected = with_gradients(kernels.convolve, (x, z, up), x, 1, -1)
     far = far_apart(x, 0)
     assert 4 * far.stride(0) > 2**31 and far.stride(0) == FAR
@@ -174,16 +209,19 @@ def test_grids_of_more_than_65535_blocks(monkeypatch):
     """Only the first dimension of a grid may have so many."""
     names = "forward", "backward", "backward_x", "backward_up", "backward_z"
     grids = record_grids(monkeypatch, kernels, *names)
-    x, z, up = torch.zeros(1, 70_000, 20), torch.zeros(1, 70_000, 1), torch.zeros(1, 4, 20)
-    with_gradients(
-        kernels.convolve, (x.to(DEVICE), z.to(DEVICE), up.to(DEVICE)), x.to(DEVICE), 3, 3
-    )
-    assert grids == [(140_000,), (70_000,), (4,)]
+    x = torch.zeros(1, 70_000, 20)
+    expected = [[(140_000,), (70_000,), (4,)], [(70_000,), (70_000,), (70_000,), (4,)]]
+    for rank, grids_of_rank in enumerate(expected, 1):
+        grids.clear()
+        factors = torch.zeros(1, 70_000, rank).to(DEVICE), torch.zeros(rank, 4, 20).to(DEVICE)
+        with_gradients(kernels.convolve, (x.to(DEVICE), *factors), x.to(DEVICE), 3, 3)
+        assert grids == grids_of_rank
+    grids.clear()
     headwise = x, torch.zeros(1, 70_000, 2, 4), torch.zeros(20, 4)
     headwise = [t.to(DEVICE).requires_grad_(t.dim() == 4) for t in headwise]
     y = kernels.convolve_headwise(*headwise, 3, 3)
     torch.autograd.grad(y, headwise[1], x.to(DEVICE))
-    assert grids[3:] == [(140_000,), (140_000,)]
+    assert grids == [(140_000,), (140_000,)]
 
 
 @pytest.mark.parametrize("kind", ["static", "headwise", "low_rank"])

@@ -37,9 +37,9 @@ FORWARD = {
     WIDE: Blocks(16, 2),
 }
 BACKWARD = {
-    ONE_RANK: Blocks(16, 4, 1, 660),
-    HEADWISE: Blocks(32, 4, 1, 396),
-    WIDE: Blocks(16, 8, 1, 396),
+    ONE_RANK: Blocks(16, 4, programs=660),
+    HEADWISE: Blocks(32, 4, programs=396),
+    WIDE: Blocks(16, 8, programs=396),
 }
 OF_UP = Blocks(64, 8, 3, 396)  # of low rank
 OF_Z = Blocks(32, 2, 3)
@@ -128,9 +128,9 @@ class _Kernels:
             )
 
     def _stages(self, blocks: Blocks) -> int:
-        """Of a loop, whose rounds load rows of x and of its gradient, and ``up``."""
-        ranks, taps, _ = self.up.shape
-        rows = (taps + 1) * blocks.rows + taps * max(ranks, LEAST)
+        """Of a loop, whose rounds load rows of inputs and of gradients, and ``up`` or z."""
+        taps = self.up.size(1)
+        rows = (taps + 1) * blocks.rows + taps * max(self.given["PADDED"], LEAST)
         size = rows * self.given["CHANNELS"] * self.x.element_size()
         return 1 + min(blocks.stages - 1, SHARED_MEMORY // size)
 
@@ -167,14 +167,14 @@ class _Kernels:
         return None if sums is None else sums.sum(0)
 
     def x_grad(self, grad: Tensor) -> Tensor:
-        """Of low rank."""
+        """The gradient of x, of low rank."""
         x_grad, blocks = self.x.new_empty(self.x.shape), FORWARD[self.kind]
         gradients = {"grad": _strided(grad), "x_grad": _strided(x_grad)}
         self._launch(backward_x, self._tiles(x_grad.size(0), blocks), blocks, **gradients)
         return x_grad
 
     def up_grad(self, grad: Tensor) -> Tensor:
-        """Of low rank."""
+        """The gradient of ``up`` in float32, of low rank."""
         groups = self._groups(self.time, OF_UP)
         gradients = {"grad": _strided(grad), "up_grad": self._sums(groups)}
         self._launch(backward_up, groups * self.channel_blocks, OF_UP, **gradients)
@@ -183,8 +183,9 @@ class _Kernels:
     def _sums(self, groups: int) -> Tensor:
         return self.up.new_empty(groups, *self.up.shape, dtype=torch.float32)
 
-    def z_grad(self, grad: Tensor, z: Tensor) -> Tensor:
-        z_grad = z.new_empty(z.shape)
+    def z_grad(self, grad: Tensor, dtype: torch.dtype) -> Tensor:
+        """The gradient of z, of any rank."""
+        z_grad = self.given["z"].data.new_empty(*grad.shape[:2], self.up.size(0), dtype=dtype)
         gradients = {"grad": _strided(grad), "z_grad": _strided(z_grad)}
         gradients["PADDED"] = max(self.given["PADDED"], LEAST)
         self._launch(backward_z, self._tiles(self.time, OF_Z), OF_Z, **gradients)
@@ -204,16 +205,15 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     if not grad.numel():
         return _nothing((x, z, up), wanted)
-    rounded = z.to(x.dtype)
-    kernels = _Kernels(x, None, rounded, _as(x, up), z.size(0), left, own)
-    z_grad = kernels.z_grad(grad, rounded).to(z.dtype) if wanted[1] else None
+    kernels = _Kernels(x, None, z.to(x.dtype), _as(x, up), z.size(0), left, own)
+    z_grad = kernels.z_grad(grad, z.dtype) if wanted[1] else None
     if kernels.kind == LOW_RANK:
         x_grad = kernels.x_grad(grad) if wanted[0] else None
         up_grad = kernels.up_grad(grad) if wanted[2] else None
     else:
         x_grad = x.new_empty(x.shape) if wanted[0] else None
-        shared = wanted[0] or wanted[2]
-        up_grad = kernels.backward(grad, x_grad, None, wanted[2]) if shared else None
+        any_other = wanted[0] or wanted[2]
+        up_grad = kernels.backward(grad, x_grad, None, wanted[2]) if any_other else None
     return x_grad, z_grad, None if up_grad is None else up_grad.to(up.dtype)
 
 

@@ -11,6 +11,7 @@ import triton.language as tl
 from ..triton_tensors import at, load, store
 
 VARYING = ["batch", "time", "inputs", "left"]
+MOST_HELD = tl.constexpr(64)  # taps times ranks of z that stay in a block's shared memory
 
 
 @triton.jit
@@ -53,6 +54,15 @@ def _load_z(z, b, t, time, RANKS: tl.constexpr, PADDED: tl.constexpr):
 
 
 @triton.jit
+def _load_zs(z, b, last, time, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr):
+    """Those of the outputs that every tap takes an input to, the first tap to the ``last``."""
+    rows = ()
+    for tap in tl.static_range(TAPS):
+        rows = rows + (_load_z(z, b, last - tap, time, RANKS, PADDED),)
+    return rows
+
+
+@triton.jit
 def _tap_of(taps, b, t, time, h, tap):
     """``[rows, 1]`` addresses, and which of them are there."""
     place = at(taps, b, t, t * 0 + h) + tl.full([1], tap, tl.int64) * taps.c
@@ -78,7 +88,9 @@ def _weigh(
     OWN: tl.constexpr, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr,
     WIDTH: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``y[t] = sum_k w[k] x[t + STEP (k - left)]`` of a block of channels; ``zs`` by tap."""
+    """``y[t] = sum_k w_k x[t + STEP (k - left)]``, a block of channels at ``time`` positions. The
+    weights are made of ``zs[k]``, ``[rows, PADDED]``, up and taps, and ``OWN``'s is one more. For
+    the gradient of a convolution's inputs, x is that of its outputs."""
     ROWS: tl.constexpr = t.shape[0]
     c, end = _channels(block, channels, WIDTH, CHANNELS)
     sums = tl.zeros([ROWS, CHANNELS], tl.float32)
@@ -148,7 +160,7 @@ def _store_sums(
 def backward(
     x, taps, z, up, grad, x_grad, taps_grad, up_grad, batch, time, inputs, channels, left,
     OWN: tl.constexpr, TAPS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+    CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Of one rank, and of every group-th tile of inputs t, whose outputs are ``n = t + left - k``:
     ``x_grad[t] = sum_k w[n, k] grad[n]``, ``taps_grad[n, k]``, a sum over channels, and that of
@@ -172,7 +184,7 @@ def backward(
             products = grad_rows * x_rows
             if x_grad is not None:
                 up_rows = _load_up(up, tap, c, end, channels, TAPS, 1, 1)
-                w = _weights(z_rows, up_rows, taps, b, n, time, block, tap, PRECISION)
+                w = _weights(z_rows, up_rows, taps, b, n, time, block, tap, None)
                 if tap == OWN:
                     w += 1.0
                 x_sums += w * grad_rows
@@ -199,12 +211,17 @@ def backward_x(
     TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
     CHANNELS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """As ``backward``, of several ranks."""
+    """Of several ranks, ``x_grad[t] = sum_k w[n, k] grad[n]`` over outputs ``n = t + left - k``."""
     b, t = _tile(tl.program_id(0), batch, ROWS)
-    zs = ()
-    for tap in tl.static_range(TAPS):
-        zs = zs + (_load_z(z, b, t + left - tap, time, RANKS, PADDED),)
+    HELD: tl.constexpr = TAPS * PADDED <= MOST_HELD
+    held = ()
+    if HELD:
+        held = _load_zs(z, b, t + left, time, TAPS, RANKS, PADDED)
     for block in tl.range(0, tl.cdiv(channels, CHANNELS), num_stages=STAGES):
+        if HELD:
+            zs = held
+        else:
+            zs = _load_zs(z, b, t + left, time, TAPS, RANKS, PADDED)
         _weigh(
             grad, None, zs, up, x_grad, b, t, block, inputs, time, channels, left, -1, OWN, TAPS,
             RANKS, PADDED, CHANNELS, CHANNELS, PRECISION,
@@ -245,6 +262,7 @@ def backward_z(
     RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
     PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
+    """``z_grad[t]``, a sum over taps and channels."""
     b, t = _tile(tl.program_id(0), batch, ROWS)
     sums = tl.zeros([ROWS, PADDED], tl.float32)
     for first in tl.range(0, channels, CHANNELS, num_stages=STAGES):
