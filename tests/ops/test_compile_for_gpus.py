@@ -58,7 +58,7 @@ def test_kernels_compile(operation, shapes, capability):
 @pytest.mark.slow
 @pytest.mark.ci
 def test_short_convolutions_fit_the_smallest_gpu():
-    """In float32, which takes the most; the third shape has more ranks than stay in a block."""
+    """In float32, which takes the most; the third shape has more z than stays in a block."""
     found = compiled("short_convolution", "89", "float32", "3")
     assert all(kernel["shared_memory"] <= SHARED_MEMORY["89"] for kernel in found)
 

@@ -212,8 +212,8 @@ def _backward(
         up_grad = kernels.up_grad(grad) if wanted[2] else None
     else:
         x_grad = x.new_empty(x.shape) if wanted[0] else None
-        any_other = wanted[0] or wanted[2]
-        up_grad = kernels.backward(grad, x_grad, None, wanted[2]) if any_other else None
+        shared = wanted[0] or wanted[2]
+        up_grad = kernels.backward(grad, x_grad, None, wanted[2]) if shared else None
     return x_grad, z_grad, None if up_grad is None else up_grad.to(up.dtype)
 
 

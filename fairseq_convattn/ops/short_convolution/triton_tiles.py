@@ -55,7 +55,7 @@ def _load_z(z, b, t, time, RANKS: tl.constexpr, PADDED: tl.constexpr):
 
 @triton.jit
 def _load_zs(z, b, last, time, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr):
-    """Those of the outputs that every tap takes an input to, the first tap to the ``last``."""
+    """Those of outputs ``last - k``, for every tap k."""
     rows = ()
     for tap in tl.static_range(TAPS):
         rows = rows + (_load_z(z, b, last - tap, time, RANKS, PADDED),)
