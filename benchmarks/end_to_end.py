@@ -115,7 +115,7 @@ class Commands:
             process.returncode = os.waitstatus_to_exitcode(status)
             output.seek(0)
             printed = output.read()
-        if process.returncode:
+        if process.returncode and not _trained_to_the_end(printed):
             sys.exit(f"error: {command}\n{printed[-3000:]}")
         return printed, usage.ru_maxrss / 1024
 
@@ -219,6 +219,11 @@ class Commands:
         found = re.search(r"([\d.]+) sentences/s, ([\d.]+) tokens/s\)", printed)
         sentences, speed = map(float, found.groups())
         return Run(speed, sentences, memory if self.arguments.device == "cpu" else None, None)
+
+
+def _trained_to_the_end(printed: str) -> bool:
+    """A thread that still pins a batch to come can abort fairseq-train after its last update."""
+    return "| done training in " in printed
 
 
 def _updates(printed: str) -> list[dict]:
@@ -337,7 +342,8 @@ def _options() -> argparse.ArgumentParser:
         "--precision",
         choices=("bf16", "fp16"),
         default="bf16",
-        help="of training on a GPU (default: bf16); fairseq-generate knows fp16 alone",
+        help="of training on a GPU (default: bf16); fairseq-generate and fairseq's own models on "
+        "a GPU know fp16 alone",
     )
     add_csv(parser)
     return parser
@@ -348,8 +354,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.updates < 2:
         parser.error("--updates: the first one is not counted")
-    if arguments.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: PyTorch sees no GPU")
+    if arguments.device == "cuda":
+        if not torch.cuda.is_available():
+            parser.error("--device cuda: PyTorch sees no GPU")
+        own = [model for model in arguments.models if model in FAIRSEQS]
+        if own and arguments.precision == "bf16":
+            parser.error(f"--models {own[0]}: fairseq takes --bf16 for a TPU; add --precision fp16")
     machine = processor()
     if arguments.device == "cuda":
         machine = f"{torch.cuda.get_device_name()}, {arguments.precision}; {machine}"

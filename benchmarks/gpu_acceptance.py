@@ -158,17 +158,17 @@ MORE_BENCHMARKS = (
         "--implementations triton,dynamic-conv1d,copy",
     ),
     Benchmark(
-        *("more-translators", "More translators", 140, ("fairseq",)),
-        f"{_TRANSLATORS} --models lightweight,transformer,lightconv",
+        *("more-translators", "Beside fairseq's translators", 160, ("fairseq",)),
+        f"{_TRANSLATORS} --precision fp16 --models dynamic,lightweight,transformer,lightconv",
     ),
     Benchmark(
-        *("more-decoding", "Beam search with more translators", 50, ("fairseq",)),
-        "beam_search --architectures lightweight_conv_wmt_en_de_big transformer_wmt_en_de_big "
-        "lightconv_wmt_en_de_big",
+        *("more-decoding", "Beam search beside fairseq's translators", 60, ("fairseq",)),
+        "beam_search --architectures dynamic_conv_wmt_en_de_big lightweight_conv_wmt_en_de_big "
+        "transformer_wmt_en_de_big lightconv_wmt_en_de_big",
     ),
     Benchmark(
-        *("more-language-models", "More language models", 220, ("fairseq",)),
-        f"{_LANGUAGE_MODELS} --models lightweight,transformer",
+        *("more-language-models", "Beside fairseq's language models", 190, ("fairseq",)),
+        f"{_LANGUAGE_MODELS} --precision fp16 --models dynamic,lightweight,transformer",
     ),
 )
 

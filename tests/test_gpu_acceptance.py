@@ -143,6 +143,25 @@ def test_the_benchmarks_know_the_options_they_are_given_on_a_gpu(
             assert "PyTorch sees no GPU" in capsys.readouterr().err, step.name
 
 
+def test_whole_models_are_trained_in_a_precision_that_they_know(
+    acceptance, benchmark_of, monkeypatch, capsys, tmp_path
+):
+    """fairseq takes --bf16 for a TPU, where no model of ours unsets it."""
+    end_to_end = benchmark_of("end_to_end")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(end_to_end, "measure", lambda commands, arguments: [])
+    for step in acceptance.steps(options(acceptance, "--output", str(tmp_path))):
+        if "end_to_end" in step.command[1]:
+            monkeypatch.setattr(sys, "argv", step.command[1:])
+            end_to_end.main()
+    argv = ["end_to_end", "--device", "cuda", "--models", "dynamic,lightconv"]
+    monkeypatch.setattr(sys, "argv", argv)
+    with pytest.raises(SystemExit):
+        end_to_end.main()
+    assert "--models lightconv: fairseq takes --bf16 for a TPU" in capsys.readouterr().err
+
+
 def aims_of(acceptance, **rows_of_steps):
     """What was measured and whether it is met, by aim."""
     rows = acceptance.aims([{"name": n, "rows": rows} for n, rows in rows_of_steps.items()])

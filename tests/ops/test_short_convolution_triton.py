@@ -105,7 +105,8 @@ def test_gradients_of_any_stride(rank):
     for strided in (grad, grad[..., :1].expand(y.shape)):
         actual = torch.autograd.grad(y, tensors, strided, retain_graph=True)
         expected = torch.autograd.grad(y, tensors, strided.contiguous(), retain_graph=True)
-        assert_equal(actual, expected)
+        for a, e in zip(actual, expected, strict=True):  # strides choose the order of sums on a GPU
+            torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rank", [1, 3])
