@@ -5,7 +5,7 @@ Compiles every kernel that is launched for the given sizes, with the assembler a
 that come with Triton, and prints for each its blocks, what it takes of a multiprocessor, what its
 instructions are, and how long it should run at least. Needs torch and triton alone.
 
-The estimate is the largest of three times: of the operation's own bytes at the memory's rate
+The estimate is the largest of three times: of the operation's own bytes at the memory bandwidth
 (each tensor once, which is the floor), of all instructions at the rate at which warps issue them,
 and of all loads and stores, shared memory's included, at the rate of the caches nearest to the
 multiprocessors. It leaves out latency, conflicts and the tensor cores' own time. Loops are
@@ -47,7 +47,7 @@ MARGIN = _MARGIN.value
 CHANNELS = short_convolution.CHANNELS
 UNABLE = 3  # the exit status without what NVIDIA's GPUs need
 SPAN = 8  # distances of attention's query term
-AIMS = {"forward": 0.7, "backward": 0.6}  # shares of the memory's rate
+AIMS = {"forward": 0.7, "backward": 0.6}  # shares of the memory bandwidth
 
 
 class Case(NamedTuple):

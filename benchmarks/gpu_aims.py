@@ -56,8 +56,8 @@ def _verdict(aim: str, bound: float, values: list[float | None], least: bool = F
 
 
 def _convolution_aims(records: list[dict]) -> Iterator[dict]:
-    """Shares of the memory's rate, at which the copy's and a convolution's tensors all pass once;
-    and times of the attention that PyTorch chooses."""
+    """Shares of the memory bandwidth, at which all tensors of a copy or a convolution pass once; and
+    times of the attention that PyTorch chooses."""
     for step, of_tap, lengths in (("convolutions", HEADS, LENGTHS), ("lightweight", 0, (1024,))):
         took = _figures(records, step, "pass kernel_size tokens implementation", "milliseconds")
         for which, size in itertools.product(PASSES, SIZES):
@@ -67,7 +67,7 @@ def _convolution_aims(records: list[dict]) -> Iterator[dict]:
             rates = [_ratio(took, case, "copy", "triton") for case in cases]
             shares = [rate and copies * rate for rate in rates]
             name = f"{'dynamic' if of_tap else 'lightweight'}, {size} taps, {which}"
-            yield _verdict(f"{name}: share of the memory's rate", bound, shares, least=True)
+            yield _verdict(f"{name}: share of the memory bandwidth", bound, shares, least=True)
             times = [_ratio(took, case, "triton", "attention") for case in cases]
             yield _verdict(f"{name}: x PyTorch's attention's time", 1, times)
 

@@ -11,7 +11,7 @@ CACHE_LINE = 128  # bytes that a multiprocessor's cache gives or takes in a cycl
 class Gpu(NamedTuple):
     """A multiprocessor's limits, and the rates of the GPU named.
 
-    The memory's rate (bytes a second) is what copies reach, 0.9 of what the maker promises. All
+    The memory bandwidth (bytes a second) is what copies reach, 0.9 of what the maker promises. All
     have 65,536 registers, 64 warps, 32 blocks and four schedulers a multiprocessor.
     """
 

@@ -196,7 +196,7 @@ def test_aims_of_convolutions(acceptance):
         fields, ("training", 3, 1024, "triton", 4), ("training", 3, 1024, "copy", 1)
     )
     found = aims_of(acceptance, convolutions=dynamic, lightweight=lightweight)
-    share, times = "share of the memory's rate", "x PyTorch's attention's time"
+    share, times = "share of the memory bandwidth", "x PyTorch's attention's time"
     assert found[f"dynamic, 31 taps, forward: {share}"] == ("0.72", "3 of 3", "yes")
     assert found[f"dynamic, 31 taps, training: {share}"] == ("0.50", "2 of 3", "no")
     assert found[f"dynamic, 31 taps, forward: {times}"] == ("0.27", "3 of 3", "yes")
