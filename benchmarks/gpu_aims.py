@@ -56,8 +56,8 @@ def _verdict(aim: str, bound: float, values: list[float | None], least: bool = F
 
 
 def _convolution_aims(records: list[dict]) -> Iterator[dict]:
-    """Shares of the memory bandwidth, at which all tensors of a copy or a convolution pass once; and
-    times of the attention that PyTorch chooses."""
+    """Shares of the memory bandwidth, at which all tensors of a copy or a convolution pass once;
+    and times of the attention that PyTorch chooses."""
     for step, of_tap, lengths in (("convolutions", HEADS, LENGTHS), ("lightweight", 0, (1024,))):
         took = _figures(records, step, "pass kernel_size tokens implementation", "milliseconds")
         for which, size in itertools.product(PASSES, SIZES):
