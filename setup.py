@@ -12,7 +12,8 @@ checksum = runpy.run_path(str(root / kernels / "sources.py"))["checksum"](root /
 
 sources = ("instructions", "convolution", "attention", "short_convolution")
 
-glue = ["scikit-learn>=1.3,<2", "scipy>=1.11,<2"]
+glue = ["scikit-learn>=1.3,<2", "scipy>=1.11,<2", "tabulate"]
+recipes = ["subword-nmt", "sacremoses", "jieba", "regex"]
 
 setup(
     name="fairseq_convattn",
@@ -47,18 +48,19 @@ setup(
         "sacrebleu>=2.4,<3",
         "rouge-score>=0.1.2,<0.2",
         "sentencepiece>=0.2,<0.3",
+        "tqdm",
     ],
     extras_require={
         "test": [
             *("pytest", "pytest-xdist", "hypothesis", "ruff", "matplotlib", "jinja2"),
-            *("subword-nmt", "sacremoses", "jieba"),
             "triton; sys_platform == 'linux'",
             *("sphinx", "myst-parser", "furo"),
-            *("onnx", "onnxscript"),
+            *("onnx", "onnxscript", "safetensors"),
             *glue,
+            *recipes,
         ],
         "glue": glue,
-        "recipes": ["subword-nmt", "sacremoses", "jieba"],
+        "recipes": recipes,
         "analysis": ["matplotlib"],
         "report": ["matplotlib", "jinja2"],
         "docs": ["sphinx", "myst-parser", "furo"],

@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import site
 import subprocess
 import sys
 import threading
@@ -88,7 +89,9 @@ def _run(words: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:
 
 
 def _search_paths() -> dict[str, str]:
-    first = {"PATH": Path(sys.executable).parent, "PYTHONPATH": _ROOT}
+    first = {"PATH": Path(sys.executable).parent}
+    if str(_ROOT) not in (*site.getsitepackages(), site.getusersitepackages()):
+        first["PYTHONPATH"] = _ROOT  # a checkout
     return {
         name: os.pathsep.join(filter(None, (str(path), os.environ.get(name))))
         for name, path in first.items()

@@ -26,7 +26,7 @@ def appearing(path: Path) -> Iterator[Path]:
     """A place to write a file or a directory that appears at ``path`` complete or not at all.
 
     Raises:
-        FileExistsError: ``path`` exists, or appeared while it was written.
+        FileExistsError: ``path`` exists, or appeared before it was to be renamed.
         FileNotFoundError: its parent does not exist.
     """
     require_new(path)

@@ -8,6 +8,7 @@ GPUs. On several machines use torchrun's static rendezvous (``--node-rank``, ``-
 its store outlives the workers, and what those of an earlier start left in it is not read.
 """
 
+import hashlib
 import os
 import sys
 import time
@@ -62,7 +63,8 @@ def _group(store: Store, rank: int, size: int, timeout: timedelta) -> str:
     """A prefix of the store that all present workers agree on, and no earlier ones."""
     end = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < end:
-        group = "/".join(store.get(f"worker/{other}").decode() for other in range(size))
+        names = b"".join(store.get(f"worker/{other}") for other in range(size))
+        group = hashlib.sha256(names).hexdigest()
         store.set(f"{group}/{rank}", "here")
         if store.check([f"{group}/{other}" for other in range(size)]):
             return group

@@ -27,6 +27,10 @@ def refusal(arguments: Sequence[str]) -> str | None:
         parse_args_and_arch(parser, list(arguments))
     except (_Refused, ValueError) as error:
         return str(error)
+    except SystemExit as error:  # of our models; argparse's own, for --help, is a number
+        if not isinstance(error.code, str):
+            raise
+        return error.code.removeprefix("error: ")
     finally:
         logger.disabled = False
     return None

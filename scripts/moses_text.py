@@ -15,16 +15,18 @@ import argparse
 import contextlib
 import functools
 import logging
-import multiprocessing
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice, zip_longest
 from typing import TextIO
 
 RATIO = 1.5
 CHUNK = 1000  # lines per process and batch
+BATCHES = 50  # per process that are read at once
 
 
 def tokeniser(
@@ -66,7 +68,7 @@ def tokeniser(
     )
 
 
-def work(options: tuple) -> None:
+def work(*options: str | bool) -> None:
     global tokenise_line
     tokenise_line = tokeniser(*options)
 
@@ -81,9 +83,12 @@ def tokenise(arguments: argparse.Namespace) -> None:
     for stream in (sys.stdin, sys.stdout):
         stream.reconfigure(encoding="utf-8", newline="\n")
     lines = (line.rstrip("\n") for line in sys.stdin)
-    with multiprocessing.Pool(len(os.sched_getaffinity(0)), work, [options]) as pool:
-        for tokens in pool.imap(one_line, lines, CHUNK):
-            print(tokens)
+    processes = len(os.sched_getaffinity(0))
+    # multiprocessing.Pool would wait for ever for a worker that was killed
+    with ProcessPoolExecutor(processes, initializer=work, initargs=options) as pool:
+        while block := list(islice(lines, BATCHES * CHUNK * processes)):
+            for tokens in pool.map(one_line, block, chunksize=CHUNK):
+                print(tokens)
 
 
 @contextlib.contextmanager
@@ -112,19 +117,22 @@ def clean(arguments: argparse.Namespace) -> None:
         open(arguments.target, encoding="utf-8", newline="\n") as target,
         _new_files(arguments.new_source, arguments.new_target) as (new_source, new_target),
     ):
-        for pair in zip_longest(source, target):
-            if None in pair:
+        for lines in zip_longest(source, target):
+            if None in lines:
                 raise ValueError(f"{arguments.source} and {arguments.target} differ in length")
             total += 1
-            shorter, longer = sorted(len(side.split()) for side in pair)
+            sides = [line.split() for line in lines]
+            shorter, longer = sorted(map(len, sides))
             if not shorter or longer > min(arguments.longest, RATIO * shorter):
                 continue
-            if hash(pair) not in seen:
-                kept += 1
-                if arguments.unique:
-                    seen.add(hash(pair))
-                new_source.write(" ".join(pair[0].split()) + "\n")
-                new_target.write(" ".join(pair[1].split()) + "\n")
+            pair = tuple(map(" ".join, sides))
+            if arguments.unique:
+                if hash(pair) in seen:
+                    continue
+                seen.add(hash(pair))
+            kept += 1
+            new_source.write(f"{pair[0]}\n")
+            new_target.write(f"{pair[1]}\n")
     print(f"kept {kept} of {total} pairs")
 
 
@@ -147,6 +155,8 @@ def main(given: list[str] | None = None) -> None:
         (tokenise if arguments.command == "tokenise" else clean)(arguments)
     except ImportError as error:
         sys.exit(f"error: {error}; pip install {error.name}")
+    except BrokenProcessPool:
+        sys.exit("error: a process was killed; is there enough memory?")
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
 

@@ -22,10 +22,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..checkpoints.files import CheckpointError
+from ..checkpoints.checks import CheckpointError
 from ..child_processes import exit_on_signals
+from ..command_lines import missing_modules, whole_number
 from ..durable import appearing, require_new
-from ..outputs import missing_modules, whole_number
 from .report import analyse, markdown
 
 

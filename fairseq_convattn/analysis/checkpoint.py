@@ -8,7 +8,8 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from ..architectures.config import ENCODER_DECODER
-from ..checkpoints.files import CheckpointError, read_checkpoint
+from ..checkpoints.checks import CheckpointError
+from ..checkpoints.files import read_checkpoint
 from ..checkpoints.legacy import HARMLESS_GLOBALS
 from ..ops.attention import alibi_slopes
 from .curves import TERM_PARAMETERS, curves_by_layers, kernel_curves, shared_by_layers, term_curves

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
+from ..command_lines import flag
 from ..mixers import MixerConfig
 from ..mixers.config import OPTIONS, may_read
 from ..mixers.options import refuse
-from ..outputs import flag
 
 _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
 _FACTORS = ("adaptive_softmax_factor", "adaptive_input_factor")

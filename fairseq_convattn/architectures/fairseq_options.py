@@ -10,6 +10,7 @@ from typing import Any, Optional
 from fairseq.dataclass.utils import interpret_dc_type
 from fairseq.models.transformer import TransformerConfig
 
+from ..command_lines import flag
 from ..mixers.config import OPTIONS, may_read
 from ..mixers.options import (
     CUTOFFS,
@@ -25,7 +26,6 @@ from ..mixers.options import (
     unread,
     whole,
 )
-from ..outputs import flag
 
 _LAYERS_AT_MOST = 1000
 _KINDS = {

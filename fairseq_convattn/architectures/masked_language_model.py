@@ -94,7 +94,7 @@ class MaskedLanguageModelEncoder(RobertaEncoder):
     def max_positions(self) -> int:
         """Longest input: unlimited, as fairseq says it, without embeddings of positions."""
         if self.sentence_encoder.embed_positions is None:
-            return FairseqEncoder.max_positions(self)
+            return int(FairseqEncoder.max_positions(self))
         return super().max_positions()
 
 

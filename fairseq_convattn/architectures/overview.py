@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from fairseq.models import BaseFairseqModel
 
+from ..command_lines import flag
 from ..mixers.config import OPTIONS
-from ..outputs import flag
 from .config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL, Schema, complete
 from .layer_mixers import option_name
 from .presets import (

@@ -24,7 +24,8 @@ from ..architectures.masked_language_model import ConvAttnMaskedLanguageModel
 from ..architectures.presets import ARCHITECTURE_NAMES, MASKED_LM_PRESETS
 from ..child_processes import exit_on_signals
 from ..durable import appearing, require_new
-from .files import CheckpointError, read_weights, save_with_digest
+from .checks import CheckpointError, check_finite, naming
+from .files import read_weights, save_with_digest
 from .legacy import plain_configuration
 
 MIXERS = ("attention", "composite", "tisa")
@@ -214,9 +215,12 @@ def _weights(folder: Path) -> Mapping[str, Tensor]:
     except ImportError:
         raise CheckpointError(f"{safe} needs safetensors: pip install safetensors") from None
     try:
-        return load_file(safe)
+        weights = load_file(safe)
     except SafetensorError as error:
         raise CheckpointError(f"{safe}: {error}") from None
+    with naming(safe):
+        check_finite(weights)
+    return weights
 
 
 def _pieces(folder: Path) -> list[str]:
@@ -278,7 +282,8 @@ def _state(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         state = ConvAttnMaskedLanguageModel.build_model(args, task).state_dict()
-    rows = [pieces.index(_SPECIAL.get(symbol, symbol)) for symbol in dictionary.symbols]
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    rows = [numbers[_SPECIAL.get(symbol, symbol)] for symbol in dictionary.symbols]
     width = args.encoder_embed_dim
     shapes = {key: value.shape for key, value in state.items() if not _NEW.fullmatch(key)}
     if _theirs("pooler.weight") in weights:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..architectures.dictionaries import STORED, require_same_dictionaries
 from ..child_processes import exit_on_signals
+from ..command_lines import whole_number
 from ..durable import require_new
-from ..outputs import whole_number
 from .continuation import other_option
 from .files import (
     CheckpointError,

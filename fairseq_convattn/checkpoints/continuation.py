@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL
 from ..architectures.dictionaries import STORED, require_same_dictionaries
 from ..architectures.options import mixer_options
-from ..outputs import flag
+from ..command_lines import flag
 from .checks import CheckpointError
 from .files import architecture_of, as_mapping, is_ours, read_outline, stored_options
 from .recovery import LAST

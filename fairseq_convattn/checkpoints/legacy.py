@@ -27,10 +27,10 @@ from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, comp
 from ..architectures.layer_mixers import unread
 from ..architectures.skeleton import language_model_skeleton, skeleton
 from ..child_processes import exit_on_signals
+from ..command_lines import flag
 from ..durable import require_new
-from ..outputs import flag
-from .checks import naming
-from .files import CheckpointError, read_any_checkpoint, write_checkpoint
+from .checks import CheckpointError, naming
+from .files import read_any_checkpoint, write_checkpoint
 
 
 class _Inert:

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from ..child_processes import exit_on_signals
+from ..command_lines import missing_modules
 from ..durable import appearing, require_new
-from ..outputs import missing_modules
 from . import export
 from .programs import in_a_line
 

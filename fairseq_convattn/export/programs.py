@@ -141,7 +141,7 @@ def _after_padding(mixer: TokenMixer) -> tuple[dict[str, Tensor], set[str]]:
     config, decoding = mixer.config, {}
     enough = 1 + max(
         config.kernel_size,
-        config.projection_kernel_size,
+        config.projection_taps,
         config.attention_span,
         config.short_convolution_taps,
     )

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..checkpoints.files import CheckpointError
+from ..checkpoints.checks import CheckpointError
 from ..child_processes import CommandFailed, exit_on_signals
-from ..outputs import whole_number
+from ..command_lines import whole_number
 from .binarising import Pieces, binarise
 from .finetuning import Run, best_checkpoint, finetune
 from .submission import write_submission

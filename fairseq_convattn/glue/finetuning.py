@@ -15,8 +15,8 @@ import fairseq_convattn
 from ..architectures.dictionaries import digest, require_same_dictionaries
 from ..checkpoints.recovery import restore_last
 from ..child_processes import run as run_command
+from ..command_lines import missing_modules
 from ..folder_lock import locked
-from ..outputs import missing_modules
 from ..run_records import difference, read_json, sha256, versions, write_json
 from ..training_options import option_of, refusal
 from .evaluation import evaluate, example_lengths

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..durable import put_in_place
+from ..durable import appearing, require_new
 from .evaluation import predict
-from .tasks import HIGHEST_SCORE, TASKS, GlueError, GlueTask
+from .tasks import HIGHEST_SCORE, TASKS, GlueTask
 
 _BATCH_SIZE = 32  # sentences
 _SUFFIX = {"test": "", "test_matched": "-m", "test_mismatched": "-mm"}
@@ -20,24 +20,21 @@ def write_submission(name: str, checkpoint: Path, data: Path, output: Path) -> l
         data: the folder of the task's folder.
 
     Raises:
-        GlueError: there is no test set, the checkpoint is of another task, a file is there, or a
-            prediction is no number.
-        OSError: ``output`` cannot be made.
+        GlueError: there is no test set, the checkpoint is of another task, or a prediction is no
+            number.
+        OSError: ``output`` cannot be made, or a file is there already.
     """
     task = TASKS[name]
     paths = {
         subset: output / f"{name}{_SUFFIX[file]}.tsv" for subset, file in task.test_files.items()
     }
-    for path in paths.values():
-        if path.exists():
-            raise GlueError(f"{path} is there already; choose another folder with --output")
     output.mkdir(parents=True, exist_ok=True)
+    for path in paths.values():
+        require_new(path)
     predictions = predict(name, checkpoint, data / name, _BATCH_SIZE)
-    partials = [path.with_name(f"{path.name}.partial") for path in paths.values()]
-    for subset, partial in zip(paths, partials, strict=True):
-        partial.write_text(_text(task, predictions[subset]), encoding="ascii")
-    for partial, path in zip(partials, paths.values(), strict=True):
-        put_in_place(partial, path)
+    for subset, path in paths.items():
+        with appearing(path) as complete:
+            complete.write_text(_text(task, predictions[subset]), encoding="ascii")
     return list(paths.values())
 
 

@@ -59,7 +59,8 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
                 positions that follow those already seen, one or several.
             key, value, attn_mask: read by :class:`SelfAttention` alone. Other mixers
                 ignore keys and values and refuse a mask.
-            key_padding_mask: boolean ``[batch, time]``, True at padding.
+            key_padding_mask: boolean ``[batch, keys]``, True at padding. Without ``key`` the
+                keys are the query's positions.
             incremental_state: fairseq's decoding state (causal mixers only).
             need_weights, static_kv: not used.
 

@@ -29,8 +29,7 @@ class RelativeTerms(nn.Module):
     def __init__(self, config: MixerConfig):
         super().__init__()
         self.config = config
-        n = config.attention_span
-        taps = n + 1 if config.causal else 2 * n + 1
+        taps = config.span_taps
         width = config.embed_dim // config.num_heads
         shapes = {
             "fixed": (taps,),

@@ -67,7 +67,7 @@ def _has_span(config: "MixerConfig", values: dict[str, Any]) -> bool:
 
 
 def _has_span_or_its_taps(config: "MixerConfig", values: dict[str, Any]) -> bool:
-    taps_from_span = values["projection_kernel_size"] is None
+    taps_from_span = config.projection_kernel_size is None
     return _has_span(config, values) or (taps_from_span and _convolves(config, values))
 
 
@@ -101,7 +101,7 @@ def _bad_taps(config: "MixerConfig") -> str | None:
 
 
 def _bad_projection_taps(config: "MixerConfig") -> str | None:
-    taps = config.projection_kernel_size
+    taps = config.projection_taps
     odd = config.causal or taps % 2
     return None if odd else f"must be odd in an encoder, not {taps}"
 
@@ -425,10 +425,15 @@ class MixerConfig:
     )
     self_attention: bool = True
 
-    def __post_init__(self) -> None:
-        if self.projection_kernel_size is None:
-            taps = self.attention_span if self.causal else 2 * self.attention_span
-            object.__setattr__(self, "projection_kernel_size", taps + 1)
+    @property
+    def span_taps(self) -> int:
+        """Taps of a table over the distances up to ``attention_span``."""
+        return self.attention_span + 1 if self.causal else 2 * self.attention_span + 1
+
+    @property
+    def projection_taps(self) -> int:
+        """Taps of the convolutions of projections and of values."""
+        return self.projection_kernel_size or self.span_taps
 
 
 def check(config: MixerConfig) -> None:

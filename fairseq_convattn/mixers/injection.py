@@ -15,8 +15,8 @@ from .short_convolution import convolve_short
 
 def _depthwise_taps(config: MixerConfig) -> nn.Parameter:
     """``[channels, kernel_size]``, initialised as by ``nn.Conv1d``."""
-    taps = torch.empty(config.embed_dim, config.projection_kernel_size)
-    bound = config.projection_kernel_size**-0.5
+    taps = torch.empty(config.embed_dim, config.projection_taps)
+    bound = config.projection_taps**-0.5
     return nn.Parameter(nn.init.uniform_(taps, -bound, bound))
 
 
@@ -76,7 +76,7 @@ class SeparableProjection(ProjectionConvolution):
     def __init__(self, config: MixerConfig):
         super().__init__(config)
         self.taps = _depthwise_taps(config)
-        bound = config.projection_kernel_size**-0.5
+        bound = config.projection_taps**-0.5
         self.bias = nn.Parameter(nn.init.uniform_(torch.empty(config.embed_dim), -bound, bound))
 
     def forward(
@@ -99,7 +99,7 @@ class LightweightProjection(ProjectionConvolution):
 
     def __init__(self, config: MixerConfig):
         super().__init__(config)
-        taps = torch.empty(self.heads, 1, config.projection_kernel_size)
+        taps = torch.empty(self.heads, 1, config.projection_taps)
         self.kernel = nn.Parameter(nn.init.xavier_uniform_(taps).squeeze(1))
 
     def kernel_logits(self, y: Tensor) -> Tensor:
@@ -127,9 +127,7 @@ class DynamicProjection(LightweightProjection):
     def __init__(self, config: MixerConfig):
         super().__init__(config)
         del self.kernel
-        self.kernel_proj = nn.Linear(
-            self.channels, self.heads * config.projection_kernel_size, bias=False
-        )
+        self.kernel_proj = nn.Linear(self.channels, self.heads * config.projection_taps, bias=False)
 
     def kernel_logits(self, y: Tensor) -> Tensor:
         return self.kernel_proj(y).unflatten(-1, (self.heads, -1))

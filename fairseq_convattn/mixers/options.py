@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from fairseq.dataclass import ChoiceEnum
 
-from ..outputs import flag
+from ..command_lines import flag
 
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 

@@ -14,10 +14,10 @@ import torch
 
 from ..architectures.overview import preset_options
 from ..architectures.presets import ARCHITECTURE_NAMES
-from ..checkpoints.files import CheckpointError
+from ..checkpoints.checks import CheckpointError
 from ..checkpoints.recovery import restore_last
 from ..child_processes import CommandFailed, exit_on_signals
-from ..outputs import missing_modules, whole_number
+from ..command_lines import missing_modules, whole_number
 from ..run_records import read_json, sha256, write_json
 from ..training_options import option_of, refusal
 from . import catalogue

@@ -170,9 +170,9 @@ def choose_devices(gpus: int | None, nodes: int, fsdp: bool, batch: Batch) -> De
     precision = "--bf16"
     if not gpus and _BFLOAT16.isdisjoint(processor().get("flags", "").split()):
         precision = None
-    elif gpus and (fsdp or not visible):  # fairseq's sharding supports only float16
-        precision = "--fp16"
-    elif gpus and not torch.cuda.is_bf16_supported(including_emulation=False):
+    elif gpus and (  # fairseq's sharding supports only float16
+        fsdp or not visible or not torch.cuda.is_bf16_supported(including_emulation=False)
+    ):
         precision = "--fp16"
     return Devices(gpus, nodes, precision, fsdp)
 

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..child_processes import exit_on_signals
+from ..command_lines import missing_modules, whole_number
 from ..durable import appearing
-from ..outputs import missing_modules, whole_number
 from ..scoring.generated import ScoringError
 from . import ReportError
 from .collected import collect, results_table

@@ -29,6 +29,7 @@ _DASHES = ("-", "--", ":", "-.")  # of the systems of one colour
 _STYLE = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "convattn",
+    "text.parse_math": False,  # labels have users' options
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,

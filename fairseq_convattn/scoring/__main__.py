@@ -34,7 +34,7 @@ from typing import NamedTuple
 import sacrebleu
 from tqdm import tqdm
 
-from ..outputs import flag
+from ..command_lines import flag
 from . import rouge
 from .bootstrap import p_value, paired_bootstrap
 from .checks import hypothesis_warnings, mask_unknowns, reference_warnings

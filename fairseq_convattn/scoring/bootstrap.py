@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
 
-RESAMPLES = 1000
+from .rouge import RESAMPLES
 
 
 def paired_bootstrap(

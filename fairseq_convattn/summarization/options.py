@@ -10,7 +10,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
-from ..outputs import flag
+from ..command_lines import flag
 from ..scoring.rouge import ROUGE_TYPES, RougeSettings
 
 DECODING_DEFAULTS = {

@@ -18,7 +18,7 @@ from fairseq.tasks import TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 
-from ..outputs import flag
+from ..command_lines import flag
 from ..scoring.checks import mask_unknowns
 from ..scoring.rouge import ROUGE_TYPES, sentence_scores
 from .clipping import ClippedDataset, clip, encode_prefix

@@ -13,7 +13,7 @@ from fairseq import checkpoint_utils
 from fairseq_convattn.analysis.checkpoint import analysis
 from fairseq_convattn.analysis.report import analyse, findings, markdown
 from fairseq_convattn.analysis.toeplitz import toeplitz_r2
-from fairseq_convattn.checkpoints.files import CheckpointError
+from fairseq_convattn.checkpoints.checks import CheckpointError
 from fairseq_convattn.checkpoints.legacy import convert_checkpoint
 from fairseq_convattn.ops import composite_attention, lightweight_conv, normalize_taps
 

@@ -29,11 +29,11 @@ def test_composite_attention_by_its_options():
         assert (mixer.query_key_projection, mixer.value_projection) == ("separable", "dynamic")
         assert (mixer.projection_activation, mixer.convolved_heads) == ("gelu", "half")
         assert mixer.value_conv == "scaled"
-    assert (first.projection_kernel_size, last.projection_kernel_size) == (9, 5)
+    assert (first.projection_taps, last.projection_taps) == (9, 5)
     assert cfg.encoder.mixers[1].attention_terms == ("content", "tisa")
     mixer = configuration("composite_attention_tiny").decoder.mixers[0]
     assert mixer.attention_terms == ("content", "fixed", "query")
-    assert (mixer.attention_span, mixer.projection_kernel_size) == (8, 9)
+    assert (mixer.attention_span, mixer.projection_taps) == (8, 9)
     assert mixer.share_tables_across_heads is None and not mixer.share_tables_across_layers
 
 

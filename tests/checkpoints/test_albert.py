@@ -14,7 +14,7 @@ from glue_miniature import miniature_sentences
 from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.checkpoints.albert import convert_albert, main
-from fairseq_convattn.checkpoints.files import CheckpointError
+from fairseq_convattn.checkpoints.checks import CheckpointError
 from fairseq_convattn.glue.binarising import Pieces, binarise
 from fairseq_convattn.glue.evaluation import example_lengths
 from fairseq_convattn.glue.finetuning import Run, finetune
@@ -181,6 +181,10 @@ def test_weights_may_be_safetensors_and_without_a_pooler(published, tmp_path):
     )
     assert a.keys() - b.keys() == {"pooler.weight", "pooler.bias"}
     assert all(torch.equal(a[name], value) for name, value in b.items())
+    next(iter(weights.values())).view(-1)[0] = float("nan")
+    save(weights, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="model.safetensors: .*not finite"):
+        convert_albert(folder, tmp_path / "c", "tisa", keep_positions=False)
     (folder / "model.safetensors").write_bytes(b"half")
     with pytest.raises(CheckpointError, match="model.safetensors: "):
         convert_albert(folder, tmp_path / "c", "tisa", keep_positions=False)

@@ -12,9 +12,10 @@ from fairseq_convattn.checkpoints.averaging import (
     last_checkpoints,
     main,
 )
+from fairseq_convattn.checkpoints.checks import CheckpointError
 from fairseq_convattn.checkpoints.continuation import other_option
-from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
-from fairseq_convattn.outputs import flag
+from fairseq_convattn.checkpoints.files import read_checkpoint, write_checkpoint
+from fairseq_convattn.command_lines import flag
 
 
 def save(

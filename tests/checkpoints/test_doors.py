@@ -33,8 +33,8 @@ from fairseq_convattn.analysis.checkpoint import analysis
 from fairseq_convattn.architectures import ConvAttnModel
 from fairseq_convattn.checkpoints import files, guard
 from fairseq_convattn.checkpoints.averaging import average_checkpoints
-from fairseq_convattn.checkpoints.checks import FREE_TEXT, check_configuration
-from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint
+from fairseq_convattn.checkpoints.checks import FREE_TEXT, CheckpointError, check_configuration
+from fairseq_convattn.checkpoints.files import read_checkpoint
 from fairseq_convattn.checkpoints.legacy import convert_checkpoint
 from fairseq_convattn.glue.pretrained import read_pretrained
 from fairseq_convattn.recipes.checkpoint import evaluated

@@ -15,7 +15,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
 from fairseq.models.lightconv import LightConvModel
 from fairseq.models.lightconv_lm import LightConvLanguageModel
 
-from fairseq_convattn.checkpoints.files import CheckpointError
+from fairseq_convattn.checkpoints.checks import CheckpointError
 from fairseq_convattn.checkpoints.legacy import convert_checkpoint, main
 
 TYPES = 26  # with fairseq's own 30

@@ -12,7 +12,8 @@ from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
 from fairseq_convattn.checkpoints.averaging import average_checkpoints, best_checkpoints
-from fairseq_convattn.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
+from fairseq_convattn.checkpoints.checks import CheckpointError
+from fairseq_convattn.checkpoints.files import read_checkpoint, write_checkpoint
 from fairseq_convattn.checkpoints.legacy import convert_checkpoint
 
 

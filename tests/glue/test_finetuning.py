@@ -12,7 +12,7 @@ from conftest import train
 from fairseq.data import data_utils
 from finetuning_cases import ON_CPU, SHRUNK, files, finetuned, results, run_of
 
-from fairseq_convattn.checkpoints.files import CheckpointError
+from fairseq_convattn.checkpoints.checks import CheckpointError
 from fairseq_convattn.folder_lock import locked
 from fairseq_convattn.glue import __main__ as glue
 from fairseq_convattn.glue import finetuning

@@ -156,7 +156,7 @@ def test_kerples_parameters_start_as_in_its_code():
 def test_the_separable_projections_bias_starts_as_that_of_conv1d():
     torch.manual_seed(3)
     config = MixerConfig("composite", 512, 8, True, value_projection="separable")
-    bias, bound = build_mixer(config).v_conv.bias, config.projection_kernel_size**-0.5
+    bias, bound = build_mixer(config).v_conv.bias, config.projection_taps**-0.5
     assert 0.9 * bound < bias.abs().max() <= bound
 
 

@@ -2,7 +2,11 @@
 
 import gzip
 import hashlib
+import io
+import os
 import random
+import signal
+import sys
 import tarfile
 from pathlib import Path
 
@@ -186,3 +190,25 @@ def test_cleaning_is_that_of_moses(tmp_path, capsys):
         cleaned()
     Path(names[1]).write_text(whole)
     assert sorted(cleaned("--unique")) == sorted(set(kept))
+
+
+def test_pairs_are_equal_that_are_written_alike(tmp_path):
+    names = [str(tmp_path / name) for name in ("source", "target", "new_source", "new_target")]
+    Path(names[0]).write_text("a b\na  b\na b")
+    Path(names[1]).write_text("c d\nc d \nc d")
+    moses_text.main(["clean", *names, "--longest", "7", "--unique"])
+    assert [Path(name).read_text() for name in names[2:]] == ["a b\n", "c d\n"]
+
+
+def test_a_killed_worker_ends_the_tokenisation(monkeypatch, capsys):
+    """As when memory runs out."""
+
+    def kill(line: str) -> str:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return line
+
+    monkeypatch.setattr(moses_text, "tokeniser", lambda *options: kill)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    with pytest.raises(SystemExit, match="error: a process was killed; is there enough memory"):
+        moses_text.main(["tokenise", "--language", "en"])

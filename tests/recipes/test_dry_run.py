@@ -144,7 +144,7 @@ def test_a_cpu_trains_in_the_precision_that_it_computes_in(capsys, monkeypatch):
     ("given", "error"),
     [
         ("--dropuot 0.1", "after --: unrecognized arguments: --dropuot 0.1"),
-        ("--encoder-mixers no", "--encoder-mixers: unknown mixer 'no', choose from "),
+        ("--encoder-mixers no", "after --: --encoder-mixers: unknown mixer 'no', choose from "),
         ("--bf16 --fp16", "after --: Cannot combine --fp16"),
     ],
 )

@@ -4,6 +4,7 @@ import fcntl
 import multiprocessing
 import os
 import signal
+import site
 import subprocess
 from pathlib import Path
 
@@ -230,6 +231,17 @@ def test_its_commands_find_the_package_that_is_not_installed(tmp_path, monkeypat
     package, path = (tmp_path / "found").read_text().splitlines()
     assert package == fairseq_convattn.__file__
     assert path == os.pathsep.join([str(ROOT), str(tmp_path / "own")])
+
+
+def test_what_is_installed_does_not_hide_the_standard_library(tmp_path, monkeypatch):
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(ROOT)])
+    monkeypatch.setenv("PYTHONPATH", "own")
+    run(
+        tmp_path,
+        [Stage("prepare", [shell("echo $PYTHONPATH", stdout=tmp_path / "path")])],
+        ["prepare"],
+    )
+    assert (tmp_path / "path").read_text() == "own\n"
 
 
 def test_records_say_what_was_run_and_where(tmp_path):

@@ -24,7 +24,7 @@ from preparation import Preparation
 
 from fairseq_convattn import child_processes, durable, run_records
 from fairseq_convattn.checkpoints import averaging, recovery
-from fairseq_convattn.checkpoints.files import CheckpointError
+from fairseq_convattn.checkpoints.checks import CheckpointError
 from fairseq_convattn.checkpoints.recovery import is_whole
 
 pytestmark = pytest.mark.reliability

@@ -293,6 +293,11 @@ def test_curves_have_the_colour_of_their_mixer(tmp_path, report):
     assert not [style for style in drawn if "#" in style]
 
 
+def test_a_label_is_no_formula(tmp_path, report):
+    page, _ = report(write_run(tmp_path / "run", "$^$"))
+    assert "$^$" in page.text
+
+
 def test_curves_before_the_first_validation(tmp_path, report):
     page, _ = report(write_run(tmp_path / "run", log=START + inner(100, 9.1), trained=False))
     assert "loss (base 2)" in page.text

@@ -67,7 +67,7 @@ albert_base = replace(
     title="ALBERT-base with TISA, fine-tuning on GLUE",
     paper="Wennberg and Henter 2021",
     origin="the paper's TISA; the paper fine-tunes ALBERT and has no public recipe",
-    reading="scripts/convert_albert.py converts the published ALBERT, which --checkpoint "
+    reading="convattn convert-albert converts the published ALBERT, which --checkpoint "
     "fine-tunes; without --checkpoint the model is pre-trained like bert_small; fine-tuning has "
     "BERT's settings",
     shape="albert_base",
