@@ -238,9 +238,9 @@ def generation(data: Path, checkpoint: Path, *extra: str) -> DictConfig:
 
 
 def interactive(
-    data: Path, checkpoint: Path, *extra: str, source: str = "test.src"
+    data: Path, checkpoint: Path, *extra: str, source: str | Path = "test.src"
 ) -> dict[int, tuple[float, str]]:
-    """fairseq-interactive in this process on the test set's source."""
+    """fairseq-interactive in this process on the test set's source, or another file."""
     parser = options.get_interactive_generation_parser()
     arguments = (*_decoding(data, checkpoint), "--input", str(data.parent / source), *extra)
     arguments = options.parse_args_and_arch(parser, arguments)

@@ -11,12 +11,13 @@ import math
 import shutil
 from collections import defaultdict
 
+import numpy
 import pytest
 import torch
 from conftest import PLUGIN, SHRUNK, SHRUNK_LM, eval_lm, slow_but, train, validate
 from fairseq import options
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
-from fairseq.data import BacktranslationDataset
+from fairseq.data import BacktranslationDataset, data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq_cli import generate, interactive, preprocess
@@ -286,6 +287,14 @@ def test_training_starts_from_fairseqs_transformer(models, data, tmp_path):
     before, after = (load(file)[0][0].state_dict() for file in files)
     assert before.keys() == after.keys()
     assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+
+
+def test_sentences_are_padded_to_few_lengths(data, tmp_path):
+    arguments = (*MODELS["ours"], *SHRUNK, "--num-batch-buckets", "3", "--max-update", "1")
+    train(data, tmp_path, *arguments)
+    assert (tmp_path / "checkpoint_last.pt").is_file()
+    lengths = data_utils.get_buckets(numpy.array([5, 1, 9, 4, 3, 2]), 3)
+    assert lengths.tolist() == [2, 4, 9]
 
 
 def test_r_drop(data, tmp_path):

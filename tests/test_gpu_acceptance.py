@@ -349,18 +349,29 @@ def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
             assert set(found["loads"]) | set(found["stores"]) <= {"128", "64", "32"}, row
 
 
-@pytest.mark.slow
-@pytest.mark.ci
-def test_smoke(tmp_path):
-    folder = tmp_path / "accepted"
+def smoke_test(folder, *options):
     run = subprocess.run(
-        [sys.executable, SCRIPT, "--smoke", "--output", folder, "--seconds", "2400"],
+        [sys.executable, SCRIPT, "--smoke", "--output", folder, "--seconds", "2400", *options],
         capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     steps = json.loads((folder / "acceptance.json").read_text())["steps"]
-    assert len(steps) == 11
     assert all(step["status"] == "passed" and step["rows"] for step in steps)
+    return steps
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_smoke_of_some_steps(tmp_path):
+    chosen = ["facts", "tests", "mixers", "taps", "short"]
+    steps = smoke_test(tmp_path / "accepted", "--only", *chosen)
+    assert [step["name"] for step in steps] == chosen
+
+
+@pytest.mark.slow
+def test_smoke(tmp_path):
+    steps = smoke_test(tmp_path / "accepted")
+    assert len(steps) == 11
     rows = {step["name"]: step["rows"] for step in steps}
     assert {row["mixer"].split()[1] for row in rows["mixers"] if "short" in row["mixer"]} == {
         "static", "headwise", "low_rank"
@@ -373,5 +384,5 @@ def test_smoke(tmp_path):
         "attention_tiny",
         "dynamic_conv_tiny",
     ]
-    page = (folder / "acceptance.md").read_text()
+    page = (tmp_path / "accepted" / "acceptance.md").read_text()
     assert "its figures mean nothing" in page and str(tmp_path) not in page

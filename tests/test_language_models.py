@@ -142,6 +142,16 @@ def test_train_resume_validate_score_generate(mixer, monolingual, tmp_path):
     assert {text for _, text in others.values()} == {text for _, text in hypotheses.values()}
 
 
+def test_lines_that_are_too_long_are_skipped(monolingual, tmp_path):
+    options = (*TASK, *MIXERS["dynamic"], *SHRUNK_LM, "--tokens-per-sample", "10")
+    train(monolingual, tmp_path, *options, "--skip-invalid-size-inputs-valid-test")
+    lines = tmp_path / "lines"
+    lines.write_text(f"my lamp\n{'lamp ' * 50}\nmy lamp\n")
+    lengths = ("--max-len-b", "5", "--buffer-size", "3")
+    last = tmp_path / "checkpoint_last.pt"
+    assert sorted(interactive(monolingual, last, *TASK, *lengths, source=lines)) == [0, 2]
+
+
 @pytest.mark.parametrize("mode", slow_but(["none", "complete", "complete_doc", "eos"], "none"))
 def test_sample_break_modes_and_beginnings_of_sentence(mode, monolingual, tmp_path):
     task_options = (*TASK[:2], "--sample-break-mode", mode, "--tokens-per-sample", "16")

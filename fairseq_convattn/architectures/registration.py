@@ -39,6 +39,11 @@ TASK_MODELS = {
 }
 
 
+def is_interactive(cfg: DictConfig) -> bool:
+    """Whether a configuration is fairseq-interactive's."""
+    return bool(OmegaConf.select(cfg, "interactive.buffer_size"))
+
+
 class ConfiguredModel:
     """Common base of our models: options, checks of checkpoints, garbage collection.
 
@@ -65,6 +70,13 @@ class ConfiguredModel:
             gc.collect()
             self._children = len(active_children())
         return super().train(mode)
+
+    def prepare_for_inference_(self, cfg: DictConfig) -> None:
+        """Called by fairseq's commands that decode. fairseq-interactive then skips and reports
+        lines that are too long, instead of ending at the first one."""
+        if is_interactive(cfg):
+            cfg.dataset.skip_invalid_size_inputs_valid_test = True
+        super().prepare_for_inference_(cfg)
 
     def load_state_dict(
         self,

@@ -16,6 +16,7 @@ from .hub import Pretrained
 from .presets import ENCODER_DECODER_PRESETS
 from .registration import (
     ConfiguredModel,
+    is_interactive,
     options_to_build,
     register_family,
     warn_of_dropped_sentences,
@@ -41,8 +42,9 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
         remember_dictionaries(cfg, task)
         types = len(task.target_dictionary)
         checks.clusters("adaptive_softmax", options, "decoder_output_dim", types)
-        if options.merge_src_tgt_embed and task.source_dictionary != task.target_dictionary:
-            refuse("merge_src_tgt_embed", "needs data of fairseq-preprocess --joined-dictionary")
+        for shared in ("share_all_embeddings", "merge_src_tgt_embed"):
+            if getattr(options, shared) and task.source_dictionary != task.target_dictionary:
+                refuse(shared, "needs data of fairseq-preprocess --joined-dictionary")
         return super().build_model(nested_config(options), task)
 
     @classmethod
@@ -68,11 +70,8 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
         self.decoder.set_beam_size(beam_size)
 
     def prepare_for_inference_(self, cfg: DictConfig) -> None:
-        """Called by fairseq's commands that decode. fairseq-interactive then skips and reports
-        lines that are too long, instead of ending at the first one."""
-        if OmegaConf.select(cfg, "interactive.buffer_size"):
-            cfg.dataset.skip_invalid_size_inputs_valid_test = True
-        else:  # fairseq-interactive drops no sentence
+        """Called by fairseq's commands that decode."""
+        if not is_interactive(cfg):  # fairseq-interactive drops no sentence
             warn_of_dropped_sentences(
                 OmegaConf.select(cfg, "task._name"),
                 OmegaConf.select(cfg, "dataset.required_batch_size_multiple", default=1),

@@ -47,7 +47,9 @@ class ProjectionConvolution(nn.Module, ABC):
     def __init__(self, config: MixerConfig):
         super().__init__()
         self.config = config
-        self.activation = get_activation_fn(config.projection_activation)
+        name = config.projection_activation
+        # fairseq's linear one is a lambda, which cannot be pickled
+        self.activation = nn.Identity() if name == "linear" else get_activation_fn(name)
         parts = 2 if config.convolved_heads == "half" else 1
         self.heads = config.num_heads // parts
         self.channels = config.embed_dim // parts

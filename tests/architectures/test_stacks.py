@@ -123,11 +123,13 @@ def test_pruning_the_layers_that_know_positions_adds_no_absolute_ones():
     torch.testing.assert_close(pruned(previous)[0], whole(previous)[0], rtol=0, atol=0)
 
 
-def test_dictionaries_that_differ_are_not_merged():
+@pytest.mark.parametrize("option", ["merge_src_tgt_embed", "share_all_embeddings"])
+def test_dictionaries_that_differ_are_not_merged(option):
     task = task_of()
     task.target_dictionary = task_of(9).target_dictionary
-    args = Namespace(encoder_embed_dim=16, merge_src_tgt_embed=True)
-    with pytest.raises(ValueError, match="--merge-src-tgt-embed: needs .* --joined-dictionary"):
+    args = Namespace(encoder_embed_dim=16, **{option: True})
+    name = option.replace("_", "-")
+    with pytest.raises(ValueError, match=f"--{name}: needs .* --joined-dictionary"):
         ConvAttnModel.build_model(args, task)
 
 

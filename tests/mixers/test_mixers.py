@@ -1,6 +1,7 @@
 """One definition, three executions; padding; beam search; fairseq's own modules."""
 
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -253,3 +254,21 @@ def test_refuses_what_it_cannot_do(name):
         mixer(name, causal=False)(x, x, x, attn_mask=torch.zeros(3, 3))
     with pytest.raises(ValueError, match="only a causal mixer"):
         run(mixer(name, causal=False, kernel_size=3), x, state={})
+
+
+@pytest.mark.parametrize("variant", [*VARIANTS, "composite-injected-linear"])
+def test_pickled(variant):
+    options = {"projection_activation": "linear"} if variant.endswith("-linear") else {}
+    module = mixer(variant.removesuffix("-linear"), causal=True, **options)
+    x = torch.randn(5, BATCH, WIDTH)
+    again = pickle.loads(pickle.dumps(module))
+    assert torch.equal(again(x)[0], module(x)[0])
+
+
+@pytest.mark.parametrize("variant", ["dynamic", "attention-headwise", "composite-injected"])
+def test_compiled_for_any_length(variant):
+    module = mixer(variant, causal=True)
+    compiled = torch.compile(module, backend="eager", fullgraph=True, dynamic=True)
+    for time in (5, 9):
+        x = torch.randn(time, BATCH, WIDTH)
+        torch.testing.assert_close(compiled(x)[0], module(x)[0])

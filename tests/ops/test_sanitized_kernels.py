@@ -6,7 +6,6 @@ CONVATTN_FUZZ_SECONDS=3600 python -m pytest -m slow -k random tests/ops/test_san
 tries random shapes and options for an hour; without the variable always the same ones.
 """
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -19,7 +18,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
-CI = [("test_convolution_kernels", None), ("test_attention", None)]
 COMPARISONS = {
     "test_convolution_kernels": "native",
     "test_native_convolution": "threads or many",
@@ -102,11 +100,8 @@ def arguments(name: str, chosen: str) -> list[str]:
     return ["-q", "-s", "-p", "no:cacheprovider", "-k", chosen, f"tests/ops/{name}.py"]
 
 
-@pytest.mark.parametrize(
-    "name, instructions",
-    [pytest.param(*case, marks=pytest.mark.ci if case in CI else ())
-     for case in itertools.product(COMPARISONS, (None, "portable"))],
-)  # fmt: skip
+@pytest.mark.parametrize("name", COMPARISONS)
+@pytest.mark.parametrize("instructions", [None, "portable"])
 def test_nothing_outside_is_read_or_written(sanitized, name, instructions):
     run = sanitized(instructions, TEST.format(arguments=arguments(name, COMPARISONS[name])))
     assert run.returncode == 0, (run.stdout + run.stderr)[-5000:]

@@ -123,7 +123,8 @@ def _check_inputs(
         or (padding_mask.dtype == torch.bool and padding_mask.shape == (k.size(0), k.size(2))),
         f"padding_mask must be boolean [batch, keys] = [{k.size(0)}, {k.size(2)}]",
     )
-    check(0 <= dropout_p < 1, f"dropout_p must be in [0, 1), not {dropout_p}")
+    if not 0 <= dropout_p < 1:  # as in convolutions
+        raise ValueError(f"dropout_p must be in [0, 1), not {dropout_p}")
 
 
 def _check_terms(terms: Terms, heads: int, head_dim: int) -> None:

@@ -172,7 +172,8 @@ def _check_inputs(
     if tail is not None:
         like = (tail.index.size(1), tail.rows.size(2)) if isinstance(tail, Past) else tail.shape[1:]
         check(tuple(like) == x.shape[1:], "tail and x must agree in batch and channels")
-    check(0 <= dropout_p < 1, f"dropout_p must be in [0, 1), not {dropout_p}")
+    if not 0 <= dropout_p < 1:  # torch.compile formats no number that it does not know
+        raise ValueError(f"dropout_p must be in [0, 1), not {dropout_p}")
 
 
 def _triton() -> Implementation:
