@@ -6,6 +6,7 @@
 #
 #     bash docs/data/search.sh multi30k_short [SYSTEM ...] | tee docs/data/search.csv
 #     bash docs/data/search.sh iwslt14_de_en_low_short [SYSTEM ...]
+#     RATES=0.008 PRECISION=--fp32 bash docs/data/search.sh multi30k_short dynamic
 #
 # Prepare the data first: convattn recipe RECIPE prepare [--source DIR]
 set -euo pipefail
@@ -15,7 +16,7 @@ case ${1-} in
   iwslt14_de_en_low_short) rates='0.0015 0.003 0.006' warmups='200 400' budget='--max-epoch 3 --total-num-update 1128' ;;
   *) echo "usage: bash docs/data/search.sh multi30k_short|iwslt14_de_en_low_short [SYSTEM ...]" >&2; exit 2 ;;
 esac
-recipe=$1
+rates=${RATES:-$rates} precision=${PRECISION:---bf16} recipe=$1
 shift
 [ $# -gt 0 ] || set -- attention attention_pre_norm lightweight dynamic composite tisa static headwise low_rank
 
@@ -32,7 +33,7 @@ for system; do
   for rate in $rates; do
     for warmup in $warmups; do
       command=$(python -m fairseq_convattn.recipes "$recipe" --mixer "$mixer" --output runs/search --dry-run -- \
-        --lr $rate --warmup-updates $warmup $budget --num-workers 0 --no-save --bf16 $options |
+        --lr $rate --warmup-updates $warmup $budget --num-workers 0 --no-save $precision $options |
         grep '^fairseq-train')
       perplexity=$(eval "$command" 2>&1 | grep -oP '"valid_ppl": "\K[0-9.]+' | tail -n 1)
       echo "$system,$rate,$warmup,$perplexity"
