@@ -21,8 +21,9 @@ with_progress() {
     printf '  %s  %s\n' "$(elapsed)" "$(latest "$log")"
   done &
   reporter=$!
+  disown "$reporter"
   "$@" || status=$?
-  kill "$reporter" 2>/dev/null || true
-  wait "$reporter" 2>/dev/null || true
+  # which cannot be ignored, as SIGTERM can be from before this shell
+  kill -KILL "$reporter" 2>/dev/null || true
   return "$status"
 }
