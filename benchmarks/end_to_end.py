@@ -15,6 +15,7 @@ import os
 import random
 import re
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -115,7 +116,7 @@ class Commands:
             process.returncode = os.waitstatus_to_exitcode(status)
             output.seek(0)
             printed = output.read()
-        if process.returncode and not _trained_to_the_end(printed):
+        if process.returncode and not _aborted_after_training(process.returncode, printed):
             sys.exit(f"error: {command}\n{printed[-3000:]}")
         return printed, usage.ru_maxrss / 1024
 
@@ -221,9 +222,9 @@ class Commands:
         return Run(speed, sentences, memory if self.arguments.device == "cpu" else None, None)
 
 
-def _trained_to_the_end(printed: str) -> bool:
+def _aborted_after_training(returncode: int, printed: str) -> bool:
     """A thread that still pins a batch to come can abort fairseq-train after its last update."""
-    return "| done training in " in printed
+    return returncode == -signal.SIGABRT and "| done training in " in printed
 
 
 def _updates(printed: str) -> list[dict]:

@@ -95,10 +95,10 @@ def _composite_aims(records: list[dict]) -> Iterator[dict]:
 
 
 def _short_aims(records: list[dict]) -> Iterator[dict]:
-    ratios = _figures(records, "short", "pass part kind", "ratio")
+    took = _figures(records, "short", "pass part kind", "ms")
     for kind in ("static", "headwise", "low_rank"):
         aim = f"a layer with {kind} short convolutions, training: x its time without"
-        yield _verdict(aim, 1.1, [ratios.get(("training", "layer", kind))])
+        yield _verdict(aim, 1.1, [_ratio(took, ("training", "layer"), kind, "none")])
 
 
 def _model_aims(records: list[dict]) -> Iterator[dict]:

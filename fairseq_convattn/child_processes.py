@@ -90,7 +90,8 @@ def _run(words: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:
 
 def _search_paths() -> dict[str, str]:
     first = {"PATH": Path(sys.executable).parent}
-    if str(_ROOT) not in (*site.getsitepackages(), site.getusersitepackages()):
+    installed = (*site.getsitepackages(), site.getusersitepackages())
+    if _ROOT not in (Path(folder).resolve() for folder in installed):
         first["PYTHONPATH"] = _ROOT  # a checkout
     return {
         name: os.pathsep.join(filter(None, (str(path), os.environ.get(name))))

@@ -11,8 +11,6 @@ import torch
 from fairseq.data import bucket_pad_length_dataset, data_utils
 from fairseq.distributed.utils import _TensorPlaceholder
 
-from .checkpoints import numpy_values
-
 # Configuration as fairseq stores it: in an argparse.Namespace before version 0.10, in
 # omegaconf's containers when it sends a checkpoint from one worker to the others. None
 # of these runs code from the file; everything else in a checkpoint stays refused.
@@ -41,9 +39,9 @@ def _get_buckets(sizes: numpy.ndarray, num_buckets: int) -> numpy.ndarray:
 def apply() -> None:
     """Restore ``numpy.compat.long``, which fairseq's batching by length and by sentence
     reads and numpy 2 removed, ``get_buckets`` (``--num-batch-buckets``) with today's name of its
-    option, and let torch load configurations and metrics safely."""
+    option, and let torch load configurations safely."""
     if not hasattr(numpy, "compat"):
         numpy.compat = SimpleNamespace(long=int)
     for module in (data_utils, bucket_pad_length_dataset):
         module.get_buckets = _get_buckets
-    torch.serialization.add_safe_globals([*CONFIGURATION_TYPES, *numpy_values.ALLOWED])
+    torch.serialization.add_safe_globals(CONFIGURATION_TYPES)

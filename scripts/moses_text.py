@@ -156,7 +156,7 @@ def main(given: list[str] | None = None) -> None:
     except ImportError as error:
         sys.exit(f"error: {error}; pip install {error.name}")
     except BrokenProcessPool:
-        sys.exit("error: a process was killed; is there enough memory?")
+        sys.exit("error: a process ended early; is there enough memory?")
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
 

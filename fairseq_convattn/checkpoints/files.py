@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ..durable import appearing
+from . import numpy_values
 from .checks import (
     DIGEST,
     CheckpointError,
@@ -161,7 +162,7 @@ def _torch_load(
     allowed = torch.serialization.get_safe_globals()
     more = [entry for entry in also_allow if entry not in allowed]
     try:
-        with torch.serialization.safe_globals(more):
+        with torch.serialization.safe_globals(more), numpy_values.allowed():
             return torch.load(path, map_location="cpu", weights_only=True, **options)
     except Exception as error:  # a damaged file can fail in any way
         raise CheckpointError(_reason(error)) from error
@@ -197,6 +198,8 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, UnpicklingError):
         first_sentence = re.split(r"\.\s|\n", str(error))[0]
         return f"not a readable PyTorch file ({first_sentence})"
+    if found := re.search(r"numpy values .*", str(error)):
+        return f"it has {found[0]}"
     refused = re.search(r"GLOBAL (\S+)", str(error))
     if refused:
         hint = f"; {CONVERT}" if refused[1].startswith("fairseq.meters.") else ""

@@ -16,6 +16,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 
+from . import numpy_values
 from .checks import CheckpointError, check_configuration, check_digest, check_finite, naming
 from .continuation import require_same_model
 from .files import CONVERT, architecture_of, check_file, is_ours
@@ -50,7 +51,8 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
                 outline = check_file(path)
                 check_configuration(outline)
                 _refuse_2019(outline)
-        state = load(path, *args, **kwargs)
+        with numpy_values.allowed():
+            state = load(path, *args, **kwargs)
         with _explained(path):
             check_configuration(state, as_stored=False)  # with --model-overrides
             check_digest(state)
@@ -104,6 +106,7 @@ def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
             )
         cfg = recovered(cfg, is_first)
         require_same_model(cfg, trainer.cfg)
-        return load(cfg, trainer, **kwargs)
+        with numpy_values.allowed():  # the first worker sends the others what it has read
+            return load(cfg, trainer, **kwargs)
 
     return load_checkpoint

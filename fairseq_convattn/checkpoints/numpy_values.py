@@ -1,34 +1,37 @@
 """numpy's numbers and arrays in checkpoints, read without numpy's own unpickling.
 
-fairseq stores validation metrics as they are logged, BLEU's counts and F1 as values of numpy.
-Only numbers are read, and only as many as the file has bytes for.
+fairseq stores validation metrics as they are logged, BLEU's counts and F1 as values of numpy. Only
+numbers are read. Empty arrays are refused.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pickle import UnpicklingError
 from typing import Any
 
 import numpy
+import torch
 
 _NUMBERS = {"b1", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)), "f2", "f4", "f8"}
+_MOST_DIMENSIONS = 64  # numpy's
 
 
 class NumberType:
     """Stands for a dtype; a real one would take fields and other surprises from the file."""
 
     def __init__(self, code: str, *flags: bool):
-        if code not in _NUMBERS:
-            raise UnpicklingError(f"numpy values of type {code!r:.80} are no numbers")
+        if not isinstance(code, str) or code not in _NUMBERS:
+            raise UnpicklingError(f"numpy values of type {code!r:.80}, which are no numbers")
         self.dtype = numpy.dtype(code)
 
-    def __setstate__(self, state: Sequence[Any]) -> None:
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
         if state[1] == ">":
             self.dtype = self.dtype.newbyteorder(">")
 
 
 class StoredArray(numpy.ndarray):
-    """An array from a checkpoint, which is pickled as any other."""
+    """An array from a checkpoint. It is pickled, and gives results, as any other."""
 
     def __new__(cls, *kind_shape_and_code: object) -> "StoredArray":
         """As numpy's ``_reconstruct``: empty until :meth:`__setstate__`."""
@@ -36,36 +39,69 @@ class StoredArray(numpy.ndarray):
 
     def __setstate__(self, state: tuple[int, tuple[int, ...], NumberType, bool, bytes]) -> None:
         version, shape, kind, is_fortran, content = state
-        if not isinstance(kind, NumberType) or not isinstance(content, bytes):
-            raise UnpicklingError("a numpy array of the checkpoint has no numbers")
-        possible = all(type(n) is int and 0 <= n <= len(content) for n in shape)
+        if self.size:  # a tensor may share its memory
+            raise UnpicklingError("numpy values that are filled twice")
+        if type(kind) is not NumberType or type(content) is not bytes:
+            raise UnpicklingError("numpy values that are no numbers")
+        possible = len(shape) <= _MOST_DIMENSIONS and all(
+            type(n) is int and 0 <= n <= len(content) for n in shape
+        )
         if not possible or len(content) != math.prod(shape) * kind.dtype.itemsize:
-            raise UnpicklingError(f"a numpy array of shape {shape} has {len(content):,} bytes")
+            raise UnpicklingError(f"numpy values of shape {shape!r:.80} in {len(content):,} bytes")
         super().__setstate__((version, shape, kind.dtype, is_fortran, content))
 
     def __reduce_ex__(self, protocol: int) -> tuple:
         return self.view(numpy.ndarray).__reduce_ex__(protocol)
 
+    def __array_wrap__(
+        self, array: numpy.ndarray, context: Any = None, return_scalar: bool = False
+    ) -> Any:
+        return array[()] if return_scalar else array
+
 
 def _number(kind: NumberType, content: bytes) -> numpy.generic:
     """As numpy's ``scalar``."""
-    return numpy.frombuffer(content, kind.dtype, count=1)[0]
+    if type(kind) is not NumberType or type(content) is not bytes:
+        raise UnpicklingError("numpy values that are no numbers")
+    if len(content) != kind.dtype.itemsize:
+        raise UnpicklingError(f"numpy values of one number in {len(content):,} bytes")
+    return numpy.frombuffer(content, kind.dtype)[0]
 
 
 def _ndarray(*arguments: object) -> None:
     """Stands for the class, which files name and do not call."""
-    raise UnpicklingError("the checkpoint makes a numpy array in an unusual way")
+    raise UnpicklingError("numpy values that are made in an unusual way")
 
 
-ALLOWED: list[Callable | tuple[Callable, str]] = [
-    NumberType,
-    StoredArray,
-    (NumberType, "numpy.dtype"),
-    (_ndarray, "numpy.ndarray"),
-    *(
-        (function, f"numpy.{core}.multiarray.{name}")
+_BY_NAME = {
+    "numpy.dtype": NumberType,
+    "numpy.ndarray": _ndarray,
+    **{
+        f"numpy.{core}.multiarray.{name}": function
         for core in ("core", "_core")  # before and since numpy 2
-        for function, name in ((StoredArray, "_reconstruct"), (_number, "scalar"))
-    ),
-]
-"""For ``torch.serialization.add_safe_globals``."""
+        for name, function in (("_reconstruct", StoredArray), ("scalar", _number))
+    },
+}
+_OURS = [(function, name) for name, function in _BY_NAME.items()]
+
+
+@contextmanager
+def allowed() -> Iterator[None]:
+    """Have torch.load read numpy's numbers by this module, whatever else is allowed."""
+    before = torch.serialization.get_safe_globals()
+    _allow([entry for entry in before if _name(entry) not in _BY_NAME] + _OURS)
+    try:
+        yield
+    finally:
+        added = [entry for entry in torch.serialization.get_safe_globals() if entry not in _OURS]
+        _allow(before + added)
+
+
+def _allow(entries: list[Callable | tuple[Callable, str]]) -> None:
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(entries)
+
+
+def _name(entry: Callable | tuple[Callable, str]) -> str:
+    """The name under which torch finds an entry."""
+    return entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__qualname__}"

@@ -2,19 +2,26 @@
 
 import io
 import pickle
+from argparse import Namespace
 
 import numpy
 import pytest
 import torch
 from conftest import SHRUNK, generate, train
 
-from fairseq_convattn import compatibility
+from fairseq_convattn.checkpoints import numpy_values
 from fairseq_convattn.checkpoints.averaging import average_checkpoints
+from fairseq_convattn.checkpoints.checks import CheckpointError
 from fairseq_convattn.checkpoints.files import read_checkpoint
 
-compatibility.apply()
-RECONSTRUCT = numpy.arange(1).__reduce__()[0]
+RECONSTRUCT, SCALAR = numpy.arange(1).__reduce__()[0], numpy.float64(1).__reduce__()[0]
 BLEU = ("--eval-bleu", "--eval-bleu-args", '{"beam": 1}', "--eval-bleu-detok", "space")
+
+
+@pytest.fixture(autouse=True)
+def allowed():
+    with numpy_values.allowed():
+        yield
 
 
 def stored(value):
@@ -51,6 +58,39 @@ def test_numbers_and_arrays_are_read(kind):
     assert numpy.array_equal(torch.load(again, weights_only=False), array + array)
 
 
+def test_results_are_plain():
+    array = torch.load(stored(numpy.arange(3.0)), weights_only=True)
+    assert type(array.sum()) is numpy.float64 and type(array + 1) is numpy.ndarray
+
+
+def test_an_array_is_filled_once():
+    """A tensor may share the memory that a second filling would free."""
+    array = torch.load(stored(numpy.arange(3)), weights_only=True)
+    with pytest.raises(pickle.UnpicklingError, match="filled twice"):
+        array.__setstate__((1, (1,), numpy_values.NumberType("f8"), False, bytes(8)))
+
+
+def test_what_others_have_allowed_stays():
+    own = [SCALAR, numpy.dtype, type(numpy.dtype("f8"))]
+    before = torch.serialization.get_safe_globals()
+    try:
+        torch.serialization.add_safe_globals(own)
+        for _ in range(2):
+            with numpy_values.allowed():
+                found = torch.load(stored(numpy.float64(2.5)), weights_only=True)
+            assert found == 2.5 and set(own) <= set(torch.serialization.get_safe_globals())
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
+
+
+def test_messages_say_what_is_wrong(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"model": {}, "extra_state": numpy.array([print], dtype=object)}, path)
+    with pytest.raises(CheckpointError, match=r"it has numpy values of type 'O8', which are no nu"):
+        read_checkpoint(path)
+
+
 def test_arrays_of_numpy_1_are_read():
     content = pickle.dumps(numpy.array([1.5, 2.5]), protocol=2)
     old = content.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
@@ -68,6 +108,12 @@ def test_arrays_of_numpy_1_are_read():
         numpy.datetime64("2026-01-01"),
         claiming((10**12,)),
         claiming((10**12, 0)),
+        claiming((1,) * 65),
+        claiming((True,)),
+        claiming((8,), "i1", content=[0] * 8),
+        Reduced(RECONSTRUCT, (numpy.ndarray, (0,), b"b"), (1, (1,), Namespace(), False, bytes(8))),
+        Reduced(SCALAR, (Namespace(dtype=numpy.dtype("M8[s]")), bytes(8))),
+        Reduced(SCALAR, (numpy.dtype("f8"), bytes(16))),
         claiming((-1, -8), "i1"),
         claiming((-1, -1)),
         claiming((1,), content=[print]),

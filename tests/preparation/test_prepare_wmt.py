@@ -210,5 +210,5 @@ def test_a_killed_worker_ends_the_tokenisation(monkeypatch, capsys):
     monkeypatch.setattr(moses_text, "tokeniser", lambda *options: kill)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
-    with pytest.raises(SystemExit, match="error: a process was killed; is there enough memory"):
+    with pytest.raises(SystemExit, match="error: a process ended early; is there enough memory"):
         moses_text.main(["tokenise", "--language", "en"])

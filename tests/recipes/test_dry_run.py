@@ -146,6 +146,7 @@ def test_a_cpu_trains_in_the_precision_that_it_computes_in(capsys, monkeypatch):
         ("--dropuot 0.1", "after --: unrecognized arguments: --dropuot 0.1"),
         ("--encoder-mixers no", "after --: --encoder-mixers: unknown mixer 'no', choose from "),
         ("--bf16 --fp16", "after --: Cannot combine --fp16"),
+        ("--encoder-layers -3", "after --: --encoder-layers"),
     ],
 )
 def test_what_fairseq_train_does_not_know_is_refused_before_any_work(tmp_path, given, error):
