@@ -157,6 +157,12 @@ def test_what_fairseq_train_does_not_know_is_refused_before_any_work(tmp_path, g
     assert not output.exists()
 
 
+def test_the_help_of_fairseq_train_is_no_refusal():
+    with pytest.raises(SystemExit) as ended:
+        main(["multi30k", "--dry-run", "--", "--help"])
+    assert ended.value.code == 0
+
+
 def test_what_a_local_copy_lacks_of_glue_is_downloaded(capsys, tmp_path):
     for given in ([], ["--source", tmp_path]):
         lines = dry_run(capsys, "bert_small", "prepare", *given)
