@@ -19,9 +19,8 @@ _KEPT = (
 )
 _KEPT_OF_ENVIRONMENT = ("versions", "git", "platform", "processor", "processors", "gpus")
 _PLACES = ("--source", "--data", "--output")
-_OF_SCORES = (
-    "Brackets: 95 % interval. Parentheses: difference from the published figure of the same mixer."
-)
+_OF_INTERVALS = "Brackets: 95 % interval."
+_OF_DIFFERENCES = "Parentheses: difference from the published figure of the same mixer."
 _BEFORE_SCORES = ("run", "system", "parameters", "updates", "precision")
 _AFTER_SCORES = ("time", "commit")
 _NUMERIC = ("run", "parameters", "updates")
@@ -110,7 +109,10 @@ def results_table(paths: Sequence[Path]) -> str:
     corpora: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
     for number, content in runs:
         corpora.setdefault(content["title"], []).append((number, content))
-    notes, parts = _Notes(), [_OF_SCORES]
+    compared = any(
+        content["mixer"] in score["published"] for _, content in runs for score in _scores(content)
+    )
+    notes, parts = _Notes(), [f"{_OF_INTERVALS} {_OF_DIFFERENCES}" if compared else _OF_INTERVALS]
     for title, group in corpora.items():
         parts += [f"### {text(title)}"] if len(corpora) > 1 else []
         parts.append(_table_of_corpus(group, notes))
