@@ -1,10 +1,11 @@
 """numpy's numbers and arrays in checkpoints, read without numpy's own unpickling.
 
 fairseq stores validation metrics as they are logged, BLEU's counts and F1 as values of numpy. Only
-numbers are read. Empty arrays are refused.
+numbers are read. Empty arrays and large ones are refused.
 """
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pickle import UnpicklingError
@@ -14,7 +15,9 @@ import numpy
 import torch
 
 _NUMBERS = {"b1", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)), "f2", "f4", "f8"}
-_MOST_DIMENSIONS = 64  # numpy's
+_MOST_DIMENSIONS = 32  # beyond them numpy 1 reads memory that is not the array's
+_MOST_BYTES = 2**20  # of an array; numpy copies those of another byte order
+_LOCK = threading.RLock()
 
 
 class NumberType:
@@ -43,6 +46,8 @@ class StoredArray(numpy.ndarray):
             raise UnpicklingError("numpy values that are filled twice")
         if type(kind) is not NumberType or type(content) is not bytes:
             raise UnpicklingError("numpy values that are no numbers")
+        if not 0 < len(content) <= _MOST_BYTES:
+            raise UnpicklingError(f"numpy values of {len(content):,} bytes")
         possible = len(shape) <= _MOST_DIMENSIONS and all(
             type(n) is int and 0 <= n <= len(content) for n in shape
         )
@@ -56,7 +61,8 @@ class StoredArray(numpy.ndarray):
     def __array_wrap__(
         self, array: numpy.ndarray, context: Any = None, return_scalar: bool = False
     ) -> Any:
-        return array[()] if return_scalar else array
+        plain = array.view(numpy.ndarray)
+        return plain if plain.ndim else plain[()]
 
 
 def _number(kind: NumberType, content: bytes) -> numpy.generic:
@@ -87,14 +93,16 @@ _OURS = [(function, name) for name, function in _BY_NAME.items()]
 
 @contextmanager
 def allowed() -> Iterator[None]:
-    """Have torch.load read numpy's numbers by this module, whatever else is allowed."""
-    before = torch.serialization.get_safe_globals()
-    _allow([entry for entry in before if _name(entry) not in _BY_NAME] + _OURS)
-    try:
-        yield
-    finally:
-        added = [entry for entry in torch.serialization.get_safe_globals() if entry not in _OURS]
-        _allow(before + added)
+    """Have torch.load read numpy's numbers by this module, whatever else is allowed. What is
+    allowed is the whole process's, so one thread at a time is in here."""
+    with _LOCK:
+        before = torch.serialization.get_safe_globals()
+        _allow([entry for entry in before if _name(entry) not in _BY_NAME] + _OURS)
+        try:
+            yield
+        finally:
+            now = torch.serialization.get_safe_globals()
+            _allow(before + [entry for entry in now if entry not in _OURS])
 
 
 def _allow(entries: list[Callable | tuple[Callable, str]]) -> None:
@@ -104,4 +112,6 @@ def _allow(entries: list[Callable | tuple[Callable, str]]) -> None:
 
 def _name(entry: Callable | tuple[Callable, str]) -> str:
     """The name under which torch finds an entry."""
-    return entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__qualname__}"
+    if isinstance(entry, tuple):
+        return entry[-1]
+    return f"{getattr(entry, '__module__', '')}.{getattr(entry, '__qualname__', '')}"
