@@ -50,7 +50,7 @@ def _verdict(aim: str, bound: float, values: list[float | None], least: bool = F
     else:
         met = "yes" if len(known) == len(values) else "not measured"
     wanted = f"{bound:.2f} or {'more' if least else 'less'}"
-    shown = "" if worst is None else f"{worst:.2f}"
+    shown = "" if worst is None else f"{worst:#.4g}"
     measured = f"{len(known)} of {len(values)}"
     return {"aim": aim, "wanted": wanted, "worst": shown, "measured": measured, "met": met}
 

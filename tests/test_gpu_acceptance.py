@@ -203,11 +203,11 @@ def test_aims_of_convolutions(acceptance):
     )
     found = aims_of(acceptance, convolutions=dynamic, lightweight=lightweight)
     share, times = "share of the memory bandwidth", "x PyTorch's attention's time"
-    assert found[f"dynamic, 31 taps, forward: {share}"] == ("0.72", "3 of 3", "yes")
-    assert found[f"dynamic, 31 taps, training: {share}"] == ("0.50", "2 of 3", "no")
-    assert found[f"dynamic, 31 taps, forward: {times}"] == ("0.27", "3 of 3", "yes")
-    assert found[f"dynamic, 31 taps, training: {times}"] == ("1.01", "2 of 3", "no")
-    assert found[f"lightweight, 3 taps, training: {share}"] == ("0.62", "1 of 1", "yes")
+    assert found[f"dynamic, 31 taps, forward: {share}"] == ("0.7200", "3 of 3", "yes")
+    assert found[f"dynamic, 31 taps, training: {share}"] == ("0.5000", "2 of 3", "no")
+    assert found[f"dynamic, 31 taps, forward: {times}"] == ("0.2696", "3 of 3", "yes")
+    assert found[f"dynamic, 31 taps, training: {times}"] == ("1.008", "2 of 3", "no")
+    assert found[f"lightweight, 3 taps, training: {share}"] == ("0.6250", "1 of 1", "yes")
     assert found[f"lightweight, 3 taps, training: {times}"] == ("", "0 of 1", "not measured")
 
 
@@ -225,9 +225,9 @@ def test_aims_beside_other_libraries(acceptance):
     )
     found = aims_of(acceptance, taps=rows, **{"dynamic-conv1d": others})
     name = "lightweight, 3 and 4 taps, forward: x causal-conv1d's time"
-    assert found[name] == ("1.17", "2 of 2", "no")
+    assert found[name] == ("1.167", "2 of 2", "no")
     name = "dynamic, 3 and 4 taps, training: x dynamic-conv1d's time"
-    assert found[name] == ("0.50", "1 of 2", "not measured")
+    assert found[name] == ("0.5000", "1 of 2", "not measured")
 
 
 def test_aims_of_composite_attention_and_models(acceptance):
@@ -235,7 +235,7 @@ def test_aims_of_composite_attention_and_models(acceptance):
     short = timed("pass part kind", *layers, value="ms")
     found = aims_of(acceptance, short=short)
     name = "a layer with headwise short convolutions, training: x its time without"
-    assert found[name] == ("1.12", "1 of 1", "no")
+    assert found[name] == ("1.120", "1 of 1", "no")
     took = {
         "FlashAttention": 1,
         "sdpa, is_causal": 9,
@@ -254,13 +254,13 @@ def test_aims_of_composite_attention_and_models(acceptance):
         decoding=timed("architecture", *decoded, value="sentences_per_second"),
     )
     times, name = "x FlashAttention's time", "dynamic_conv_wmt_en_de_big"
-    assert found[f"content,fixed, forward: {times}"] == ("1.20", "2 of 2", "no")
-    assert found[f"content,fixed, training: {times}"] == ("1.20", "2 of 2", "yes")
-    assert found[f"content,fixed,query, forward: {times}"] == ("1.39", "2 of 2", "yes")
+    assert found[f"content,fixed, forward: {times}"] == ("1.200", "2 of 2", "no")
+    assert found[f"content,fixed, training: {times}"] == ("1.200", "2 of 2", "yes")
+    assert found[f"content,fixed,query, forward: {times}"] == ("1.390", "2 of 2", "yes")
     assert found[f"content,tisa, forward: {times}"] == ("", "0 of 2", "not measured")
     trained, decoded = ("training: x attention's tokens/s", "decoding: x attention's sentences/s")
-    assert found[f"{name}, {trained}"] == ("1.11", "1 of 1", "yes")
-    assert found[f"{name}, {decoded}"] == ("1.15", "1 of 1", "no")
+    assert found[f"{name}, {trained}"] == ("1.110", "1 of 1", "yes")
+    assert found[f"{name}, {decoded}"] == ("1.150", "1 of 1", "no")
 
 
 def causal_conv1d_fn(x, weight):
