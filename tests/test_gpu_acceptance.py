@@ -108,7 +108,7 @@ def options(acceptance, *given):
     ],
 )  # fmt: skip
 def test_what_nine_minutes_and_more_hold(acceptance, monkeypatch, given, taken):
-    """As docs/gpu.md says."""
+    """As docs/gpu-checks.md says."""
     monkeypatch.setattr(acceptance, "find_spec", lambda name: True)
     arguments = options(acceptance, *given, "--source", ".")
     every = acceptance.steps(arguments)
