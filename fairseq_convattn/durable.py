@@ -33,15 +33,20 @@ def appearing(path: Path) -> Iterator[Path]:
     with TemporaryDirectory(dir=path.parent, prefix=".writing-") as directory:
         complete = Path(directory, path.name)
         yield complete
-        require_new(path)
-        put_in_place(complete, path)
+        put_in_place(complete, path, replace=False)
 
 
-def put_in_place(complete: Path, path: Path) -> None:
-    """Rename atomically and fsync: ``path`` is always whole, before and after."""
+def put_in_place(complete: Path, path: Path, replace: bool = True) -> None:
+    """Rename atomically and fsync: ``path`` is always whole, before and after.
+
+    Raises:
+        FileExistsError: ``path`` exists, and is not to be replaced.
+    """
     for each in sorted(complete.rglob("*")):
         sync(each)
     sync(complete)
+    if not replace:
+        require_new(path)
     os.replace(complete, path)
     sync(path.parent)
 

@@ -153,7 +153,10 @@ def _load(
     if "sentencepiece_model" in options or Path(folder, PIECES).exists():
         options.setdefault("bpe", "sentencepiece")
     elif options.get("bpe") == "sentencepiece":
-        raise ValueError("bpe='sentencepiece' needs sentencepiece_model=FILE")
+        raise ValueError(
+            f"bpe='sentencepiece' needs sentencepiece_model=FILE or {PIECES} beside the "
+            "checkpoint; for text that is split already give bpe=None"
+        )
     for option, registry in (("bpe", BPE_REGISTRY), ("tokenizer", TOKENIZER_REGISTRY)):
         if options.get(option) not in (None, *registry):
             names = ", ".join(sorted(registry))

@@ -39,7 +39,6 @@ class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageMode
         remember_dictionaries(args, task)
         set_missing(args, "max_target_positions", lambda: _positions(args, task))
         options = options_to_build(args, cls.schema)
-        options.checkpoint_activations |= options.offload_activations
         types = len(task.source_dictionary), len(task.target_dictionary)
         checks.clusters("adaptive_softmax", options, "decoder_output_dim", types[1])
         checks.output_dictionary(options, *types)

@@ -43,7 +43,6 @@ class ConvAttnMaskedLanguageModel(ConfiguredModel, PretrainedMaskedLanguageModel
         remember_dictionaries(args, task, needed=("source",))
         set_missing(args, "max_positions", lambda: task.max_positions())
         options = options_to_build(args, cls.schema)
-        options.checkpoint_activations |= options.offload_activations
         return cls(options, MaskedLanguageModelEncoder(options, task.source_dictionary))
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:

@@ -179,7 +179,9 @@ def options_to_build(cfg: Namespace | DictConfig, schema: Schema) -> Namespace:
         ValueError: an option cannot work; the message is one line and names it.
     """
     start = isinstance(cfg, DictConfig) and _is_hydras(cfg, schema)
-    return (_start if start else configure)(cfg, schema).options
+    options = (_start if start else configure)(cfg, schema).options
+    options.checkpoint_activations |= options.offload_activations
+    return options
 
 
 def _start(

@@ -215,7 +215,8 @@ class StepGraphs:
 
 def suits_graphs(decoder: TransformerDecoderBase) -> bool:
     """Whether the decoder's state has a fixed size, and its layers never wait for the GPU."""
-    mixers = [getattr(layer, "self_attn", None) for layer in decoder.layers]
+    every = decoder.layers.children()  # to iterate over the list in training would drop some
+    mixers = [getattr(layer, "self_attn", None) for layer in every]
     fixed = all(isinstance(mixer, ConvolutionMixer) for mixer in mixers)
     waits = decoder.cfg.checkpoint_activations  # saves the state of random numbers
     return bool(mixers) and fixed and not waits

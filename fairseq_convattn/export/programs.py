@@ -170,7 +170,7 @@ def export(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list[Te
     Raises:
         ValueError: the model cannot be exported; the message is one line.
     """
-    for layer in model.decoder.layers if hasattr(model, "decoder") else ():
+    for layer in model.decoder.layers.children() if hasattr(model, "decoder") else ():
         if not layer.self_attn.config.self_attention:
             raise ValueError("a model with --cross-self-attention cannot be exported")
     with in_a_line("torch.export"):

@@ -458,8 +458,13 @@ def _impossible(config: MixerConfig) -> Iterator[tuple[str, str]]:
     """Fields whose values do not work together, each with the reason. A command line refuses more:
     what has no effect, too."""
     heads, taps = config.num_heads, config.kernel_size
+    for name in ("embed_dim", "num_heads"):
+        if getattr(config, name) < 1:
+            yield name, f"must be at least 1, not {getattr(config, name)}"
     if config.embed_dim % heads:
         yield "num_heads", f"{heads} heads do not divide the width {config.embed_dim}"
+    if reason := _bad_attention_dropout(config):
+        yield "attention_dropout", reason
     if config.mixer in CONVOLUTIONS:
         if not isinstance(taps, numbers.Integral) or taps < 1:
             yield "kernel_size", f"must be a whole number of at least 1, not {taps!r}"

@@ -120,7 +120,8 @@ class LightweightProjection(ProjectionConvolution):
         taps = normalize_taps(self.kernel_logits(convolved), self.config.tap_norm)
         convolved = without_padding(convolved, padding_mask)
         convolved = convolve(convolved, taps, None, state, name, causal=self.config.causal)
-        return torch.cat([self.activation(convolved), rest], dim=-1)
+        convolved = self.activation(convolved)
+        return torch.cat([convolved, rest], dim=-1) if rest.size(-1) else convolved
 
 
 class DynamicProjection(LightweightProjection):

@@ -57,13 +57,10 @@ class ShortConvolution(nn.Module):
         elif config.short_convolution == "headwise":
             self.kernel = nn.Parameter(torch.zeros(self.heads * taps, width))
 
-    def predictor(self) -> tuple[Tensor | None, Tensor | None]:
-        """The weight ``[features, embed_dim]`` that predicts kernels, None of a static one, and a
-        bias: of low rank the last feature is a one, which the static kernel is multiplied with."""
-        if self.down is None:
-            return self.kernel, None
-        weight = F.pad(self.down.weight, (0, 0, 0, 1))
-        return weight, F.pad(weight.new_zeros(len(weight) - 1), (0, 1), value=1.0)
+    @property
+    def predictor(self) -> Tensor | None:
+        """The weight ``[features, embed_dim]`` that predicts kernels; None of static ones."""
+        return self.kernel if self.down is None else self.down.weight
 
     def forward(
         self,
@@ -76,7 +73,8 @@ class ShortConvolution(nn.Module):
         """Convolve ``y``, ``[time, batch, embed_dim]``.
 
         Args:
-            predicted: ``[time, batch, features]``, of the layer's input by ``predictor()``.
+            predicted: ``[time, batch, features]``, of the layer's input by ``predictor``; of low
+                rank with a one at the end, which the static kernel is multiplied with.
             padding_mask: boolean ``[batch, time]``, True at padding.
             state: in decoding, ``state[name]``, ``[batch, n, embed_dim]``, has the previous y.
         """
@@ -98,14 +96,21 @@ class ShortConvolutions(nn.ModuleDict):
     def __init__(self, config: MixerConfig):
         on = "" if config.short_convolution == "none" else config.short_convolution_on
         super().__init__({letter: ShortConvolution(config) for letter in on})
+        no_weight = ones = None
+        if config.short_convolution == "low_rank":
+            no_weight = torch.zeros(1, config.embed_dim)
+            ones = F.pad(torch.zeros(config.short_convolution_rank), (0, 1), value=1.0)
+            ones = ones.repeat(len(on))
+        self.register_buffer("no_weight", no_weight, persistent=False)
+        self.register_buffer("ones", ones, persistent=False)
 
     def predict(self, x: Tensor) -> dict[str, Tensor | None]:
         """What each predicts its kernels from, given the layer's input ``[time, batch,
         embed_dim]``: one product for all."""
-        predictors = [each.predictor() for each in self.values()]
-        weights, biases = zip(*predictors, strict=True) if predictors else ((None,), ())
-        if weights[0] is None:
+        weights = [each.predictor for each in self.values()]
+        if not weights or weights[0] is None:
             return dict.fromkeys(self)
-        bias = None if biases[0] is None else torch.cat(biases)
-        found = F.linear(x, torch.cat(weights), bias).chunk(len(weights), dim=-1)
+        if self.ones is not None:
+            weights = [part for weight in weights for part in (weight, self.no_weight)]
+        found = F.linear(x, torch.cat(weights), self.ones).chunk(len(self), dim=-1)
         return dict(zip(self, found, strict=True))

@@ -331,7 +331,7 @@ def test_too_few_tokens_are_refused_as_without_a_graph():
     net, state = model("dynamic"), {}
     record = with_graphs([net])
     steps(net, batch(3, 4), [[]] * 3, state=state)
-    with pytest.raises(ValueError, match="must agree in batch"):
+    with pytest.raises(ValueError, match="must have the batch"):
         steps(net, batch(2, 4), [[]], state=state)
     assert record.graphs == 1
 
@@ -382,6 +382,8 @@ def test_what_graphs_cannot_do_goes_without(monkeypatch):
         ("dynamic", {}, {}, True),
         ("dynamic,lightweight", {}, {}, True),
         ("dynamic,attention", {}, {}, False),
+        ("dynamic", {"decoder_layerdrop": 0.999}, {}, True),
+        ("dynamic,attention", {"decoder_layerdrop": 0.999}, {}, False),
         ("dynamic", {"checkpoint_activations": True}, {}, False),
         ("dynamic", {}, {"retain_dropout": True}, False),
     ],

@@ -256,6 +256,21 @@ def test_refuses_what_it_cannot_do(name):
         run(mixer(name, causal=False, kernel_size=3), x, state={})
 
 
+@pytest.mark.parametrize(
+    ("mixer", "options", "message"),
+    [
+        ("dynamic", {"num_heads": 0}, "num_heads: must be at least 1, not 0"),
+        ("attention", {"embed_dim": 0}, "embed_dim: must be at least 1, not 0"),
+        ("composite", {"attention_dropout": 1.0}, "attention_dropout: must be less than 1"),
+    ],
+)
+def test_impossible_configurations(mixer, options, message):
+    with pytest.raises(ValueError, match=message):
+        build_mixer(
+            MixerConfig(mixer, **{"embed_dim": 8, "num_heads": 2, "causal": True} | options)
+        )
+
+
 @pytest.mark.parametrize("variant", [*VARIANTS, "composite-injected-linear"])
 def test_pickled(variant):
     options = {"projection_activation": "linear"} if variant.endswith("-linear") else {}

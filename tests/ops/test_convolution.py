@@ -134,7 +134,8 @@ def test_memory_grows_linearly_with_time():
         (lambda x, w: lightweight_conv(x, w[:, :0], causal=True), "at least one tap"),
         (lambda x, w: lightweight_conv(x, w, causal=False, tail=x), "only a causal"),
         (lambda x, w: lightweight_conv(x, w, x[0], causal=True), r"bias must be \[channels\]"),
-        (lambda x, w: lightweight_conv(x, w, causal=True, tail=x[:, :1]), "agree in batch"),
+        (lambda x, w: lightweight_conv(x, w, causal=True, tail=x[:, :1]), "must have the batch"),
+        (lambda x, w: lightweight_conv(x, w, causal=True, tail=[x]), "not list"),
         (lambda x, w: lightweight_conv(x, w, causal=True, impl="cuda"), "unknown impl 'cuda'"),
     ],
 )

@@ -22,6 +22,14 @@ def taps_for(convolution, time, batch, kernel_size):
     return torch.randn(shape if convolution is lightweight_conv else (time, batch, *shape))
 
 
+def test_the_result_has_the_dtype_of_x_whatever_came_before():
+    x, taps = torch.randn(2, 3, CHANNELS, dtype=torch.bfloat16), torch.randn(HEADS, 3).bfloat16()
+    before = torch.randn(2, 3, CHANNELS)
+    for tail in (before, Past.none(3, before)):
+        y, _ = lightweight_conv(x, taps, causal=True, tail=tail)
+        assert y.dtype == torch.bfloat16
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("convolution", [lightweight_conv, dynamic_conv])
@@ -153,5 +161,5 @@ def test_operator_keeps_pytorchs_rules(convolution, dtype):
 
 def test_other_sentences_are_refused():
     past = Past.none(3, torch.empty(0, 3, CHANNELS))
-    with pytest.raises(ValueError, match="agree in batch"):
+    with pytest.raises(ValueError, match="must have the batch"):
         lightweight_conv(torch.randn(1, 2, CHANNELS), torch.randn(2, 3), causal=True, tail=past)

@@ -259,7 +259,7 @@ def test_threads_do_not_change_a_bit():
         ({"up": (3, 4, 6)}, "static taps must be"),
         ({"static": (3, 6)}, "static taps must be"),
         ({"static": (6, 3, 1)}, "static taps must be"),
-        ({"tail": (2, 1, 6)}, "agree in batch"),
+        ({"tail": (2, 1, 6)}, "must have the batch"),
         ({"tail": (2, 2, 6), "causal": False}, "only a causal"),
         ({"impl": "cuda"}, "unknown impl 'cuda'"),
     ],

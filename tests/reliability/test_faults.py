@@ -247,6 +247,20 @@ def _folder(inputs: Path, folder: Path) -> None:
         (written / "analysis.json").write_text("{}")
 
 
+def test_a_file_that_appears_at_the_last_moment_is_kept(tmp_path, monkeypatch):
+    path = tmp_path / "model.pt"
+
+    def sync(file: Path) -> None:
+        if not path.exists():
+            path.write_text("theirs")
+
+    monkeypatch.setattr(durable, "sync", sync)
+    with pytest.raises(FileExistsError, match="not overwritten"):
+        with durable.appearing(path) as complete:
+            complete.write_text("ours")
+    assert path.read_text() == "theirs"
+
+
 @pytest.mark.parametrize("write", [_average, _restore, _note, _run, _folder])
 def test_content_is_on_the_disk_before_its_name_and_the_name_afterwards(
     whole, tmp_path, monkeypatch, write

@@ -5,11 +5,18 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-import triton
 from torch import Tensor
 
 from .. import triton_tensors
-from ..triton_tensors import COMPILED, DEVICES, DTYPES, Strided, on_device_of, precision, strided
+from ..triton_tensors import (
+    COMPILED,
+    DEVICES,
+    DTYPES,
+    Strided,
+    on_device_of,
+    power_of_2,
+    precision,
+)
 from .dropout import Dropout
 from .operators import register
 from .scores import Layout, Scores
@@ -128,7 +135,7 @@ class _Kernels:
             found.band.zero_()  # the kernel leaves out taps beyond the first and last key
         diagonals = None
         if wanted.curve:
-            rows = triton.cdiv(self.shape[2], blocks.queries)
+            rows = -(-self.shape[2] // blocks.queries)
             shape = (*self.shape[:2], rows, sum(self._reached()) + 1)
             diagonals = torch.zeros(shape, dtype=torch.float32, device=y.device)
         shared = {"grad": _by_time(grad), "lse": lse, "delta": delta, "added_grad": _added(found)}
@@ -176,7 +183,7 @@ class _Kernels:
             "queries": (self.shape[2], blocks.queries),
             "keys": (self.keys, blocks.keys),
         }[side]
-        grid = (triton.cdiv(length, block) * self.shape[0] * self.shape[1],)
+        grid = (-(-length // block) * self.shape[0] * self.shape[1],)
         with on_device_of(self.scores.v):
             kernel[grid](
                 **self.arguments,
@@ -213,13 +220,14 @@ def _blocks_by_keys(width: int, dtype: torch.dtype, band: bool) -> Blocks:
 
 def _padded(width: int) -> int:
     """What tiles can be wide."""
-    return max(16, triton.next_power_of_2(width))
+    return max(16, power_of_2(width))
 
 
 def _by_time(x: Tensor) -> Strided:
     """``[batch, heads, time, width]`` as kernels take it, with a row's elements side by side."""
     x = x if x.stride(-1) == 1 or x.size(-1) <= 1 else x.contiguous()
-    return strided(x.permute(2, 0, 1, 3))._replace(c=1)
+    of_batch, of_head, of_time, _ = x.stride()
+    return Strided(x, of_time, of_batch, of_head, 1)
 
 
 def _added(scores: Scores) -> Added:

@@ -58,8 +58,8 @@ def lightweight_conv(
             :func:`use_implementation` names, else the fastest that can take the inputs.
 
     Returns:
-        ``[time, batch, channels]``; with a ``tail``, the pair of that and the tail for
-        the next call: the last ``kernel_size - 1`` inputs (fewer at the beginning), or a
+        ``[time, batch, channels]`` in the dtype of ``x``; with a ``tail``, the pair of that and the
+        tail for the next call: the last ``kernel_size - 1`` inputs (fewer at the beginning), or a
         :class:`Past` if it was one.
 
     Raises:
@@ -170,8 +170,15 @@ def _check_inputs(
     )
     check(tail is None or causal, "only a causal convolution continues from a tail")
     if tail is not None:
+        check(
+            isinstance(tail, (Tensor, Past)),
+            f"tail must be a tensor or a Past, not {type(tail).__name__}",
+        )
         like = (tail.index.size(1), tail.rows.size(2)) if isinstance(tail, Past) else tail.shape[1:]
-        check(tuple(like) == x.shape[1:], "tail and x must agree in batch and channels")
+        check(
+            tuple(like) == x.shape[1:],
+            f"tail must have the batch and channels of x, {list(x.shape[1:])}, not {list(like)}",
+        )
     if not 0 <= dropout_p < 1:  # torch.compile formats no number that it does not know
         raise ValueError(f"dropout_p must be in [0, 1), not {dropout_p}")
 

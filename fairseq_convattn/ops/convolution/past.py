@@ -130,7 +130,7 @@ def step(inputs: Tensor, taps: Tensor, softmax: bool) -> Tensor:
 
 def continued(tail: Tensor, x: Tensor, kernel_size: int) -> tuple[Tensor, Tensor]:
     """The inputs that the outputs of ``x`` see, and the tail for the next call."""
-    inputs = torch.cat([tail, x])[-(x.size(0) + kernel_size - 1) :]
+    inputs = torch.cat([tail.to(x.dtype), x])[-(x.size(0) + kernel_size - 1) :]
     return inputs, inputs[inputs.size(0) - min(inputs.size(0), kernel_size - 1) :].clone()
 
 

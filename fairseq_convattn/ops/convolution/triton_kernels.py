@@ -3,11 +3,19 @@
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from .. import triton_tensors
-from ..triton_tensors import COMPILED, DEVICES, DTYPES, Strided, on_device_of, precision, strided
+from ..triton_tensors import (
+    COMPILED,
+    DEVICES,
+    DTYPES,
+    Strided,
+    on_device_of,
+    power_of_2,
+    precision,
+    strided,
+)
 from .operators import outputs, register
 from .triton_tiles import backward_by_bands, backward_by_taps, forward_by_bands, forward_by_taps
 
@@ -43,7 +51,7 @@ def _multiplies_bands(head_dim: int, kernel_size: int, dtype: torch.dtype) -> bo
 
 
 def _forward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -> Blocks:
-    rows = triton.next_power_of_2(time)
+    rows = power_of_2(time)
     if banded:
         return Blocks(min(max(rows, LEAST), 32), 1, _channels(head_dim), 2)
     return _blocks_of_taps(min(rows, 16), head_dim, kernel_size)
@@ -51,22 +59,22 @@ def _forward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) ->
 
 def _backward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -> Blocks:
     if banded:  # no more rows than padded taps: a larger part of the band matrix is zero
-        rows = min(max(triton.next_power_of_2(time), LEAST), 64 if kernel_size > 32 else 32)
+        rows = min(max(power_of_2(time), LEAST), 64 if kernel_size > 32 else 32)
         return Blocks(rows, 1, _channels(head_dim), 1 if kernel_size <= 16 else rows // 16)
-    return _blocks_of_taps(min(triton.next_power_of_2(time), 32), head_dim, kernel_size)
+    return _blocks_of_taps(min(power_of_2(time), 32), head_dim, kernel_size)
 
 
 def _blocks_of_taps(rows: int, head_dim: int, kernel_size: int) -> Blocks:
     """Blocks for taps one by one: several narrow heads, as long as their taps fit into
     registers."""
-    channels = min(triton.next_power_of_2(head_dim), 64)
-    width = max(channels, triton.next_power_of_2(kernel_size))
+    channels = min(power_of_2(head_dim), 64)
+    width = max(channels, power_of_2(kernel_size))
     heads = max(1, 16 // width)
     return Blocks(rows, heads, channels, min(4, max(1, rows * heads * width // 1024)))
 
 
 def _channels(head_dim: int) -> int:
-    return min(max(triton.next_power_of_2(head_dim), LEAST), 64)
+    return min(max(power_of_2(head_dim), LEAST), 64)
 
 
 class _Kernels:
@@ -114,18 +122,21 @@ class _Kernels:
         return _backward_blocks(max(self.time, self.x.size(0)), *self.shape, self.banded)
 
     def _by_heads(self, x: Tensor | None) -> Strided | None:
-        return None if x is None else strided(x.unflatten(2, (self.heads, -1)))
+        if x is None:
+            return None
+        of_time, of_batch, of_channel = x.stride()
+        return Strided(x, of_time, of_batch, of_channel * (x.size(2) // self.heads), of_channel)
 
     def _launch(self, kernel, blocks: Blocks, length: int, **arguments) -> None:
         """A program per block of ``length`` and heads of a sentence."""
-        groups = self.x.size(1) * triton.cdiv(self.heads, blocks.heads)
-        padded = triton.next_power_of_2(self.shape[1])
+        groups = self.x.size(1) * -(-self.heads // blocks.heads)
+        padded = power_of_2(self.shape[1])
         if self.banded:
             arguments |= {"PADDED": max(padded, LEAST), "PRECISION": precision(self.x.device)}
         else:
             arguments |= {"PADDED": padded, "HEADS": blocks.heads}
         with on_device_of(self.x):
-            kernel[(triton.cdiv(length, blocks.rows) * groups,)](
+            kernel[(-(-length // blocks.rows) * groups,)](
                 **self.inputs,
                 **arguments,
                 ROWS=blocks.rows,
@@ -157,7 +168,7 @@ def _backward(
     if wanted[0]:
         x_grad = new(x.shape, dtype=x.dtype, device=x.device)
     if wanted[1]:
-        rows = triton.cdiv(time, kernels.backward_blocks().rows) if shared else time
+        rows = -(-time // kernels.backward_blocks().rows) if shared else time
         dtype = torch.float32 if shared else taps.dtype
         taps_grad = new(rows, x.size(1), *taps.shape[-2:], dtype=dtype, device=x.device)
     if runs:

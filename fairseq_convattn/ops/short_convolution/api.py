@@ -173,7 +173,11 @@ def _check_x(x: Tensor, causal: bool, tail: Tensor | None) -> None:
     if tail is not None:
         check(causal, "only a causal convolution continues from a tail")
         check(isinstance(tail, Tensor), f"tail must be a tensor, not {type(tail).__name__}")
-        check(tail.shape[1:] == x.shape[1:], "tail and x must agree in batch and width")
+        check(
+            tail.shape[1:] == x.shape[1:],
+            f"tail must have the batch and channels of x, {list(x.shape[1:])}, not "
+            f"{list(tail.shape[1:])}",
+        )
 
 
 def _check_factors(x: Tensor, z: Tensor, up: Tensor) -> None:

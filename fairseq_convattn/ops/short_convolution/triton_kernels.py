@@ -3,11 +3,19 @@
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from .. import triton_tensors
-from ..triton_tensors import COMPILED, DEVICES, DTYPES, Strided, on_device_of, precision, strided
+from ..triton_tensors import (
+    COMPILED,
+    DEVICES,
+    DTYPES,
+    Strided,
+    on_device_of,
+    power_of_2,
+    precision,
+    strided,
+)
 from .operators import register
 from .triton_tiles import backward, backward_up, backward_x, backward_z, forward
 
@@ -49,7 +57,7 @@ SHARED_MEMORY = 64 * 1024  # bytes for rounds that are loaded before they are us
 def unfit(x: Tensor, z: Tensor, up: Tensor) -> str:
     """Why the kernels cannot take such inputs; empty when they can."""
     if up.size(0) > MOST_RANKS:
-        return f"takes a rank of at most {MOST_RANKS - 1} with a static kernel"
+        return f"takes at most {MOST_RANKS} ranks, one of them a static kernel, not {up.size(0)}"
     return _too_many_taps(up.size(1)) or triton_tensors.unfit(x, z, up)
 
 
@@ -88,8 +96,8 @@ class _Kernels:
         ranks, count, channels = up.shape
         self.x, self.time, self.up = x, time, up
         width = CHANNELS if taps is None else channels // taps.size(2)
-        self.channel_blocks = triton.cdiv(channels, width)
-        padded_width = max(triton.next_power_of_2(width), LEAST)
+        self.channel_blocks = -(-channels // width)
+        padded_width = max(power_of_2(width), LEAST)
         if taps is not None:
             self.kind = HEADWISE if padded_width <= CHANNELS else WIDE
         else:
@@ -107,14 +115,14 @@ class _Kernels:
             "OWN": own,
             "TAPS": count,
             "RANKS": ranks,
-            "PADDED": 1 if ranks == 1 else max(triton.next_power_of_2(ranks), LEAST),
+            "PADDED": 1 if ranks == 1 else max(power_of_2(ranks), LEAST),
             "WIDTH": width,
             "CHANNELS": padded_width,
             "PRECISION": _precision(x),
         }
 
     def _tiles(self, rows: int, blocks: Blocks) -> int:
-        return self.x.size(1) * triton.cdiv(rows, blocks.rows)
+        return self.x.size(1) * -(-rows // blocks.rows)
 
     def _launch(self, kernel, programs: int, blocks: Blocks, **arguments) -> None:
         """With those of all arguments that the kernel has."""
