@@ -389,7 +389,7 @@ def test_what_graphs_cannot_do_goes_without(monkeypatch):
     ],
 )
 def test_decoders_that_get_graphs(mixers, built, prepared, expected):
-    net = model(mixers, **built)
+    net = model(mixers, **built).train()
     assert net.decoder.step_graphs is None
     net.make_generation_fast_(**prepared)
     assert (net.decoder.step_graphs is not None) == expected
