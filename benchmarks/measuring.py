@@ -22,6 +22,8 @@ import torch
 
 # measure this checkout, not an installed package
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from fairseq_convattn.command_lines import whole_number  # noqa: E402
+
 logging.basicConfig(level=logging.WARNING, force=True)  # fairseq sets it to DEBUG
 
 SECONDS = 0.02  # minimum length of one measurement
@@ -189,11 +191,7 @@ def names_among(options: tuple[str, ...]) -> Callable[[str], list[str]]:
     return parse
 
 
-def positive(text: str) -> int:
-    """An argparse type that imports no PyTorch, whose threads are set after parsing."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not '{text}'")
-    return int(text)
+positive = whole_number(1)
 
 
 def add_names(parser: argparse.ArgumentParser, option: str, names: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..implementation import Implementation, check, choose, unfit_for_operators
 from . import native, reference, tiled
-from .terms import BEYOND, TABLE_TERMS, TERMS, Options, Terms
+from .terms import BEYOND, SHAPES, TABLE_TERMS, TERMS, Options, Terms
 
 IMPLEMENTATIONS = {
     "reference": Implementation(reference.attend),
@@ -132,25 +132,30 @@ def _check_terms(terms: Terms, heads: int, head_dim: int) -> None:
     check(len(terms) > 0, f"no terms: {_choose_terms()}")
     for name, parameters in terms.items():
         check(name in TERMS, f"unknown term {name!r}: {_choose_terms()}")
-        tensors = parameters if isinstance(parameters, tuple) else (parameters,)
-        count = {"tisa": 3, "kerple": 2}.get(name, 1)
-        check(len(tensors) == count, f"{name} takes {count} tensors, not {len(tensors)}")
-        if name == "content":
-            check(parameters is None, "content takes None")
-            continue
-        ends = (head_dim,) if name in ("query", "key", "key_only") else ()
-        dims = {"alibi": 1, "kerple": 1, "query": 3, "key": 3}.get(name, 2)
-        for x in tensors:
-            good = isinstance(x, Tensor) and x.dim() == dims and x.size(0) in (1, heads)
-            good = good and x.numel() > 0 and x.shape[dims - len(ends) :] == ends
-            shape = list(x.shape) if isinstance(x, Tensor) else x
-            check(good, f"{name} cannot be {shape} with {heads} heads {head_dim} wide")
-        shapes = [list(x.shape) for x in tensors]
-        check(
-            all(x.shape[1:] == tensors[0].shape[1:] for x in tensors),
-            f"{name} cannot be of {', '.join(map(str, shapes))}: all but heads must agree",
-        )
+        _check_term(name, parameters, heads, head_dim)
     check("t5" not in terms or terms["t5"].size(1) % 4 == 0, "t5 needs a multiple of 4 buckets")
+
+
+def _check_term(
+    name: str, parameters: Tensor | tuple[Tensor, ...] | None, heads: int, head_dim: int
+) -> None:
+    shapes = SHAPES[name]
+    if not shapes:
+        check(parameters is None, f"{name} takes None")
+        return
+    tensors = parameters if isinstance(parameters, tuple) else (parameters,)
+    count = len(shapes)
+    check(len(tensors) == count, f"{name} takes {count} tensors, not {len(tensors)}")
+    for x, sides in zip(tensors, shapes, strict=True):
+        fits = isinstance(x, Tensor) and x.dim() == len(sides) and x.size(0) in (1, heads)
+        fits = fits and x.numel() > 0 and (sides[-1] != "head_dim" or x.size(-1) == head_dim)
+        given = list(x.shape) if isinstance(x, Tensor) else x
+        sizes = f"{heads} heads and a head_dim of {head_dim}"
+        check(fits, f"{name} must be [{', '.join(sides)}], here with {sizes}, not {given}")
+    check(
+        all(x.shape[1:] == tensors[0].shape[1:] for x in tensors),
+        f"the tensors of {name} must agree in all but heads: {[list(x.shape) for x in tensors]}",
+    )
 
 
 def _span(terms: Terms, span: int | None, causal: bool, beyond: str) -> int | None:

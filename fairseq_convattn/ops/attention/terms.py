@@ -22,6 +22,18 @@ TERMS = {
     "t5": "a table over logarithmic buckets of j - i",
     "kerple": "-a log(1 + b |j - i|)",
 }
+# Those of each term's tensors. One head serves all heads.
+SHAPES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "content": (),
+    "fixed": (("heads", "taps"),),
+    "query": (("heads", "taps", "head_dim"),),
+    "key": (("heads", "taps", "head_dim"),),
+    "key_only": (("heads", "head_dim"),),
+    "tisa": 3 * (("heads", "kernels"),),
+    "alibi": (("heads",),),
+    "t5": (("heads", "buckets"),),
+    "kerple": 2 * (("heads",),),
+}
 TABLE_TERMS = ("fixed", "query", "key")
 POSITION_TERMS = (*TABLE_TERMS, "tisa", "alibi", "t5", "kerple")
 BEYOND = ("clip", "zero", "mask")
