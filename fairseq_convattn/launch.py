@@ -76,5 +76,8 @@ register_rendezvous_handler(_SCHEME, living_workers)
 
 if __name__ == "__main__":
     programs.install(["fairseq-train", *sys.argv[1:]])
-    sys.argv += placement(os.environ, "--cpu" in sys.argv or not torch.cuda.is_available())
+    on_cpu = "--cpu" in sys.argv or not torch.cuda.is_available()
+    if on_cpu:  # fairseq's default backend names a GPU; what the user gives comes later and counts
+        sys.argv[1:1] = ["--ddp-backend", "legacy_ddp"]
+    sys.argv += placement(os.environ, on_cpu)
     cli_main()

@@ -139,6 +139,8 @@ def _one_line(error: BaseException) -> str | None:
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str | bytes):
         path = Path(os.fsdecode(error.filename))
         return _missing(path) if _was_named(path) else None
+    if isinstance(error, IsADirectoryError) and _was_named(path := Path(str(error.filename))):
+        return f"{path} is a folder; give one of its files"
     if isinstance(error, OSError) and text.startswith(_NO_CHECKPOINT):
         return _missing_checkpoint(Path(text.removeprefix(_NO_CHECKPOINT)))
     if text.startswith(_OTHER_WEIGHTS) and (way_out := _fitting_options()):
@@ -158,10 +160,13 @@ def _fitting_options() -> str | None:
     """What a command line can do about weights that do not fit."""
     if "--model-overrides" in sys.argv:
         return "leave out what --model-overrides says of the model's shape"
+    if Path(sys.argv[0]).name == "fairseq-eval-lm":
+        return "repeat the options of its --task, such as --output-dictionary-size"
     if Path(sys.argv[0]).name != "fairseq-train":
         return None
-    if "--finetune-from-model" in sys.argv:
-        return "repeat --arch and the options of the model that --finetune-from-model names"
+    for option in ("--finetune-from-model", "--restore-file"):
+        if option in sys.argv:
+            return f"repeat --arch and the options of the model that {option} names"
     return "choose a new --save-dir, or repeat --arch and the options of its training"
 
 
@@ -181,6 +186,8 @@ def _was_named(path: Path) -> bool:
 
 
 def _missing(path: Path) -> str:
+    if path.name == "dict.txt" and "--lm-path" in sys.argv:
+        return f"there is no {path}; --lm-path needs its model's dict.txt in the data folder"
     is_data = path.name.startswith("dict.") or not path.suffix
     way_out = "; give the folder that fairseq-preprocess wrote (its --destdir)" if is_data else ""
     missing = path if path.parent.is_dir() else path.parent

@@ -42,11 +42,14 @@ def test_commands_end_with_one_line(name, options, message, tmp_path):
     assert run.stderr.splitlines()[-1].startswith("error: ") and message in run.stderr
 
 
-def test_a_mistyped_checkpoint(trained, data, capsys):
+def test_a_mistyped_checkpoint(trained, data, capsys, monkeypatch):
     line = reported(capsys, generate, data, trained.with_name("checkpoint_lst.pt"))
     assert line.endswith("checkpoint_lst.pt; did you mean checkpoint_last.pt?")
     line = reported(capsys, generate, data, trained.parent / "none" / "x.pt")
     assert line.endswith(f"no folder {trained.parent / 'none'}")
+    monkeypatch.setattr(sys, "argv", ["fairseq-generate", str(data), "--path", str(trained.parent)])
+    line = reported(capsys, generate, data, trained.parent)
+    assert line == f"error: {trained.parent} is a folder; give one of its files"
 
 
 def test_mistyped_data(trained, tmp_path, capsys, monkeypatch):

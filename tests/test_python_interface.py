@@ -352,5 +352,7 @@ def test_what_cannot_be_asked(here):
     model = load(ConvAttnModel, "translation", **PIECES)
     with pytest.raises(ValueError, match="bem: no such option of fairseq-generate"):
         model.translate("oak", bem=4)
+    with pytest.raises(ValueError, match="prefix_size: no such option"):
+        model.translate("oak", prefix_size=1)
     with pytest.raises(ValueError, match="only language models"):
         model.score("oak")

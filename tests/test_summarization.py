@@ -255,13 +255,15 @@ def test_blocker_is_the_definition(size):
         tokens[:, 0] = eos
         tokens[:, 1 : step + 1] = torch.randint(3, types, (6, step), generator=generator)
         lprobs = torch.randn(6, types, generator=generator)
-        blocked = NGramBlocker(size)(tokens, lprobs.clone(), 2, 3, step)
+        tokens[5, 1 : step + 1 : 2] = eos  # which is never blocked
+        blocked = NGramBlocker(size, eos)(tokens, lprobs.clone(), 2, 3, step)
         for row in range(6):
             words = tokens[row, 1 : step + 1].tolist()
             for token in range(types):
                 new = (*words, token)[step + 1 - size :] if step + 1 >= size else None
                 old = [tuple(words[i : i + size]) for i in range(step - size + 1)]
-                expected = -float("inf") if new in old else lprobs[row, token]
+                forbidden = new in old and token != eos
+                expected = -float("inf") if forbidden else lprobs[row, token]
                 assert blocked[row, token] == expected
 
 

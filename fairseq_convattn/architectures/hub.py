@@ -16,6 +16,8 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_prediction's
+# options of fairseq-generate that no model from Python follows
+_OF_COMMANDS = {"prefix_size", "lm_path"}
 CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # found by fairseq beside a checkpoint
 
 
@@ -75,9 +77,10 @@ class ConvAttnHub(GeneratorHubInterface):
         """
         own = {"verbose", "skip_invalid_size_inputs", "inference_step_args"}
         known = GenerationConfig.__dataclass_fields__.keys() | own | {"prefix_allowed_tokens_fn"}
-        unknown = options.keys() - known
+        unknown = options.keys() - known | options.keys() & _OF_COMMANDS
         if unknown:
-            raise ValueError(f"{', '.join(sorted(unknown))}: no such option of fairseq-generate")
+            names = ", ".join(sorted(unknown))
+            raise ValueError(f"{names}: no such option of fairseq-generate from Python")
         return super().generate(tokenized_sentences, beam, *args, **options)
 
 

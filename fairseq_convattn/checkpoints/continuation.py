@@ -40,7 +40,7 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig) -> None:
         cfg: all options of the training.
 
     Raises:
-        CheckpointError: an option differs from that of the checkpoint in ``--save-dir``.
+        CheckpointError: an option differs from that of the checkpoint that goes on.
         ValueError: a dictionary has the size but not the content of the checkpoint's.
     """
     path = _first_weights(checkpoint)
@@ -52,14 +52,20 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig) -> None:
         return
     stored = as_mapping(state.get("cfg")).get(STORED)
     require_same_dictionaries(stored, cfg.get(STORED) or (), str(path))
-    if path != Path(checkpoint.save_dir, LAST) or not is_ours(architecture_of(state)):
+    begins_anew = checkpoint.reset_optimizer or path == _path(checkpoint.finetune_from_model)
+    if begins_anew or not is_ours(architecture_of(state)):
         return
     if other := other_option(stored_options(state, "model"), as_mapping(cfg.model)):
         option, old, new = other
+        own = path.parent == Path(checkpoint.save_dir)
+        way_out = "choose a new --save-dir" if own else "give it as --finetune-from-model"
         raise CheckpointError(
-            f"{path} was trained with {option} {old}, not {new}: choose a new --save-dir, or "
-            "repeat its options"
+            f"{path} was trained with {option} {old}, not {new}: {way_out}, or repeat its options"
         )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 def _first_weights(checkpoint: DictConfig) -> Path:

@@ -144,7 +144,7 @@ class SummarizationTask(TranslationTask):
         generator = super().build_generator(models, args, *further, **options)
         size = getattr(args, "no_repeat_ngram_size", 0)
         if size and isinstance(generator, SequenceGenerator):
-            generator.repeat_ngram_blocker = NGramBlocker(size)
+            generator.repeat_ngram_blocker = NGramBlocker(size, self.target_dictionary.eos())
         return generator
 
     def load_dataset(

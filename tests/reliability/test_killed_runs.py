@@ -230,3 +230,21 @@ def test_a_training_does_not_continue_as_another_network(data, tmp_path, changed
         train(data, tmp_path, *first, *changed, "--max-update", "2")
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
     train(data, tmp_path, *first, "--dropout", "0.5", "--max-update", "2")
+
+
+def test_nor_does_it_from_another_checkpoint_than_the_last(data, tmp_path):
+    first = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--save-interval-updates", "1")
+    changed = (*first, "--weight-norm", "sigmoid", "--max-update", "3")
+    train(data, tmp_path, *first, "--max-update", "2")
+    whole = tmp_path / "checkpoint_1_1.pt"
+    assert whole.is_file()
+    with pytest.raises(CheckpointError, match="checkpoint_1_1.pt was trained .* repeat"):
+        train(data, tmp_path, *changed, "--restore-file", str(whole))
+    with pytest.raises(CheckpointError, match="give it as --finetune-from-model, or repeat"):
+        train(data, tmp_path / "new", *changed, "--restore-file", str(whole))
+    os.truncate(tmp_path / "checkpoint_last.pt", 2000)
+    with pytest.raises(
+        CheckpointError, match="checkpoint_(best|1_.).pt was trained .* --weight-norm"
+    ):
+        train(data, tmp_path, *changed)
+    train(data, tmp_path / "tuned", *changed, "--finetune-from-model", str(whole))

@@ -51,16 +51,16 @@ def _multiplies_bands(head_dim: int, kernel_size: int, dtype: torch.dtype) -> bo
 
 
 def _forward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -> Blocks:
-    rows = power_of_2(time)
     if banded:
-        return Blocks(min(max(rows, LEAST), 32), 1, _channels(head_dim), 2)
-    return _blocks_of_taps(min(rows, 16), head_dim, kernel_size)
+        rows = min(_padded(time), LEAST if kernel_size <= LEAST else 32)
+        return Blocks(rows, 1, _channels(head_dim), rows // LEAST)
+    return _blocks_of_taps(min(power_of_2(time), 16), head_dim, kernel_size)
 
 
 def _backward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -> Blocks:
-    if banded:  # no more rows than padded taps: a larger part of the band matrix is zero
-        rows = min(max(power_of_2(time), LEAST), 64 if kernel_size > 32 else 32)
-        return Blocks(rows, 1, _channels(head_dim), 1 if kernel_size <= 16 else rows // 16)
+    if banded:  # as many rows as padded taps
+        rows = _padded(kernel_size)
+        return Blocks(rows, 1, _channels(head_dim), rows // LEAST)
     return _blocks_of_taps(min(power_of_2(time), 32), head_dim, kernel_size)
 
 
@@ -73,8 +73,13 @@ def _blocks_of_taps(rows: int, head_dim: int, kernel_size: int) -> Blocks:
     return Blocks(rows, heads, channels, min(4, max(1, rows * heads * width // 1024)))
 
 
+def _padded(size: int) -> int:
+    """A side of matrices that are multiplied."""
+    return max(power_of_2(size), LEAST)
+
+
 def _channels(head_dim: int) -> int:
-    return min(max(power_of_2(head_dim), LEAST), 64)
+    return min(_padded(head_dim), 64)
 
 
 class _Kernels:
@@ -130,11 +135,11 @@ class _Kernels:
     def _launch(self, kernel, blocks: Blocks, length: int, **arguments) -> None:
         """A program per block of ``length`` and heads of a sentence."""
         groups = self.x.size(1) * -(-self.heads // blocks.heads)
-        padded = power_of_2(self.shape[1])
+        kernel_size = self.shape[1]
         if self.banded:
-            arguments |= {"PADDED": max(padded, LEAST), "PRECISION": precision(self.x.device)}
+            arguments |= {"PADDED": _padded(kernel_size), "PRECISION": precision(self.x.device)}
         else:
-            arguments |= {"PADDED": padded, "HEADS": blocks.heads}
+            arguments |= {"PADDED": power_of_2(kernel_size), "HEADS": blocks.heads}
         with on_device_of(self.x):
             kernel[(-(-length // blocks.rows) * groups,)](
                 **self.inputs,

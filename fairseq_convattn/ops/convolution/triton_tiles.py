@@ -11,7 +11,7 @@ them, since 0 x NaN is NaN. No atomics, so that the same inputs give the same bi
 import triton
 import triton.language as tl
 
-from ..triton_tensors import LOG2_E, at, load, store
+from ..triton_tensors import ASSEMBLY, LOG2_E, at, load, store
 
 VARYING = ["time", "inputs", "batch", "heads", "left"]
 
@@ -29,22 +29,24 @@ def _load_tap(taps, b, t, h, present, tap, other):
 
 
 @triton.jit
-def _kernels_at(taps, b, t, h, present, TAPS: tl.constexpr, PADDED: tl.constexpr):
+def _kernels_at(taps, b, t, h, present, by, TAPS: tl.constexpr, PADDED: tl.constexpr):
     """Offsets of the taps of rows, and which of them exist.
 
     ``[groups, rows, taps of a group]``: so laid out, a thread has several taps of few rows, which
-    makes sums over a row's taps cheap.
+    makes sums over a row's taps cheap. Each row is rotated: its tap k stands in column k + ``by``.
     """
     WIDTH: tl.constexpr = min(PADDED, 8)
     group = tl.arange(0, PADDED // WIDTH)[:, None, None]
     k = group * WIDTH + tl.arange(0, WIDTH)[None, None, :]
+    if by is not None:
+        k = (k - by[None, :, None]) & (PADDED - 1)
     place = at(taps, b, t, h)[None, :, None] + k.to(tl.int64) * taps.c
     return place, present[None, :, None] & (k < TAPS)
 
 
 @triton.jit
-def _load_kernels(taps, b, t, h, present, other, TAPS: tl.constexpr, PADDED: tl.constexpr):
-    place, inside = _kernels_at(taps, b, t, h, present, TAPS, PADDED)
+def _load_kernels(taps, b, t, h, present, by, other, TAPS: tl.constexpr, PADDED: tl.constexpr):
+    place, inside = _kernels_at(taps, b, t, h, present, by, TAPS, PADDED)
     return tl.load(place, mask=inside, other=other)
 
 
@@ -65,11 +67,33 @@ def _by_groups(rows):
 
 
 @triton.jit
+def _log2(x):
+    """Of normal numbers."""
+    if ASSEMBLY:
+        return tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return tl.log2(x)
+
+
+@triton.jit
+def _inverse(x):
+    """Of normal numbers."""
+    if ASSEMBLY:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return 1.0 / x
+
+
+@triton.jit
 def _sum_up(logits, lse, b, t, h, stored):
     """Each row's highest logit and sum of exponentials, whose binary logarithm is stored."""
     highest = tl.max(tl.max(logits, 0), 1)
     total = tl.sum(tl.sum(tl.exp2((logits - highest[None, :, None]) * LOG2_E), 0), 1)
-    tl.store(at(lse, b, t, h), highest * LOG2_E + tl.log2(total), mask=stored)
+    tl.store(at(lse, b, t, h), highest * LOG2_E + _log2(total), mask=stored)
     return highest, total
 
 
@@ -80,45 +104,47 @@ def _load_lse(lse, b, t, h, present):
 
 
 @triton.jit
-def _load_softmax(taps, lse, b, t, h, present, TAPS: tl.constexpr, PADDED: tl.constexpr):
+def _load_softmax(taps, lse, b, t, h, present, by, TAPS: tl.constexpr, PADDED: tl.constexpr):
     """The taps as they are or, with the logarithms of their sums, normalised."""
     if lse is None:
-        return _load_kernels(taps, b, t, h, present, 0.0, TAPS, PADDED).to(tl.float32)
+        return _load_kernels(taps, b, t, h, present, by, 0.0, TAPS, PADDED).to(tl.float32)
     else:
-        logits = _load_kernels(taps, b, t, h, present, -float("inf"), TAPS, PADDED)
+        logits = _load_kernels(taps, b, t, h, present, by, -float("inf"), TAPS, PADDED)
         sums = _load_lse(lse, b, t, h, present)
         return tl.exp2(logits.to(tl.float32) * LOG2_E - sums[None, :, None])
 
 
 @triton.jit
-def _drop(w, kept, b, t, h, present, scale, TAPS: tl.constexpr, PADDED: tl.constexpr):
+def _drop(w, kept, b, t, h, present, by, scale, TAPS: tl.constexpr, PADDED: tl.constexpr):
     """Apply DropConnect, if any."""
     if kept is None:
         return w
     else:
-        kept = _load_kernels(kept, b, t, h, present, 0, TAPS, PADDED)
+        kept = _load_kernels(kept, b, t, h, present, by, 0, TAPS, PADDED)
         return tl.where(kept != 0, w * scale, 0.0)
 
 
 @triton.jit
 def _store_taps_grad(
-    taps_grad, found, taps, kept, lse, b, t, h, present, first, h_first, heads, scale,
+    taps_grad, found, taps, kept, lse, b, t, h, present, by, first, h_first, heads, scale,
     SHARED: tl.constexpr, TAPS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     """Store the gradients of the given taps, from those of the normalised, dropped ones ``[rows,
-    PADDED]``."""
+    PADDED]``, rotated as in ``_kernels_at``."""
     PADDED: tl.constexpr = found.shape[1]
     found = tl.where(present[None, :, None], _by_groups(found), 0.0)
-    found = _drop(found, kept, b, t, h, present, scale, TAPS, PADDED)
+    found = _drop(found, kept, b, t, h, present, by, scale, TAPS, PADDED)
     if lse is not None:
-        w = _load_softmax(taps, lse, b, t, h, present, TAPS, PADDED)
+        w = _load_softmax(taps, lse, b, t, h, present, by, TAPS, PADDED)
         found = w * (found - tl.sum(tl.sum(w * found, 0), 1)[None, :, None])
     if SHARED:
-        found = tl.sum(tl.reshape(_by_rows(found), [ROWS, HEADS, PADDED]), 0)
-        found = _by_groups(found)
+        rows = _by_rows(found)
+        if by is not None:
+            rows = _turn(rows, by)
+        found = _by_groups(tl.sum(tl.reshape(rows, [ROWS, HEADS, PADDED]), 0))
         t, h = first // ROWS, h_first + tl.arange(0, HEADS)
-        present = h < heads
-    place, inside = _kernels_at(taps_grad, b, t, h, present, TAPS, PADDED)
+        present, by = h < heads, None
+    place, inside = _kernels_at(taps_grad, b, t, h, present, by, TAPS, PADDED)
     tl.store(place, found.to(taps_grad.data.dtype.element_ty), mask=inside)
 
 
@@ -144,6 +170,24 @@ def _in_band(values, tap, PADDED: tl.constexpr):
     return tl.where(tap.to(tl.uint32) < PADDED, values, 0.0)
 
 
+@triton.jit
+def _load_tiles(
+    x, b, h, first, inputs, c_first,
+    TAPS: tl.constexpr, PADDED: tl.constexpr, HEAD_DIM: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """All positions of x that ``ROWS`` outputs see, in tiles ``[PADDED, CHANNELS]``: loads that
+    are under way together."""
+    c = _columns(c_first, CHANNELS)
+    tiles = ()
+    for j_first in tl.static_range(0, ROWS + TAPS - 1, PADDED):
+        j = j_first + tl.arange(0, PADDED)
+        n = first + j
+        there = (n >= 0) & (n < inputs) & (j < ROWS + TAPS - 1)
+        tiles = tiles + (load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c),)
+    return tiles
+
+
 @triton.jit(do_not_specialize=VARYING)
 def forward_by_taps(
     x, taps, kept, lse, y, time, inputs, batch, heads, left, scale,
@@ -155,7 +199,7 @@ def forward_by_taps(
     t, h = first + row // HEADS, h_first + row % HEADS
     present = (t < time) & (h < heads)
     if lse is not None:
-        logits = _load_kernels(taps, b, t, h, present, -float("inf"), TAPS, PADDED)
+        logits = _load_kernels(taps, b, t, h, present, None, -float("inf"), TAPS, PADDED)
         stored = present & (t + b == 0) if SHARED else present
         highest, total = _sum_up(logits.to(tl.float32), lse, b, t, h, stored)
     for c_first in range(0, HEAD_DIM, CHANNELS):
@@ -172,7 +216,7 @@ def forward_by_taps(
             x_rows = load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
             y_rows += w * x_rows.to(tl.float32)
         if lse is not None:
-            y_rows *= (1.0 / total)[:, None]
+            y_rows *= _inverse(total)[:, None]
         store(y, b, t, h, present[:, None] & (c < HEAD_DIM), c, y_rows)
 
 
@@ -186,27 +230,30 @@ def forward_by_bands(
     row = tl.arange(0, ROWS)
     t = first + row
     present = t < time
+    x_tiles = _load_tiles(x, b, h, first - left, inputs, 0, TAPS, PADDED, HEAD_DIM, ROWS, CHANNELS)
     if lse is not None:
-        logits = _load_kernels(taps, b, t, h, present, -float("inf"), TAPS, PADDED)
+        logits = _load_kernels(taps, b, t, h, present, row, -float("inf"), TAPS, PADDED)
         logits = logits.to(tl.float32)
         stored = present & (t + b == 0) if SHARED else present
         highest, total = _sum_up(logits, lse, b, t, h, stored)
-        w = tl.exp2((logits - highest[None, :, None]) * LOG2_E) * (1.0 / total)[None, :, None]
+        w = tl.exp2((logits - highest[None, :, None]) * LOG2_E) * _inverse(total)[None, :, None]
     else:
-        w = _load_kernels(taps, b, t, h, present, 0.0, TAPS, PADDED).to(tl.float32)
-    w = _by_rows(_drop(w, kept, b, t, h, present, scale, TAPS, PADDED))
-    turned = _turn(w.to(x.data.dtype.element_ty), -row)
+        w = _load_kernels(taps, b, t, h, present, row, 0.0, TAPS, PADDED).to(tl.float32)
+    w = _drop(w, kept, b, t, h, present, row, scale, TAPS, PADDED)
+    turned = _by_rows(w.to(x.data.dtype.element_ty))
     for c_first in range(0, HEAD_DIM, CHANNELS):
         c = _columns(c_first, CHANNELS)
         y_rows = tl.zeros([ROWS, CHANNELS], tl.float32)
         for j_first in tl.static_range(0, ROWS + TAPS - 1, PADDED):
             j = j_first + tl.arange(0, PADDED)
-            n = first - left + j
-            there = (n >= 0) & (n < inputs) & (j < ROWS + TAPS - 1)
-            x_rows = load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
             band = _in_band(turned, j[None, :] - row[:, None], PADDED)
-            y_rows += tl.dot(band, x_rows, input_precision=PRECISION)
+            y_rows += tl.dot(band, x_tiles[j_first // PADDED], input_precision=PRECISION)
         store(y, b, t, h, present[:, None] & (c < HEAD_DIM), c, y_rows)
+        next_c = c_first + CHANNELS
+        if next_c < HEAD_DIM:
+            x_tiles = _load_tiles(
+                x, b, h, first - left, inputs, next_c, TAPS, PADDED, HEAD_DIM, ROWS, CHANNELS
+            )
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -232,8 +279,8 @@ def backward_by_taps(
                 products = tl.sum(grad_rows * x_rows.to(tl.float32), 1)
                 found += tl.where(_columns(0, PADDED) == tap, products[:, None], 0.0)
         _store_taps_grad(
-            taps_grad, found, taps, kept, lse, b, t, h, present, first, h_first, heads, scale,
-            SHARED, TAPS, ROWS, HEADS,
+            taps_grad, found, taps, kept, lse, b, t, h, present, None, first, h_first, heads,
+            scale, SHARED, TAPS, ROWS, HEADS,
         )  # fmt: skip
     if x_grad is not None and first < inputs:
         for c_first in range(0, HEAD_DIM, CHANNELS):
@@ -269,16 +316,17 @@ def backward_by_bands(
         for c_first in range(0, HEAD_DIM, CHANNELS):
             c = _columns(c_first, CHANNELS)
             grad_rows = load(grad, b, t, h, present[:, None] & (c < HEAD_DIM), c)
+            x_tiles = _load_tiles(
+                x, b, h, first - left, inputs, c_first, TAPS, PADDED, HEAD_DIM, ROWS, CHANNELS
+            )
             for j_first in tl.static_range(0, ROWS + TAPS - 1, PADDED):
-                j = j_first + tl.arange(0, PADDED)
-                n = first - left + j
-                there = (n >= 0) & (n < inputs) & (j < ROWS + TAPS - 1)
-                x_rows = load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
-                products = tl.dot(grad_rows, tl.trans(x_rows), input_precision=PRECISION)
-                found += _in_band(products, j[None, :] - row[:, None], PADDED)
+                x_rows = tl.trans(x_tiles[j_first // PADDED])
+                products = tl.dot(grad_rows, x_rows, input_precision=PRECISION)
+                tap = j_first + tl.arange(0, PADDED)[None, :] - row[:, None]
+                found += _in_band(products, tap, PADDED)
         _store_taps_grad(
-            taps_grad, _turn(found, row), taps, kept, lse, b, t, h, present, first, h, heads,
-            scale, SHARED, TAPS, ROWS, 1,
+            taps_grad, found, taps, kept, lse, b, t, h, present, row, first, h, heads, scale,
+            SHARED, TAPS, ROWS, 1,
         )  # fmt: skip
     if x_grad is not None and first < inputs:
         for c_first in range(0, HEAD_DIM, CHANNELS):
@@ -288,12 +336,12 @@ def backward_by_bands(
                 j = j_first + tl.arange(0, PADDED)
                 i = first + left - (TAPS - 1) + j
                 present = (i >= 0) & (i < time) & (j < ROWS + TAPS - 1)
-                w = _load_softmax(taps, lse, b, i, h, present, TAPS, PADDED)
-                w = _by_rows(_drop(w, kept, b, i, h, present, scale, TAPS, PADDED))
+                by = j - (TAPS - 1)
+                w = _load_softmax(taps, lse, b, i, h, present, by, TAPS, PADDED)
+                w = _drop(w, kept, b, i, h, present, by, scale, TAPS, PADDED)
                 grad_rows = load(grad, b, i, h, present[:, None] & (c < HEAD_DIM), c)
-                tap = row[None, :] + (TAPS - 1) - j[:, None]
-                turned = tl.gather(w.to(grad_rows.dtype), tap & (PADDED - 1), 1)
-                band = tl.trans(_in_band(turned, tap, PADDED))
+                turned = _by_rows(w.to(grad_rows.dtype))
+                band = tl.trans(_in_band(turned, row[None, :] - by[:, None], PADDED))
                 x_sums += tl.dot(band, grad_rows, input_precision=PRECISION)
             there = (t < inputs)[:, None] & (c < HEAD_DIM)
             store(x_grad, b, t, h, there, c, x_sums)
