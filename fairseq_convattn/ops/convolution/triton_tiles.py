@@ -3,7 +3,8 @@
 A program takes a tile of time of one sentence and one head, or several narrow ones, and
 normalises the taps that it uses, which exist nowhere else. Few taps are summed one by one. Many
 are products with the tile's band matrix, whose row i has the taps of output i from column i on:
-``Y = Band X``, ``dX = Band^T dY``, and the taps' gradients are the diagonals of ``dY X^T``.
+``Y = Band X``, ``dX = Band^T dY``, and the taps' gradients are the diagonals of ``dY X^T``. Each
+row of taps is loaded rotated to its place in the band, so that no thread gives any to another.
 Values that are not finite stay in their sentence, but may spread over the whole tiles that read
 them, since 0 x NaN is NaN. No atomics, so that the same inputs give the same bits.
 """
