@@ -19,6 +19,11 @@ if [ "${BASH_SOURCE[0]}" != "$0" ]; then
 fi
 
 set -euo pipefail
+case ${1-} in
+  '') ;;
+  -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit ;;
+  *) echo "usage: bash scripts/setup.sh [--help]" >&2; exit 2 ;;
+esac
 CDPATH='' cd -P "$(dirname "$0")/.."
 # shellcheck source=scripts/progress.sh
 source scripts/progress.sh
