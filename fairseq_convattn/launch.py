@@ -74,10 +74,20 @@ def _group(store: Store, rank: int, size: int, timeout: timedelta) -> str:
 
 register_rendezvous_handler(_SCHEME, living_workers)
 
+
+def completed(given: list[str], environment: Mapping[str, str], cpu: bool) -> list[str]:
+    """All options of a worker. On CPUs fairseq's default backend would name a GPU; what is given
+    comes later and counts.
+
+    Raises:
+        SystemExit: torchrun has not started it.
+    """
+    backend = ["--ddp-backend", "legacy_ddp"] if cpu else []
+    return [*backend, *given, *placement(environment, cpu)]
+
+
 if __name__ == "__main__":
     programs.install(["fairseq-train", *sys.argv[1:]])
     on_cpu = "--cpu" in sys.argv or not torch.cuda.is_available()
-    if on_cpu:  # fairseq's default backend names a GPU; what the user gives comes later and counts
-        sys.argv[1:1] = ["--ddp-backend", "legacy_ddp"]
-    sys.argv += placement(os.environ, on_cpu)
+    sys.argv[1:] = completed(sys.argv[1:], os.environ, on_cpu)
     cli_main()

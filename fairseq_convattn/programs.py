@@ -139,8 +139,9 @@ def _one_line(error: BaseException) -> str | None:
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str | bytes):
         path = Path(os.fsdecode(error.filename))
         return _missing(path) if _was_named(path) else None
-    if isinstance(error, IsADirectoryError) and _was_named(path := Path(str(error.filename))):
-        return f"{path} is a folder; give one of its files"
+    if isinstance(error, IsADirectoryError) and isinstance(error.filename, str | bytes):
+        path = Path(os.fsdecode(error.filename))
+        return f"{path} is a folder; give one of its files" if _was_named(path) else None
     if isinstance(error, OSError) and text.startswith(_NO_CHECKPOINT):
         return _missing_checkpoint(Path(text.removeprefix(_NO_CHECKPOINT)))
     if text.startswith(_OTHER_WEIGHTS) and (way_out := _fitting_options()):
@@ -165,7 +166,7 @@ def _fitting_options() -> str | None:
     if Path(sys.argv[0]).name != "fairseq-train":
         return None
     for option in ("--finetune-from-model", "--restore-file"):
-        if option in sys.argv:
+        if any(option_of(word) == option for word in sys.argv):
             return f"repeat --arch and the options of the model that {option} names"
     return "choose a new --save-dir, or repeat --arch and the options of its training"
 

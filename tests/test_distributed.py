@@ -16,7 +16,7 @@ from conftest import PLUGIN, ROOT, SHRUNK
 from free_port import free_port
 from torch.distributed import TCPStore
 
-from fairseq_convattn.launch import living_workers, placement
+from fairseq_convattn.launch import completed, living_workers, placement
 
 SECONDS = 300
 
@@ -55,6 +55,14 @@ def test_what_ended_workers_left_in_the_store_is_not_read(monkeypatch):
         start(0, timeout=1)
     with pytest.raises(TimeoutError, match="workers have not found each other: .*worker/2"):
         next(living_workers("living:?rank=0&world_size=3", timedelta(seconds=1)))
+
+
+def test_on_cpus_the_backend_is_one_for_them_unless_another_is_given():
+    where = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    given = ["DATA", "--ddp-backend", "no_c10d"]
+    on_cpu, on_gpu = (completed(given, where, cpu) for cpu in (True, False))
+    assert on_cpu[:5] == ["--ddp-backend", "legacy_ddp", *given]
+    assert on_gpu[:3] == given
 
 
 def node(number: int, port: int, data: Path, save_dir: Path) -> subprocess.Popen:

@@ -43,7 +43,8 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig) -> None:
         CheckpointError: an option differs from that of the checkpoint that goes on.
         ValueError: a dictionary has the size but not the content of the checkpoint's.
     """
-    path = _first_weights(checkpoint)
+    named = cfg.checkpoint.restore_file != LAST
+    path, begins_anew = _first_weights(checkpoint, named)
     if checkpoint.checkpoint_suffix or not path.is_file():
         return
     try:
@@ -52,30 +53,28 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig) -> None:
         return
     stored = as_mapping(state.get("cfg")).get(STORED)
     require_same_dictionaries(stored, cfg.get(STORED) or (), str(path))
-    begins_anew = checkpoint.reset_optimizer or path == _path(checkpoint.finetune_from_model)
     if begins_anew or not is_ours(architecture_of(state)):
         return
     if other := other_option(stored_options(state, "model"), as_mapping(cfg.model)):
         option, old, new = other
-        own = path.parent == Path(checkpoint.save_dir)
-        way_out = "choose a new --save-dir" if own else "give it as --finetune-from-model"
+        way_out = "give it as --finetune-from-model" if named else "choose a new --save-dir"
         raise CheckpointError(
             f"{path} was trained with {option} {old}, not {new}: {way_out}, or repeat its options"
         )
 
 
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None
-
-
-def _first_weights(checkpoint: DictConfig) -> Path:
-    """The checkpoint that fairseq-train begins from, which need not be there."""
+def _first_weights(checkpoint: DictConfig, named: bool) -> tuple[Path, bool]:
+    """The checkpoint that fairseq-train begins from, which need not be there, and whether a new
+    training begins from it. ``named``: by ``--restore-file``, and not found in place of a damaged
+    one."""
     if checkpoint.restore_file != LAST:
-        return Path(checkpoint.restore_file)
+        return Path(checkpoint.restore_file), named and checkpoint.reset_optimizer
     last = Path(checkpoint.save_dir, LAST)
     if last.exists():
-        return last
-    return Path(checkpoint.continue_once or checkpoint.finetune_from_model or last)
+        return last, False
+    if checkpoint.continue_once:
+        return Path(checkpoint.continue_once), checkpoint.reset_optimizer
+    return Path(checkpoint.finetune_from_model or last), True
 
 
 def other_option(

@@ -459,8 +459,9 @@ def _impossible(config: MixerConfig) -> Iterator[tuple[str, str]]:
     what has no effect, too."""
     heads, taps = config.num_heads, config.kernel_size
     for name in ("embed_dim", "num_heads"):
-        if getattr(config, name) < 1:
-            yield name, f"must be at least 1, not {getattr(config, name)}"
+        value = getattr(config, name)
+        if not isinstance(value, numbers.Integral) or value < 1:
+            yield name, f"must be a whole number of at least 1, not {value!r}"
     if config.embed_dim % heads:
         yield "num_heads", f"{heads} heads do not divide the width {config.embed_dim}"
     if reason := _bad_attention_dropout(config):

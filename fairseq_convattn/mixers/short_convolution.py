@@ -96,13 +96,7 @@ class ShortConvolutions(nn.ModuleDict):
     def __init__(self, config: MixerConfig):
         on = "" if config.short_convolution == "none" else config.short_convolution_on
         super().__init__({letter: ShortConvolution(config) for letter in on})
-        no_weight = ones = None
-        if config.short_convolution == "low_rank":
-            no_weight = torch.zeros(1, config.embed_dim)
-            ones = F.pad(torch.zeros(config.short_convolution_rank), (0, 1), value=1.0)
-            ones = ones.repeat(len(on))
-        self.register_buffer("no_weight", no_weight, persistent=False)
-        self.register_buffer("ones", ones, persistent=False)
+        self.config = config
 
     def predict(self, x: Tensor) -> dict[str, Tensor | None]:
         """What each predicts its kernels from, given the layer's input ``[time, batch,
@@ -110,7 +104,11 @@ class ShortConvolutions(nn.ModuleDict):
         weights = [each.predictor for each in self.values()]
         if not weights or weights[0] is None:
             return dict.fromkeys(self)
-        if self.ones is not None:
-            weights = [part for weight in weights for part in (weight, self.no_weight)]
-        found = F.linear(x, torch.cat(weights), self.ones).chunk(len(self), dim=-1)
+        bias = None
+        if self.config.short_convolution == "low_rank":  # a one for each that no weight predicts
+            first = weights[0]
+            nothing, one = first.new_zeros(1, x.size(-1)), first.new_zeros(len(first))
+            bias = F.pad(one, (0, 1), value=1.0).repeat(len(weights))
+            weights = [part for weight in weights for part in (weight, nothing)]
+        found = F.linear(x, torch.cat(weights), bias).chunk(len(self), dim=-1)
         return dict(zip(self, found, strict=True))

@@ -247,4 +247,11 @@ def test_nor_does_it_from_another_checkpoint_than_the_last(data, tmp_path):
         CheckpointError, match="checkpoint_(best|1_.).pt was trained .* --weight-norm"
     ):
         train(data, tmp_path, *changed)
-    train(data, tmp_path / "tuned", *changed, "--finetune-from-model", str(whole))
+    tuned = ("--finetune-from-model", str(whole))
+    with pytest.raises(CheckpointError, match="was trained with --weight-norm"):
+        train(data, tmp_path / "once", *changed, *tuned, "--continue-once", str(whole))
+    train(data, tmp_path / "tuned", *changed, *tuned)
+    with pytest.raises(CheckpointError, match="choose a new --save-dir"):  # it has a last one
+        train(data, tmp_path / "tuned", *first, *tuned, "--reset-optimizer", "--max-update", "9")
+    reset = ("--reset-optimizer", "--reset-dataloader", "--reset-meters", "--reset-lr-scheduler")
+    train(data, tmp_path / "reset", *changed, "--restore-file", str(whole), *reset)

@@ -308,6 +308,7 @@ def backward_by_bands(
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """For the same positions the gradients of the taps, as outputs, and of x, as inputs."""
+    tl.static_assert(ROWS == PADDED)
     b, h, first = _place(batch, heads, ROWS, 1)
     row = tl.arange(0, ROWS)
     t = first + row
