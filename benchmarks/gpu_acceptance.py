@@ -352,11 +352,11 @@ def page(report: dict) -> str:
         if record["name"] == "facts"
         for row in record["rows"]
     }
-    parts = [f"## On {facts.get('device', 'a GPU')}\n", f"Measured {report['started']}.\n"]
+    parts = [f"# On {facts.get('device', 'a GPU')}\n", f"Measured {report['started']}.\n"]
     if report["smoke"]:
         parts.append("A smoke test on a CPU: its figures mean nothing.\n")
     for record in report["steps"]:
-        parts.append(f"### {record['title']}\n")
+        parts.append(f"## {record['title']}\n")
         if record["status"] == SKIPPED:
             parts.append(f"Skipped: {record['reason']}.\n")
             continue
@@ -366,7 +366,7 @@ def page(report: dict) -> str:
         if record["rows"]:
             parts.append(table(record["rows"]))
         parts.append(f"<!-- skip: needs a GPU -->\n```bash\n{record['command']}\n```\n")
-    parts += ["### Aims\n", table(aims(report["steps"]))]
+    parts += ["## Aims\n", table(aims(report["steps"]))]
     return "\n".join(parts)
 
 
