@@ -159,16 +159,20 @@ def _one_line(error: BaseException) -> str | None:
 
 def _fitting_options() -> str | None:
     """What a command line can do about weights that do not fit."""
-    if "--model-overrides" in sys.argv:
+    if _is_given("--model-overrides"):
         return "leave out what --model-overrides says of the model's shape"
     if Path(sys.argv[0]).name == "fairseq-eval-lm":
         return "repeat the options of its --task, such as --output-dictionary-size"
     if Path(sys.argv[0]).name != "fairseq-train":
         return None
     for option in ("--finetune-from-model", "--restore-file"):
-        if any(option_of(word) == option for word in sys.argv):
+        if _is_given(option):
             return f"repeat --arch and the options of the model that {option} names"
     return "choose a new --save-dir, or repeat --arch and the options of its training"
+
+
+def _is_given(option: str) -> bool:
+    return option in map(option_of, sys.argv[1:])
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -187,7 +191,7 @@ def _was_named(path: Path) -> bool:
 
 
 def _missing(path: Path) -> str:
-    if path.name == "dict.txt" and "--lm-path" in sys.argv:
+    if path.name == "dict.txt" and _is_given("--lm-path"):
         return f"there is no {path}; --lm-path needs its model's dict.txt in the data folder"
     is_data = path.name.startswith("dict.") or not path.suffix
     way_out = "; give the folder that fairseq-preprocess wrote (its --destdir)" if is_data else ""

@@ -153,12 +153,15 @@ def _bad_activation(config: "MixerConfig") -> str | None:
     return None if config.projection_activation == "linear" else _not_convolved(config)
 
 
+def _odd_halves(config: "MixerConfig") -> str | None:
+    odd = config.convolved_heads == "half" and config.num_heads % 2
+    return f"half needs an even number of heads, not {config.num_heads}" if odd else None
+
+
 def _bad_halves(config: "MixerConfig") -> str | None:
     if config.convolved_heads == "all":
         return None
-    if config.num_heads % 2:
-        return f"half needs an even number of heads, not {config.num_heads}"
-    return _not_convolved(config)
+    return _odd_halves(config) or _not_convolved(config)
 
 
 def _is_short_convolved(config: "MixerConfig", values: dict[str, Any]) -> bool:
@@ -457,24 +460,21 @@ def check(config: MixerConfig) -> None:
 def _impossible(config: MixerConfig) -> Iterator[tuple[str, str]]:
     """Fields whose values do not work together, each with the reason. A command line refuses more:
     what has no effect, too."""
-    heads, taps = config.num_heads, config.kernel_size
-    for name in ("embed_dim", "num_heads"):
+    convolves = config.mixer in CONVOLUTIONS
+    for name in ("embed_dim", "num_heads", *(("kernel_size",) if convolves else ())):
         value = getattr(config, name)
         if not isinstance(value, numbers.Integral) or value < 1:
             yield name, f"must be a whole number of at least 1, not {value!r}"
-    if config.embed_dim % heads:
-        yield "num_heads", f"{heads} heads do not divide the width {config.embed_dim}"
+    if config.embed_dim % config.num_heads:
+        yield "num_heads", f"{config.num_heads} heads do not divide the width {config.embed_dim}"
     if reason := _bad_attention_dropout(config):
         yield "attention_dropout", reason
-    if config.mixer in CONVOLUTIONS:
-        if not isinstance(taps, numbers.Integral) or taps < 1:
-            yield "kernel_size", f"must be a whole number of at least 1, not {taps!r}"
-        if reason := _bad_conv_dim(config):
-            yield "conv_dim", reason
+    if convolves and (reason := _bad_conv_dim(config)):
+        yield "conv_dim", reason
     if _normalises(config, {}) and (reason := _bad_renormalization(config)):
         yield "renorm_padding", reason
-    if config.mixer in COMPOSITE and config.convolved_heads == "half" and heads % 2:
-        yield "convolved_heads", f"half needs an even number of heads, not {heads}"
+    if config.mixer in COMPOSITE and (reason := _odd_halves(config)):
+        yield "convolved_heads", reason
 
 
 def _as_option(value: Any, option: Option) -> Any:

@@ -29,6 +29,11 @@ def power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+def cdiv(a: int, b: int) -> int:
+    """a / b rounded up, likewise."""
+    return -(-a // b)
+
+
 def strided(x: Tensor | None) -> Strided | None:
     return None if x is None else Strided(x, *x.stride())
 

@@ -13,6 +13,7 @@ from ..triton_tensors import (
     DEVICES,
     DTYPES,
     Strided,
+    cdiv,
     on_device_of,
     power_of_2,
     precision,
@@ -135,7 +136,7 @@ class _Kernels:
             found.band.zero_()  # the kernel leaves out taps beyond the first and last key
         diagonals = None
         if wanted.curve:
-            rows = -(-self.shape[2] // blocks.queries)
+            rows = cdiv(self.shape[2], blocks.queries)
             shape = (*self.shape[:2], rows, sum(self._reached()) + 1)
             diagonals = torch.zeros(shape, dtype=torch.float32, device=y.device)
         shared = {"grad": _by_time(grad), "lse": lse, "delta": delta, "added_grad": _added(found)}
@@ -183,7 +184,7 @@ class _Kernels:
             "queries": (self.shape[2], blocks.queries),
             "keys": (self.keys, blocks.keys),
         }[side]
-        grid = (-(-length // block) * self.shape[0] * self.shape[1],)
+        grid = (cdiv(length, block) * self.shape[0] * self.shape[1],)
         with on_device_of(self.scores.v):
             kernel[grid](
                 **self.arguments,

@@ -11,6 +11,7 @@ from ..triton_tensors import (
     DEVICES,
     DTYPES,
     Strided,
+    cdiv,
     on_device_of,
     power_of_2,
     precision,
@@ -134,14 +135,14 @@ class _Kernels:
 
     def _launch(self, kernel, blocks: Blocks, length: int, **arguments) -> None:
         """A program per block of ``length`` and heads of a sentence."""
-        groups = self.x.size(1) * -(-self.heads // blocks.heads)
+        groups = self.x.size(1) * cdiv(self.heads, blocks.heads)
         kernel_size = self.shape[1]
         if self.banded:
             arguments |= {"PADDED": _padded(kernel_size), "PRECISION": precision(self.x.device)}
         else:
             arguments |= {"PADDED": power_of_2(kernel_size), "HEADS": blocks.heads}
         with on_device_of(self.x):
-            kernel[(-(-length // blocks.rows) * groups,)](
+            kernel[(cdiv(length, blocks.rows) * groups,)](
                 **self.inputs,
                 **arguments,
                 ROWS=blocks.rows,
@@ -173,7 +174,7 @@ def _backward(
     if wanted[0]:
         x_grad = new(x.shape, dtype=x.dtype, device=x.device)
     if wanted[1]:
-        rows = -(-time // kernels.backward_blocks().rows) if shared else time
+        rows = cdiv(time, kernels.backward_blocks().rows) if shared else time
         dtype = torch.float32 if shared else taps.dtype
         taps_grad = new(rows, x.size(1), *taps.shape[-2:], dtype=dtype, device=x.device)
     if runs:

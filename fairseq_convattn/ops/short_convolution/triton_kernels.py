@@ -11,6 +11,7 @@ from ..triton_tensors import (
     DEVICES,
     DTYPES,
     Strided,
+    cdiv,
     on_device_of,
     power_of_2,
     precision,
@@ -96,7 +97,7 @@ class _Kernels:
         ranks, count, channels = up.shape
         self.x, self.time, self.up = x, time, up
         width = CHANNELS if taps is None else channels // taps.size(2)
-        self.channel_blocks = -(-channels // width)
+        self.channel_blocks = cdiv(channels, width)
         padded_width = max(power_of_2(width), LEAST)
         if taps is not None:
             self.kind = HEADWISE if padded_width <= CHANNELS else WIDE
@@ -122,7 +123,7 @@ class _Kernels:
         }
 
     def _tiles(self, rows: int, blocks: Blocks) -> int:
-        return self.x.size(1) * -(-rows // blocks.rows)
+        return self.x.size(1) * cdiv(rows, blocks.rows)
 
     def _launch(self, kernel, programs: int, blocks: Blocks, **arguments) -> None:
         """With those of all arguments that the kernel has."""
