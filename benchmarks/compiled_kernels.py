@@ -180,36 +180,30 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
     dtype, taps = getattr(torch, arguments.dtype), 4
     batch = max(1, arguments.all_tokens // arguments.tokens)
     x = torch.empty(arguments.tokens, batch, arguments.channels, dtype=dtype)
-    place, every = (taps - 1, taps - 1), [True] * 3
+    place = taps - 1, taps - 1
 
-    def low_rank(ranks: int, wanted: list[bool]) -> tuple[Callable, Tensor]:
+    def low_rank(ranks: int) -> tuple[Callable, Tensor]:
         z, up = x.new_empty(*x.shape[:2], ranks), x.new_empty(ranks, taps, arguments.channels)
 
         def launch() -> None:
             short_convolution._forward(x, z, up, *place)
-            short_convolution._backward(x, x, z, up, *place, wanted)
+            short_convolution._backward(x, x, z, up, *place, [True] * 3)
 
         return launch, z
 
-    def headwise() -> tuple[Callable, Tensor]:
-        predicted = x.new_empty(*x.shape[:2], arguments.heads, taps)
+    def headwise(heads: int) -> tuple[Callable, Tensor]:
+        predicted = x.new_empty(*x.shape[:2], heads, taps)
         given = x, predicted, x.new_empty(arguments.channels, taps), *place
 
         def launch() -> None:
             short_convolution._forward_headwise(*given)
-            short_convolution._backward_headwise(x, *given, every)
+            short_convolution._backward_headwise(x, *given, [True, heads > 0, True])
 
         return launch, predicted
 
-    kinds = {
-        "static": low_rank(1, [True, False, True]),
-        "headwise": headwise(),
-        "low_rank": low_rank(16, every),
-    }
+    kinds = {"static": headwise(0), "headwise": headwise(arguments.heads), "low_rank": low_rank(16)}
     for kind, (launch, predicted) in kinds.items():
-        backward = short_convolution.OF_UP
-        if kind != "low_rank":
-            backward = short_convolution.BACKWARD["one_rank" if kind == "static" else kind]
+        backward = short_convolution.BACKWARD.get(kind, short_convolution.OF_UP)
         tiles = batch * triton.cdiv(arguments.tokens, backward.rows)
         width = arguments.channels // arguments.heads if kind == "headwise" else CHANNELS
         blocks = triton.cdiv(arguments.channels, width)

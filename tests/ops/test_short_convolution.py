@@ -274,7 +274,11 @@ def test_says_what_is_wrong(change, message):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"static": torch.zeros(5, 3)}, "static taps must be .channels, W. = .6, W., not .5, 3."),
+        (
+            {"static": torch.zeros(5, 3)},
+            "static taps must be .channels, W >= 1. = .6, W., not .5, 3.",
+        ),
+        ({"static": torch.zeros(6, 0)}, "W >= 1"),
         ({"x": torch.zeros(4, 6)}, "x must be"),
         ({"x": torch.zeros(4, 2, 6).long()}, "floating point"),
         ({"tail": Past.none(2, torch.zeros(6))}, "tail must be a tensor, not Past"),

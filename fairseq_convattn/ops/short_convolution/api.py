@@ -72,21 +72,23 @@ def short_conv(
     _check_x(x, causal, tail)
     if static is not None:
         check(
-            static.dim() == 2 and static.size(0) == x.size(2),
-            f"static taps must be [channels, W] = [{x.size(2)}, W], not {list(static.shape)}",
+            static.dim() == 2 and static.size(0) == x.size(2) and static.size(1) >= 1,
+            f"static taps must be [channels, W >= 1] = [{x.size(2)}, W], not {list(static.shape)}",
         )
+    if taps is not None:
+        check_taps(x, taps)
+        check_heads(x, taps)
+    if static is not None:
+        of_heads = x.new_empty(*x.shape[:2], 0, static.size(1)) if taps is None else taps
+        check(static.size(1) == of_heads.size(3), "taps and static ones must be equally many")
+        kernels = _headwise_kernels(impl, x, of_heads, static)
+        if kernels is not None:
+            inputs, next_tail, left, own = _continued(x, tail, static.size(1), causal)
+            y = kernels(inputs, of_heads, static, left, own if residual else -1)
+            return y if tail is None else (y, next_tail)
     if taps is None:
         z, up = x.new_ones(*x.shape[:2], 1), static.t().unsqueeze(0)
         return low_rank_short_conv(x, z, up, causal=causal, residual=residual, tail=tail, impl=impl)
-    check_taps(x, taps)
-    check_heads(x, taps)
-    if static is not None:
-        check(static.size(-1) == taps.size(-1), "taps and static ones must be equally many")
-        kernels = _headwise_kernels(impl, x, taps, static)
-        if kernels is not None:
-            inputs, next_tail, left, own = _continued(x, tail, taps.size(-1), causal)
-            y = kernels(inputs, taps, static, left, own if residual else -1)
-            return y if tail is None else (y, next_tail)
     found = dynamic_conv(x, taps, causal=causal, tail=tail, impl=impl)
     y, next_tail = found if tail is not None else (found, None)
     if static is not None:

@@ -21,7 +21,7 @@ def register(
 
     Args:
         forward: has the contract of :func:`reference.convolve`; if ``headwise``, with taps ``[time,
-            batch, heads, taps]`` and static ones ``[channels, taps]`` instead of z and up.
+            batch, heads >= 0, taps]`` and static ones ``[channels, taps]`` instead of z and up.
         backward: from the gradient, the arguments of ``forward`` and which gradients of its three
             tensors are wanted, returns these, None for others.
         dtypes: supported dtypes of the tensors.
@@ -71,6 +71,6 @@ def _low_rank_agree(x: Tensor, z: Tensor, up: Tensor) -> bool:
 
 
 def _headwise_agree(x: Tensor, taps: Tensor, static: Tensor) -> bool:
-    agree = (x.dim(), taps.dim(), static.dim()) == (3, 4, 2) and taps.size(2) > 0
+    agree = (x.dim(), taps.dim(), static.dim()) == (3, 4, 2)
     agree = agree and x.shape[1:] == (taps.size(1), static.size(0))
-    return agree and static.size(1) == taps.size(3) and x.size(2) % taps.size(2) == 0
+    return agree and static.size(1) == taps.size(3) and x.size(2) % (taps.size(2) or 1) == 0

@@ -38,15 +38,15 @@ class Blocks(NamedTuple):
 
 
 # by what the kernels are made of, as measured on an H100; for wide heads without spilled registers
-ONE_RANK, LOW_RANK, HEADWISE, WIDE = "one_rank", "low_rank", "headwise", "wide"
+STATIC, LOW_RANK, HEADWISE, WIDE = "static", "low_rank", "headwise", "wide"
 FORWARD = {
-    ONE_RANK: Blocks(32, 2),
+    STATIC: Blocks(32, 2),
     LOW_RANK: Blocks(32, 4, 3),
     HEADWISE: Blocks(32, 2),
     WIDE: Blocks(16, 2),
 }
 BACKWARD = {
-    ONE_RANK: Blocks(16, 4, programs=660),
+    STATIC: Blocks(16, 4, programs=660),
     HEADWISE: Blocks(32, 4, programs=396),
     WIDE: Blocks(16, 8, programs=396),
 }
@@ -64,7 +64,7 @@ def unfit(x: Tensor, z: Tensor, up: Tensor) -> str:
 
 def unfit_headwise(x: Tensor, taps: Tensor, static: Tensor) -> str:
     """As :func:`unfit`."""
-    if x.size(2) > taps.size(2) * MOST_HEAD_DIM:
+    if x.size(2) > (taps.size(2) or x.size(2)) * MOST_HEAD_DIM:
         return f"takes heads of at most {MOST_HEAD_DIM} channels"
     return _too_many_taps(taps.size(3)) or triton_tensors.unfit(x, taps, static)
 
@@ -78,6 +78,11 @@ def _strided(x: Tensor | None) -> Strided | None:
     return None if x is None else Strided(x, x.stride(0), x.stride(1), 0, x.stride(2))
 
 
+def _of_heads(taps: Tensor | None) -> Strided | None:
+    """``[time, batch, heads, taps]``, if there are heads."""
+    return None if taps is None or not taps.size(2) else strided(taps)
+
+
 def _precision(x: Tensor) -> str:
     """tf32 has as many digits as float16."""
     exact = precision(x.device)
@@ -85,7 +90,7 @@ def _precision(x: Tensor) -> str:
 
 
 class _Kernels:
-    """Launches the kernels on given inputs: ``z`` or, for one rank, ``taps`` of heads or neither.
+    """Launches the kernels on given inputs: ``z``, or else ``taps`` of heads, possibly of none.
 
     ``up``: ``[ranks, taps, channels]``, contiguous and in the dtype of ``x``.
     """
@@ -96,16 +101,19 @@ class _Kernels:
     ):  # fmt: skip
         ranks, count, channels = up.shape
         self.x, self.time, self.up = x, time, up
-        width = CHANNELS if taps is None else channels // taps.size(2)
+        of_heads = _of_heads(taps)
+        width = CHANNELS if of_heads is None else channels // taps.size(2)
         self.channel_blocks = cdiv(channels, width)
         padded_width = max(power_of_2(width), LEAST)
-        if taps is not None:
-            self.kind = HEADWISE if padded_width <= CHANNELS else WIDE
+        if z is not None:
+            self.kind = LOW_RANK
+        elif of_heads is None:
+            self.kind = STATIC
         else:
-            self.kind = ONE_RANK if ranks == 1 else LOW_RANK
+            self.kind = HEADWISE if padded_width <= CHANNELS else WIDE
         self.given = {
             "x": _strided(x),
-            "taps": strided(taps),
+            "taps": of_heads,
             "z": _strided(z),
             "up": up,
             "batch": x.size(1),
@@ -116,7 +124,7 @@ class _Kernels:
             "OWN": own,
             "TAPS": count,
             "RANKS": ranks,
-            "PADDED": 1 if ranks == 1 else max(power_of_2(ranks), LEAST),
+            "PADDED": 1 if z is None else max(power_of_2(ranks), LEAST),
             "WIDTH": width,
             "CHANNELS": padded_width,
             "PRECISION": _precision(x),
@@ -160,7 +168,7 @@ class _Kernels:
     def backward(
         self, grad: Tensor, x_grad: Tensor | None, taps_grad: Tensor | None, of_up: bool
     ) -> Tensor | None:
-        """Of one rank, fill the gradients of x and of taps; returns that of ``up``, if it is
+        """Without z, fill the gradients of x and of taps; returns that of ``up``, if it is
         wanted."""
         blocks = BACKWARD[self.kind]
         rows = self.x.size(0)
@@ -169,7 +177,7 @@ class _Kernels:
         gradients = {
             "grad": _strided(grad),
             "x_grad": _strided(x_grad),
-            "taps_grad": strided(taps_grad),
+            "taps_grad": _of_heads(taps_grad),
             "up_grad": sums,
         }
         self._launch(backward, groups * self.channel_blocks, blocks, **gradients)
@@ -193,10 +201,9 @@ class _Kernels:
         return self.up.new_empty(groups, *self.up.shape, dtype=torch.float32)
 
     def z_grad(self, grad: Tensor, dtype: torch.dtype) -> Tensor:
-        """The gradient of z, of any rank."""
+        """The gradient of z."""
         z_grad = self.given["z"].data.new_empty(*grad.shape[:2], self.up.size(0), dtype=dtype)
         gradients = {"grad": _strided(grad), "z_grad": _strided(z_grad)}
-        gradients["PADDED"] = max(self.given["PADDED"], LEAST)
         self._launch(backward_z, self._tiles(self.time, OF_Z), OF_Z, **gradients)
         return z_grad
 
@@ -215,15 +222,10 @@ def _backward(
     if not grad.numel():
         return _nothing((x, z, up), wanted)
     kernels = _Kernels(x, None, z.to(x.dtype), _as(x, up), z.size(0), left, own)
+    x_grad = kernels.x_grad(grad) if wanted[0] else None
     z_grad = kernels.z_grad(grad, z.dtype) if wanted[1] else None
-    if kernels.kind == LOW_RANK:
-        x_grad = kernels.x_grad(grad) if wanted[0] else None
-        up_grad = kernels.up_grad(grad) if wanted[2] else None
-    else:
-        x_grad = x.new_empty(x.shape) if wanted[0] else None
-        shared = wanted[0] or wanted[2]
-        up_grad = kernels.backward(grad, x_grad, None, wanted[2]) if shared else None
-    return x_grad, z_grad, None if up_grad is None else up_grad.to(up.dtype)
+    up_grad = kernels.up_grad(grad).to(up.dtype) if wanted[2] else None
+    return x_grad, z_grad, up_grad
 
 
 def _forward_headwise(x: Tensor, taps: Tensor, static: Tensor, left: int, own: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Short convolutions in Triton: kernels of a tile of time and a block of channels.
 
 A kernel is the sum of taps of the block's head, if it has any, and of a product of z and ``up``,
-made where it is used; with one rank and no z it is ``up`` itself. No atomics, so that the same
+made where it is used; without z it is ``up`` itself, a static kernel. No atomics, so that the same
 inputs give the same bits.
 """
 
@@ -46,11 +46,8 @@ def _load_up(
 
 @triton.jit
 def _load_z(z, b, t, time, RANKS: tl.constexpr, PADDED: tl.constexpr):
-    """``[rows, PADDED]``, or a one that z is not."""
-    if z is None:
-        return tl.full([1, 1], 1.0, tl.float32)
-    else:
-        return _load_rows(z, b, t, time, tl.arange(0, PADDED)[None, :], RANKS)
+    """``[rows, PADDED]``"""
+    return _load_rows(z, b, t, time, tl.arange(0, PADDED)[None, :], RANKS)
 
 
 @triton.jit
@@ -72,8 +69,8 @@ def _tap_of(taps, b, t, time, h, tap):
 @triton.jit
 def _weights(z_rows, up_rows, taps, b, t, time, h, tap, PRECISION: tl.constexpr):
     """What tap ``tap`` of the kernels of outputs t weighs, for every channel."""
-    if up_rows.shape[0] == 1:
-        w = z_rows.to(tl.float32) * up_rows.to(tl.float32)
+    if z_rows is None:
+        w = up_rows.to(tl.float32)
     else:
         w = tl.dot(z_rows, up_rows, input_precision=PRECISION)
     if taps is not None:
@@ -110,16 +107,15 @@ def forward(
     TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """``y[t] = sum_k w[t, k] x[t + k - left]``, of a block of channels or, of several ranks, of all
-    one after the other."""
+    """``y[t] = sum_k w[t, k] x[t + k - left]``, of a block of channels or, of low rank, of all one
+    after the other."""
     blocks = tl.cdiv(channels, WIDTH)
-    if RANKS == 1:
+    if z is None:
         tile, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
         b, t = _tile(tile, batch, ROWS)
-        zs = (_load_z(z, b, t, time, RANKS, PADDED),) * TAPS
         _weigh(
-            x, taps, zs, up, y, b, t, block, time, inputs, channels, left, 1, OWN, TAPS, RANKS,
-            PADDED, WIDTH, CHANNELS, PRECISION,
+            x, taps, (None,) * TAPS, up, y, b, t, block, time, inputs, channels, left, 1, OWN, TAPS,
+            RANKS, PADDED, WIDTH, CHANNELS, PRECISION,
         )  # fmt: skip
     else:
         b, t = _tile(tl.program_id(0), batch, ROWS)
@@ -158,11 +154,11 @@ def _store_sums(
 
 @triton.jit(do_not_specialize=VARYING)
 def backward(
-    x, taps, z, up, grad, x_grad, taps_grad, up_grad, batch, time, inputs, channels, left,
+    x, taps, up, grad, x_grad, taps_grad, up_grad, batch, time, inputs, channels, left,
     OWN: tl.constexpr, TAPS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Of one rank, and of every group-th tile of inputs t, whose outputs are ``n = t + left - k``:
+    """Without z, of every group-th tile of inputs t, whose outputs are ``n = t + left - k``:
     ``x_grad[t] = sum_k w[n, k] grad[n]``, ``taps_grad[n, k]``, a sum over channels, and that of
     ``up``, a sum over positions."""
     blocks = tl.cdiv(channels, WIDTH)  # side by side, so that rows are read whole
@@ -180,11 +176,10 @@ def backward(
         for tap in tl.static_range(TAPS):
             n = t + left - tap
             grad_rows = _load_rows(grad, b, n, time, c, end).to(tl.float32)
-            z_rows = _load_z(z, b, n, time, 1, 1).to(tl.float32)
             products = grad_rows * x_rows
             if x_grad is not None:
                 up_rows = _load_up(up, tap, c, end, channels, TAPS, 1, 1)
-                w = _weights(z_rows, up_rows, taps, b, n, time, block, tap, None)
+                w = _weights(None, up_rows, taps, b, n, time, block, tap, None)
                 if tap == OWN:
                     w += 1.0
                 x_sums += w * grad_rows
@@ -193,7 +188,7 @@ def backward(
                 found = tl.sum(products, 1)[:, None].to(taps_grad.data.dtype.element_ty)
                 tl.store(place, found, mask=there & (t < inputs)[:, None])
             if up_grad is not None:
-                new = new + (sums[tap] + products * z_rows,)
+                new = new + (sums[tap] + products,)
         if up_grad is not None:
             sums = new
         if x_grad is not None:
@@ -211,7 +206,7 @@ def backward_x(
     TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
     CHANNELS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Of several ranks, ``x_grad[t] = sum_k w[n, k] grad[n]`` over outputs ``n = t + left - k``."""
+    """Of low rank, ``x_grad[t] = sum_k w[n, k] grad[n]`` over outputs ``n = t + left - k``."""
     b, t = _tile(tl.program_id(0), batch, ROWS)
     HELD: tl.constexpr = TAPS * PADDED <= MOST_HELD
     held = ()
@@ -234,7 +229,7 @@ def backward_up(
     RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
     PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of ``up``, of several ranks: sums over every group-th tile of outputs."""
+    """The gradient of ``up``, of low rank: sums over every group-th tile of outputs."""
     blocks = tl.cdiv(channels, CHANNELS)
     group, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     groups = tl.num_programs(0) // blocks
