@@ -10,7 +10,8 @@ from ..ops import composite_attention
 from ..ops.attention import Terms, alibi_slopes
 from .attention import AttentionMixer
 from .base import State, dropout_p
-from .config import PROJECTION_TERMS, TISA_TERMS, MixerConfig
+from .conditions import PROJECTION_TERMS
+from .config import TISA_TERMS, MixerConfig
 from .injection import ValueConvolution, projection_convolution
 
 T5_BUCKETS = 32

@@ -11,7 +11,8 @@ from fairseq.utils import get_available_activation_fns
 
 from ..ops import TAP_NORMALIZATIONS
 from ..ops.attention import BEYOND, TABLE_TERMS, TERMS
-from ..ops.taps import RENORMALIZABLE
+from . import conditions
+from .conditions import COMPOSITE, CONVOLUTIONS
 from .options import (
     FLAG,
     SWITCH,
@@ -24,11 +25,7 @@ from .options import (
     whole_numbers,
 )
 
-CONVOLUTIONS = ("lightweight", "dynamic")
-COMPOSITE = ("composite", "tisa")
 ATTENTION = ("attention", *COMPOSITE)
-# the terms that read each projection
-PROJECTION_TERMS = {"q": {"content", "query"}, "k": {"content", "key", "key_only"}}
 TISA_TERMS = ("content", "tisa")
 PROJECTIONS = {
     "linear": "W x",
@@ -56,135 +53,6 @@ PER_LAYER = "one for all layers, or a comma-separated list with one per layer"
 
 def _listed(meanings: dict[str, str]) -> str:
     return "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items())
-
-
-def _has_tables(config: "MixerConfig") -> bool:
-    return not set(TABLE_TERMS).isdisjoint(config.attention_terms)
-
-
-def _has_span(config: "MixerConfig", values: dict[str, Any]) -> bool:
-    return _has_tables(config) or config.beyond_span == "mask"
-
-
-def _has_span_or_its_taps(config: "MixerConfig", values: dict[str, Any]) -> bool:
-    taps_from_span = config.projection_kernel_size is None
-    return _has_span(config, values) or (taps_from_span and _convolves(config, values))
-
-
-def _has_parameters(config: "MixerConfig", values: dict[str, Any]) -> bool:
-    return not {"content", "alibi"}.issuperset(config.attention_terms)
-
-
-def _has_these_terms(config: "MixerConfig", values: dict[str, Any]) -> bool:
-    return set(config.attention_terms) == set(values["attention_terms"])
-
-
-def _projections(config: "MixerConfig") -> set[str]:
-    return {config.query_key_projection, config.value_projection} - {"linear"}
-
-
-def _normalises(config: "MixerConfig", values: dict[str, Any]) -> bool:
-    return config.mixer in CONVOLUTIONS or not _projections(config).isdisjoint(CONVOLUTIONS)
-
-
-def _convolves(config: "MixerConfig", values: dict[str, Any]) -> bool:
-    return bool(_projections(config)) or config.value_conv != "none"
-
-
-def _bad_taps(config: "MixerConfig") -> str | None:
-    taps = config.kernel_size
-    if taps < 1:
-        return f"must be at least 1, not {taps}"
-    if not config.causal and taps % 2 == 0:
-        return f"must be odd in an encoder, not {taps}"
-    return None
-
-
-def _bad_projection_taps(config: "MixerConfig") -> str | None:
-    taps = config.projection_taps
-    odd = config.causal or taps % 2
-    return None if odd else f"must be odd in an encoder, not {taps}"
-
-
-def _bad_conv_dim(config: "MixerConfig") -> str | None:
-    width, heads = config.conv_dim or config.embed_dim, config.num_heads
-    return f"{heads} heads do not divide the width {width}" if width % heads else None
-
-
-def _bad_renormalization(config: "MixerConfig") -> str | None:
-    if not config.renorm_padding or config.tap_norm in RENORMALIZABLE:
-        return None
-    return f"works with --weight-norm {', '.join(RENORMALIZABLE)}, not {config.tap_norm}"
-
-
-def _bad_attention_dropout(config: "MixerConfig") -> str | None:
-    if config.mixer in COMPOSITE and config.attention_dropout == 1:
-        return "must be less than 1 for composite attention, not 1.0"
-    return None
-
-
-def _bad_span(config: "MixerConfig") -> str | None:
-    tables = config.mixer == "composite" and _has_tables(config)
-    if tables and config.attention_span == 0 and config.beyond_span == "clip":
-        return "must be at least 1 with --beyond-span clip, not 0"
-    return None
-
-
-def _bad_beyond(config: "MixerConfig") -> str | None:
-    if config.mixer != "composite" or config.beyond_span != "zero" or _has_tables(config):
-        return None
-    terms = ",".join(config.attention_terms)
-    return f"zero needs one of the terms {', '.join(TABLE_TERMS)}, not {terms}"
-
-
-def _bad_query_key_projection(config: "MixerConfig") -> str | None:
-    seen = set.union(*PROJECTION_TERMS.values()).intersection(config.attention_terms)
-    if config.query_key_projection == "linear" or seen:
-        return None
-    return f"the terms {','.join(config.attention_terms)} use neither queries nor keys"
-
-
-def _not_convolved(config: "MixerConfig") -> str | None:
-    needed = "needs a convolution in --query-key-projection or --value-projection"
-    return None if _projections(config) else needed
-
-
-def _bad_activation(config: "MixerConfig") -> str | None:
-    return None if config.projection_activation == "linear" else _not_convolved(config)
-
-
-def _odd_halves(config: "MixerConfig") -> str | None:
-    odd = config.convolved_heads == "half" and config.num_heads % 2
-    return f"half needs an even number of heads, not {config.num_heads}" if odd else None
-
-
-def _bad_halves(config: "MixerConfig") -> str | None:
-    if config.convolved_heads == "all":
-        return None
-    return _odd_halves(config) or _not_convolved(config)
-
-
-def _is_short_convolved(config: "MixerConfig", values: dict[str, Any]) -> bool:
-    return config.short_convolution != "none"
-
-
-def _bad_short_convolution(config: "MixerConfig") -> str | None:
-    if config.short_convolution == "none" or config.self_attention:
-        return None
-    return "mutually exclusive with --cross-self-attention"
-
-
-def _bad_short_convolution_on(config: "MixerConfig") -> str | None:
-    if config.mixer not in COMPOSITE or config.short_convolution == "none":
-        return None
-    unused = [
-        letter
-        for letter, terms in PROJECTION_TERMS.items()
-        if letter in config.short_convolution_on and terms.isdisjoint(config.attention_terms)
-    ]
-    used = "".join(letter for letter in config.short_convolution_on if letter not in unused)
-    terms = f"the terms {','.join(config.attention_terms)} do not use {' and '.join(unused)}"
-    return f"{terms}; give {used or 'v'}" if unused else None
 
 
 def _row(value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -226,7 +94,7 @@ class MixerConfig:
         readers=CONVOLUTIONS,
         name="kernel_sizes",
         per_stack=True,
-        refused=_bad_taps,
+        refused=conditions.bad_taps,
     )
     conv_dim: int | None = _row(
         None,
@@ -235,7 +103,7 @@ class MixerConfig:
         default_text="its embedding dimension",
         readers=CONVOLUTIONS,
         per_stack=True,
-        refused=_bad_conv_dim,
+        refused=conditions.bad_conv_dim,
     )
     glu: bool = _row(
         True,
@@ -255,7 +123,7 @@ class MixerConfig:
         choice(TAP_NORMALIZATIONS),
         f"normalisation of the K taps W of a kernel. {_listed(TAP_NORMALIZATIONS)}",
         readers=(*CONVOLUTIONS, *COMPOSITE),
-        reads=_normalises,
+        reads=conditions.normalises,
         needs="the mixer lightweight or dynamic, or such a projection in composite attention",
         name="weight_norm",
     )
@@ -274,7 +142,7 @@ class MixerConfig:
         "normalise kernels over the taps that fall on tokens, so that no weight is "
         "lost at the edges and at padding",
         readers=CONVOLUTIONS,
-        refused=_bad_renormalization,
+        refused=conditions.bad_renormalization,
     )
     attention_terms: tuple[str, ...] = _row(
         ("content", "fixed", "query"),
@@ -282,7 +150,7 @@ class MixerConfig:
         "terms that are summed into the scores of composite attention, comma-separated. "
         f"{_listed(TERMS)}",
         readers=COMPOSITE,
-        reads=_has_these_terms,
+        reads=conditions.has_these_terms,
         needs="the mixer composite; those of tisa are content,tisa",
         fixed={"tisa": TISA_TERMS},
     )
@@ -291,9 +159,9 @@ class MixerConfig:
         whole(0),
         "distance n up to which the fixed, query and key terms have an entry of their own",
         readers=COMPOSITE,
-        reads=_has_span_or_its_taps,
+        reads=conditions.has_span_or_its_taps,
         needs=_SPAN,
-        refused=_bad_span,
+        refused=conditions.bad_span,
     )
     beyond_span: str = _row(
         "clip",
@@ -301,9 +169,9 @@ class MixerConfig:
         "beyond --attention-span n: use the entry of n (clip), no entry (zero), or do not "
         "attend (mask: a window)",
         readers=COMPOSITE,
-        reads=_has_span,
+        reads=conditions.has_span,
         needs=_SPAN,
-        refused=_bad_beyond,
+        refused=conditions.bad_beyond,
     )
     tisa_kernels: int = _row(
         5,
@@ -319,7 +187,7 @@ class MixerConfig:
         "one table of every term for all heads of a layer (default, as in "
         "the papers: true for query and key, false for the others)",
         readers=COMPOSITE,
-        reads=_has_parameters,
+        reads=conditions.has_parameters,
         needs=_PARAMETERS,
     )
     share_tables_across_layers: bool = _row(
@@ -327,7 +195,7 @@ class MixerConfig:
         SWITCH,
         "one set of tables for all layers of a stack",
         readers=COMPOSITE,
-        reads=_has_parameters,
+        reads=conditions.has_parameters,
         needs=_PARAMETERS,
     )
     query_key_projection: str = _row(
@@ -335,7 +203,7 @@ class MixerConfig:
         choice(PROJECTIONS),
         f"how composite attention projects its input x to queries and keys. {_listed(PROJECTIONS)}",
         readers=COMPOSITE,
-        refused=_bad_query_key_projection,
+        refused=conditions.bad_query_key_projection,
     )
     value_projection: str = _row(
         "linear",
@@ -349,9 +217,9 @@ class MixerConfig:
         "taps of the projection convolutions and of --value-conv, odd with an encoder",
         default_text="2 n + 1 in an encoder, n + 1 in a decoder, with --attention-span n",
         readers=COMPOSITE,
-        reads=_convolves,
+        reads=conditions.convolves,
         needs=_CONVOLVED,
-        refused=_bad_projection_taps,
+        refused=conditions.bad_projection_taps,
     )
     projection_activation: str = _row(
         "linear",
@@ -360,14 +228,14 @@ class MixerConfig:
         "between a depthwise one and W",
         default_text="linear, which is none",
         readers=COMPOSITE,
-        refused=_bad_activation,
+        refused=conditions.bad_activation,
     )
     convolved_heads: str = _row(
         "all",
         choice(("all", "half")),
         "heads whose projections are convolved; half: the other half are linear",
         readers=COMPOSITE,
-        refused=_bad_halves,
+        refused=conditions.bad_halves,
     )
     value_conv: str = _row(
         "none",
@@ -376,7 +244,7 @@ class MixerConfig:
         readers=COMPOSITE,
     )
     attention_dropout: float = _row(
-        0.0, probability(), readers=ATTENTION, refused=_bad_attention_dropout
+        0.0, probability(), readers=ATTENTION, refused=conditions.bad_attention_dropout
     )
     short_convolution: str = _row(
         "none",
@@ -384,23 +252,23 @@ class MixerConfig:
         "apply a short residual convolution to attention's projections. "
         f"{_listed(SHORT_CONVOLUTIONS)}",
         readers=ATTENTION,
-        refused=_bad_short_convolution,
+        refused=conditions.bad_short_convolution,
     )
     short_convolution_on: str = _row(
         "qkv",
         letters("qkvo"),
         "projections followed by a short convolution: any of q, k, v, o",
         readers=ATTENTION,
-        reads=_is_short_convolved,
+        reads=conditions.is_short_convolved,
         needs=_SHORT,
-        refused=_bad_short_convolution_on,
+        refused=conditions.bad_short_convolution_on,
     )
     short_convolution_taps: int = _row(
         4,
         whole(1),
         "taps of the short convolutions",
         readers=ATTENTION,
-        reads=_is_short_convolved,
+        reads=conditions.is_short_convolved,
         needs=_SHORT,
     )
     short_convolution_rank: int = _row(
@@ -467,13 +335,13 @@ def _impossible(config: MixerConfig) -> Iterator[tuple[str, str]]:
             yield name, f"must be a whole number of at least 1, not {value!r}"
     if config.embed_dim % config.num_heads:
         yield "num_heads", f"{config.num_heads} heads do not divide the width {config.embed_dim}"
-    if reason := _bad_attention_dropout(config):
+    if reason := conditions.bad_attention_dropout(config):
         yield "attention_dropout", reason
-    if convolves and (reason := _bad_conv_dim(config)):
+    if convolves and (reason := conditions.bad_conv_dim(config)):
         yield "conv_dim", reason
-    if _normalises(config, {}) and (reason := _bad_renormalization(config)):
+    if conditions.normalises(config, {}) and (reason := conditions.bad_renormalization(config)):
         yield "renorm_padding", reason
-    if config.mixer in COMPOSITE and (reason := _odd_halves(config)):
+    if config.mixer in COMPOSITE and (reason := conditions.odd_halves(config)):
         yield "convolved_heads", reason
 
 
