@@ -96,6 +96,17 @@ def test_a_language_model_of_another_vocabulary(adaptive, monolingual, tmp_path,
     assert f"the checkpoint has {types} types, {other / 'dict.txt'} has 14; " in line
 
 
+def test_fusion_without_the_language_models_dictionary(
+    trained, data, monolingual, tmp_path, capsys, monkeypatch
+):
+    options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
+    train(monolingual, tmp_path, *options, "--max-update", "1", "--tokens-per-sample", "16")
+    options = ("--lm-path", str(tmp_path / "checkpoint_last.pt"))
+    monkeypatch.setattr(sys, "argv", ["fairseq-generate", str(data), *options])
+    line = reported(capsys, generate, data, trained, *options)
+    assert line.endswith("dict.txt; --lm-path needs its model's dict.txt in the data folder")
+
+
 def test_a_perplexity_of_a_part_is_an_error(monolingual, tmp_path):
     """Of nothing, too."""
     options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
@@ -167,6 +178,7 @@ def test_other_programs_are_left_alone(monkeypatch):
         ("fairseq-train DATA", "choose a new --save-dir"),
         ("fairseq-train DATA --finetune-from-model x.pt", "that --finetune-from-model names"),
         ("fairseq-eval-lm --model-overrides {}", "what --model-overrides"),
+        ("fairseq-eval-lm DATA --path x.pt", "repeat the options of its --task"),
     ],
 )
 def test_weights_of_another_model(program, way_out, monkeypatch, capsys):
