@@ -166,7 +166,7 @@ class Commands:
             f"fairseq-train {data} --user-dir {PLUGIN} --arch {architecture} {more} --seed 1 "
             "--optimizer adam --lr 1e-4 --disable-validation --num-workers 0 --log-format json "
             f"--log-interval 1 --max-update {self.arguments.updates} {self.on_device()} "
-            "--required-batch-size-multiple 1"
+            "--required-batch-size-multiple 1 --update-epoch-batch-itr True"
         )
         if self.arguments.device == "cuda":
             memory = _gpu_memory(printed)

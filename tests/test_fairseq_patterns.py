@@ -329,11 +329,11 @@ def test_one_model_for_several_languages(data, tmp_path):
 OTHER_ARCHITECTURES = {
     "multilingual_translation": (
         "--task multilingual_translation --lang-pairs src-tgt",
-        "FairseqMultiModel|left_pad_source",
+        "FairseqMultiModel|needs an --arch such as multilingual_transformer",
     ),
     "iterative refinement": (
         "--task translation_lev --criterion nat_loss --noise full_mask",
-        "Boolean value of Tensor",
+        "Boolean value of Tensor|needs an --arch such as cmlm_transformer",
     ),
 }
 

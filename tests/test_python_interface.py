@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-from conftest import ROOT, SHRUNK, SHRUNK_LM, eval_lm, generate, preprocess, train
+from conftest import ROOT, SHRUNK, SHRUNK_LM, command, eval_lm, generate, preprocess, train
 from fairseq import options
 from fairseq_cli import preprocess as preprocess_command
 
@@ -138,6 +138,26 @@ def test_the_page_runs(folder):
     assert run.returncode == 0, run.stderr
     assert len(run.stdout.splitlines()) >= 10
     assert "required-batch-size-multiple" not in run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+def test_a_plugin_that_adds_a_mixer(here, tmp_path):
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    snippet = page[page.index("### Your own, in another plugin") :].split("```")[1]
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text(snippet.removeprefix("python"), encoding="utf-8")
+    data, there = here / "data" / "translation", ("--user-dir", tmp_path / "own", "--cpu")
+    train = ("--arch", "mean_tiny", "--decoder-layers", "2", "--decoder-mixers", "mean,dynamic")
+    size = ("--encoder-layers", "1", "--encoder-embed-dim", "16", "--decoder-embed-dim", "16")
+    length = ("--max-tokens", "600", "--max-update", "2", "--save-dir", tmp_path, "--lr", "0.01")
+    length = (*length, "--optimizer", "adam", "--required-batch-size-multiple", "1")
+    runs = [command("fairseq-train", data, *there, *train, *size, *length, cwd=tmp_path)]
+    checkpoint = ("--path", tmp_path / "checkpoint_last.pt", "--required-batch-size-multiple", "1")
+    runs += [command("fairseq-generate", data, *there, *checkpoint, cwd=tmp_path)]
+    assert all(run.returncode == 0 for run in runs), runs[-1].stderr
+    assert "Mean()" in runs[0].stdout + runs[0].stderr
+    assert "Generate test with beam=5" in runs[1].stdout
 
 
 def test_operations_need_no_fairseq(folder):

@@ -39,6 +39,13 @@ TASK_MODELS = {
 }
 
 
+# tasks that need an architecture of their own, fairseq's transformer does not fit either
+_OTHER_ARCHITECTURES = {
+    "multilingual_translation": "multilingual_transformer; or use translation_multi_simple_epoch",
+    "translation_lev": "cmlm_transformer",
+}
+
+
 def is_interactive(cfg: DictConfig) -> bool:
     """Whether a configuration is fairseq-interactive's."""
     return bool(OmegaConf.select(cfg, "interactive.buffer_size"))
@@ -254,6 +261,8 @@ def _given(cfg: Namespace | DictConfig, schema: Schema) -> set[str]:
 
 def _check_task(model: str, args: Namespace) -> None:
     task = getattr(args, "task", None)
+    if task in _OTHER_ARCHITECTURES:
+        refuse("task", f"{task} needs an --arch such as {_OTHER_ARCHITECTURES[task]}")
     if TASK_MODELS.get(task, model) != model:
         own = " and ".join(name for name in TASK_MODELS if TASK_MODELS[name] == model)
         refuse(

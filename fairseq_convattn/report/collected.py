@@ -67,6 +67,7 @@ def collected(run: Run) -> dict[str, Any]:
         "updates": run.log.updates,
         "precision": run.content.get("precision"),
         "seconds": run.log.seconds,
+        "sessions": run.log.sessions,
         "validation_perplexity": run.log.perplexity,
         "environment": _part(run.environment, _KEPT_OF_ENVIRONMENT),
     }
@@ -193,6 +194,7 @@ def _cells_of_run(content: Mapping[str, Any], notes: _Notes) -> dict[str, str]:
     system = [content["mixer"], shlex.join(given_options(content)), content.get("checkpoint")]
     system += [f"seed {seed}"] if seed is not None else []
     time = [duration(seconds) if seconds else MISSING]
+    time += [f"in {sessions} sessions"] if (sessions := content.get("sessions", 1)) > 1 else []
     time += [notes.reference(text(device))] if device else []
     return {
         "system": text(", ".join(filter(None, system))),

@@ -25,6 +25,7 @@ class TrainLog:
         loss: training loss (base 2) by updates, means of the intervals of the log.
         perplexity: that of the validation set.
         speeds: target tokens a second of each interval.
+        sessions: how often the training was begun or resumed.
         seconds: duration of all sessions together.
         gpu_memory: the most that was in use on a GPU, in GiB.
     """
@@ -32,6 +33,7 @@ class TrainLog:
     loss: list[Point] = field(default_factory=list)
     perplexity: list[Point] = field(default_factory=list)
     speeds: list[float] = field(default_factory=list)
+    sessions: int = 0
     seconds: float | None = None
     parameters: int | None = None
     gpu_memory: float | None = None
@@ -67,6 +69,7 @@ def read_train_log(lines: Iterable[str]) -> TrainLog:
             least_free = min(least_free, float(figures.get("gb_free", "inf")))
             if 0 < (speed := float(figures.get("wps", 0))) < math.inf:
                 log.speeds.append(speed)
+    log.sessions = sum(bool(x) for x in sessions)
     log.seconds = sum((max(x) - min(x)).total_seconds() for x in sessions if x) or None
     if least_free < total:
         log.gpu_memory = total - least_free

@@ -253,3 +253,11 @@ def test_what_some_layer_reads_is_taken(flags):
 )
 def test_an_architecture_for_other_tasks(task, arch, message):
     assert refusal(arch, "--task", task).startswith(f"--arch: {message}")
+
+
+def test_a_task_for_other_architectures():
+    pairs = ("--lang-pairs", "a-b")
+    message = refusal("dynamic_conv_tiny", "--task", "multilingual_translation", *pairs)
+    assert message.startswith("--task: multilingual_translation needs an --arch such as multilin")
+    message = refusal("dynamic_conv_tiny", "--task", "translation_lev")
+    assert message == "--task: translation_lev needs an --arch such as cmlm_transformer"

@@ -280,6 +280,17 @@ def test_inside_a_compiled_function(impl):
     assert called == {name, f"{name}_backward"}
 
 
+def test_traced_at_one_length_it_serves_others():
+    terms = converted(parameters(("content", "fixed", "query"), True), lambda x: x.detach().float())
+
+    def attend(q, k, v):
+        return composite_attention(q, k, v, terms, causal=True)
+
+    short, long = ([x.detach().float() for x in inputs(time, time)] for time in (5, 9))
+    traced = torch.jit.trace(attend, short)
+    torch.testing.assert_close(traced(*long), attend(*long))
+
+
 def test_use_implementation_reaches_attention():
     arguments, refusal = (inputs(5, 5), {"content": None}, "clip"), "impl='native'"
     with use_implementation("native"), pytest.raises(ValueError, match=refusal):

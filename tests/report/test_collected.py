@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from run_folders import write_run
+from run_folders import LOG, write_run
 
 from fairseq_convattn.report.__main__ import main
 from fairseq_convattn.run_records import write_json
@@ -104,6 +104,13 @@ def test_all_scores_stand_where_none_is_published(tmp_path, capsys):
     heads, _, row = map(cells, table.splitlines())
     assert heads[5:7] == ["one [1]", "two [1]"]
     assert row[5:7] == ["1.00 [0.50, 1.50]", "2.00 [1.50, 2.50]"]
+
+
+def test_a_resumed_training_is_called_so(tmp_path, capsys):
+    run = write_run(tmp_path / "a", scores={"one": 1.0}, log=LOG + LOG)
+    main([str(run), "--collect", str(tmp_path)])
+    main(["--table", str(tmp_path / "a.json")])
+    assert "| 1 h 40 min in 2 sessions" in capsys.readouterr().out
 
 
 def test_every_corpus_has_a_table(tmp_path, capsys):

@@ -51,6 +51,7 @@ def test_a_log_of_fairseq():
     assert log.loss == [(100, 8.5), (200, 7.25), (300, 6.5)]
     assert log.perplexity == [(200, 188.67), (300, 64.5)]
     assert (log.updates, log.parameters, log.seconds) == (300, 91264, 3000)
+    assert log.sessions == 1
     assert log.speeds == [9000, 7000]  # the first interval has none
     assert log.gpu_memory is None
 
@@ -71,6 +72,7 @@ def test_a_training_that_was_taken_up_again_counts_once():
     assert log.loss == [(100, 8), (200, 7), (250, 6.5), (300, 6.5)]
     assert log.perplexity == [(200, 60), (300, 50)] and log.updates == 300
     assert log.seconds == 4000 + 600  # to the last line of the first, and of the second
+    assert log.sessions == 2
 
 
 def test_what_is_no_number_is_left_out():

@@ -160,7 +160,8 @@ def _check_term(
 
 def _span(terms: Terms, span: int | None, causal: bool, beyond: str) -> int | None:
     """The half-width n that the tables have, or ``span``."""
-    taps = {terms[name].size(1) for name in TABLE_TERMS if name in terms}
+    # torch.jit.trace gives sizes as tensors
+    taps = {int(terms[name].size(1)) for name in TABLE_TERMS if name in terms}
     check(len(taps) <= 1, f"tables of {sorted(taps)} taps: they must have the same span")
     if taps:
         check(

@@ -32,7 +32,7 @@ _HELDOUT = "heldout-monolingual.tokenized.shuffled"
 
 gbw = LanguageModel(
     title="One Billion Word",
-    paper=f"{_wu_2019.PAPER}, as Papers with Code lists it",
+    paper=_wu_2019.OF_CONVOLUTIONS,
     origin="shape of the paper, which trains like Baevski and Auli 2019 and has no public recipe "
     "for this task; dropouts of fairseq's lightconv_lm_gbw and transformer_lm_baevski_gbw",
     unconfirmed="the schedule is quoted from memory of Baevski and Auli 2019: three cosine cycles "

@@ -9,7 +9,7 @@ _SPLITS = {"train": "train", "val": "valid", "test": "test"}
 
 cnn_dm = Summarization(
     title="CNN/DailyMail",
-    paper=f"{_wu_2019.PAPER}, as Papers with Code lists it",
+    paper=_wu_2019.OF_CONVOLUTIONS,
     unconfirmed="the published figures of attention; we could not read the paper's table",
     origin="shape and cuts of the paper; precision, kernels, batch of a GPU and warm-up by an "
     "author in fairseq#576, decoding in fairseq#534",

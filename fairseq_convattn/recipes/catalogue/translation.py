@@ -135,7 +135,7 @@ TED = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012
 
 iwslt14_de_en = Translation(
     title="IWSLT14 German-English",
-    paper=f"{_wu_2019.PAPER}, as Papers with Code lists it",
+    paper=_wu_2019.OF_CONVOLUTIONS,
     unconfirmed="the published figure of attention; we could not read the paper's table",
     origin=_wu_2019.PUBLIC,
     reading="tokenised by sacremoses, a port of Moses, so a few more or fewer pairs may remain "
