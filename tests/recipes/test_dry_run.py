@@ -55,8 +55,8 @@ def commands(lines: list[str]) -> list[str]:
 def test_what_is_said_about_the_commands(capsys):
     said = [line for line in dry_run(capsys, "gbw", "--gpus", 8) if line.startswith("# ")]
     *lines, arch, batch, precision = said[:7]
-    paper = "Wu et al. 2019 (arXiv 1901.10430); the figures of convolutions as Papers with Code lists "
-    paper += "them"
+    paper = "Wu et al. 2019 (arXiv 1901.10430); the figures of convolutions as Papers with Code "
+    paper += "lists them"
     assert lines[0] == f"# One Billion Word: {paper}; dynamic, seed 1"
     beginnings = ("hyper-parameters", "our choice", "unconfirmed")
     assert [line.split(": ")[0] for line in lines[1:]] == [f"# {name}" for name in beginnings]
