@@ -148,11 +148,9 @@ def test_a_plugin_that_adds_a_mixer(here, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").write_text(snippet.removeprefix("python"), encoding="utf-8")
     data, there = here / "data" / "translation", ("--user-dir", tmp_path / "own", "--cpu")
-    train = ("--arch", "mean_tiny", "--decoder-layers", "2", "--decoder-mixers", "mean,dynamic")
-    size = ("--encoder-layers", "1", "--encoder-embed-dim", "16", "--decoder-embed-dim", "16")
     length = ("--max-tokens", "600", "--max-update", "2", "--save-dir", tmp_path, "--lr", "0.01")
     length = (*length, "--optimizer", "adam", "--required-batch-size-multiple", "1")
-    runs = [command("fairseq-train", data, *there, *train, *size, *length, cwd=tmp_path)]
+    runs = [command("fairseq-train", data, *there, "--arch", "mean_tiny", *length, cwd=tmp_path)]
     checkpoint = ("--path", tmp_path / "checkpoint_last.pt", "--required-batch-size-multiple", "1")
     runs += [command("fairseq-generate", data, *there, *checkpoint, cwd=tmp_path)]
     assert all(run.returncode == 0 for run in runs), runs[-1].stderr
