@@ -329,11 +329,11 @@ def test_one_model_for_several_languages(data, tmp_path):
 OTHER_ARCHITECTURES = {
     "multilingual_translation": (
         "--task multilingual_translation --lang-pairs src-tgt",
-        "FairseqMultiModel|needs an --arch such as multilingual_transformer",
+        "FairseqMultiModel",
     ),
     "iterative refinement": (
         "--task translation_lev --criterion nat_loss --noise full_mask",
-        "Boolean value of Tensor|needs an --arch such as cmlm_transformer",
+        "Boolean value of Tensor",
     ),
 }
 
@@ -344,5 +344,6 @@ OTHER_ARCHITECTURES = {
 def test_needs_an_architecture_of_its_own(data, tmp_path, what, name):
     """Not fairseq's transformer either."""
     flags, message = OTHER_ARCHITECTURES[what]
-    with pytest.raises(Exception, match=message):
+    message = message if name == "transformer" else "needs an --arch such as"
+    with pytest.raises((Exception, SystemExit), match=message):
         train(data, tmp_path, *MODELS[name], *SHRUNK, *flags.split())

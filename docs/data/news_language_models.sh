@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A training of fairseq's models in news_language_models.csv, and its test perplexity.
+# A training of news_language_models.csv in float32, and its test perplexity.
 #
 #     bash docs/data/news_language_models.sh transformer_lm OPTIONS
 #

@@ -4,7 +4,7 @@
 #
 #     bash docs/data/short_convolution_language_models.sh dynamic_conv_lm_tiny --decoder-ffn-embed-dim 288
 #
-# So were trained our models of news_language_models.csv, and without --bf16 its pre-norm transformer_lm, with
+# So were trained the bfloat16 models of news_language_models.csv, and without --bf16 its pre-norm transformer_lm, with
 # the shape in news_language_models.sh and --decoder-normalize-before.
 set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive

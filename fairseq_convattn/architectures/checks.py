@@ -17,6 +17,10 @@ _LEARNED = ("encoder_learned_pos", "decoder_learned_pos")
 _SHARING = ("share_encoder_layers", "share_tables_across_layers")
 _DDP = ("pytorch_ddp", "c10d")  # PyTorch's: it allows one gradient per parameter and update
 _PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
+_OTHER_ARCHITECTURES = {  # of tasks that fairseq's transformer does not fit either
+    "multilingual_translation": "multilingual_transformer; or use translation_multi_simple_epoch",
+    "translation_lev": "cmlm_transformer",
+}
 
 
 def encoder_decoder(options: Namespace) -> None:
@@ -107,6 +111,7 @@ def _sharing(mixers: list[MixerConfig]) -> None:
 
 def run(
     options: Namespace,
+    task: str | None,
     criterion: str | None,
     fp16: bool,
     cpu: bool,
@@ -114,6 +119,8 @@ def run(
     ddp_backend: str,
 ) -> None:
     """Raise a one-line ValueError if the training's options do not fit the model's."""
+    if task in _OTHER_ARCHITECTURES:
+        refuse("task", f"{task} needs an --arch such as {_OTHER_ARCHITECTURES[task]}")
     if fp16 and cpu:
         refuse("fp16", "needs a GPU; with --cpu use --bf16")
     if options.quant_noise_scalar:

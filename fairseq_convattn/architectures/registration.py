@@ -39,13 +39,6 @@ TASK_MODELS = {
 }
 
 
-# tasks that need an architecture of their own, fairseq's transformer does not fit either
-_OTHER_ARCHITECTURES = {
-    "multilingual_translation": "multilingual_transformer; or use translation_multi_simple_epoch",
-    "translation_lev": "cmlm_transformer",
-}
-
-
 def is_interactive(cfg: DictConfig) -> bool:
     """Whether a configuration is fairseq-interactive's."""
     return bool(OmegaConf.select(cfg, "interactive.buffer_size"))
@@ -216,6 +209,7 @@ def _start(
 def _run(cfg: Namespace | DictConfig) -> dict:
     """Arguments of :func:`checks.run`, from the configuration that contains the model's."""
     places = {
+        "task": ("task._name", None),
         "criterion": ("criterion._name", None),
         "fp16": ("common.fp16", False),
         "cpu": ("common.cpu", False),
@@ -261,8 +255,6 @@ def _given(cfg: Namespace | DictConfig, schema: Schema) -> set[str]:
 
 def _check_task(model: str, args: Namespace) -> None:
     task = getattr(args, "task", None)
-    if task in _OTHER_ARCHITECTURES:
-        refuse("task", f"{task} needs an --arch such as {_OTHER_ARCHITECTURES[task]}")
     if TASK_MODELS.get(task, model) != model:
         own = " and ".join(name for name in TASK_MODELS if TASK_MODELS[name] == model)
         refuse(

@@ -200,9 +200,11 @@ def test_more_channels_than_programs(kind, monkeypatch):
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_no_channels():
-    x, z, up = (torch.zeros(shape, device=DEVICE) for shape in ((4, 2, 0), (4, 2, 3), (3, 4, 0)))
-    for found in with_gradients(kernels.convolve, (x, z, up), x, 3, 3):
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_channels(kind):
+    operator, (x, by_position, up) = operator_and_inputs(kind, 4, 4, 2)
+    none = x[..., :0], by_position, up[..., :0] if kind == "low_rank" else up[:0]
+    for found in with_gradients(operator, [t.float() for t in none], none[0], 3, 3):
         assert not found.any()
 
 
@@ -251,6 +253,23 @@ def test_is_what_the_functions_give(kind):
     }
     expected, actual = (functions[kind](impl) for impl in ("reference", "triton"))
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_its_kernels(kind, monkeypatch):
+    """Those of low rank would serve static ones, too, more slowly."""
+    launched = record_grids(monkeypatch, kernels, "backward")
+    others = record_grids(monkeypatch, kernels, "backward_x", "backward_up", "backward_z")
+    tensors = [t.float().to(DEVICE).requires_grad_() for t in inputs(kind, 20, 4)]
+    convolve(kind, *tensors, causal=True, impl="triton").sum().backward()
+    assert (len(launched), len(others)) == ((0, 3) if kind == "low_rank" else (1, 0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_taps_than_the_kernels_take(kind):
+    tensors = [t.float().to(DEVICE) for t in inputs(kind, 20, 17)]
+    with pytest.raises(ValueError, match="impl='triton' takes kernels of at most 16 taps, not 17"):
+        convolve(kind, *tensors, causal=True, impl="triton")
 
 
 def test_operator_keeps_pytorchs_rules():

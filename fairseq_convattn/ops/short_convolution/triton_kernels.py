@@ -102,7 +102,7 @@ class _Kernels:
         ranks, count, channels = up.shape
         self.x, self.time, self.up = x, time, up
         of_heads = _of_heads(taps)
-        width = CHANNELS if of_heads is None else channels // taps.size(2)
+        width = CHANNELS if of_heads is None else max(1, channels // taps.size(2))
         self.channel_blocks = cdiv(channels, width)
         padded_width = max(power_of_2(width), LEAST)
         if z is not None:
