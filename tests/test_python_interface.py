@@ -156,6 +156,14 @@ def test_a_plugin_that_adds_a_mixer(here, tmp_path):
     assert all(run.returncode == 0 for run in runs), runs[-1].stderr
     assert "Mean()" in runs[0].stdout + runs[0].stderr
     assert "Generate test with beam=5" in runs[1].stdout
+    code = (
+        "import own, torch; from fairseq_convattn.mixers import MixerConfig, build_mixer; "
+        "mixer, x = build_mixer(MixerConfig('mean', 4, 2, causal=True)), torch.randn(5, 3, 4); "
+        "state, whole = {}, mixer(x)[0]; "
+        "steps = [mixer(x[i : i + 1], incremental_state=state)[0] for i in range(5)]; "
+        "torch.testing.assert_close(torch.cat(steps), whole)"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, check=True)
 
 
 def test_operations_need_no_fairseq(folder):

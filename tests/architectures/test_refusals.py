@@ -4,7 +4,11 @@ A kind of option has one example; tests/architectures/test_command_line_grammar.
 """
 
 import pytest
+from omegaconf import OmegaConf
 from options_of_models import parse, refusal
+
+from fairseq_convattn.architectures.config import ENCODER_DECODER
+from fairseq_convattn.architectures.registration import options_to_build
 
 LANGUAGE_MODEL = "dynamic_conv_lm_tiny --task language_modeling"
 MASKED_LM = "dynamic_conv_bert_tiny --task masked_lm"
@@ -261,3 +265,7 @@ def test_a_task_for_other_architectures():
     assert message.startswith("--task: multilingual_translation needs an --arch such as multilin")
     message = refusal("dynamic_conv_tiny", "--task", "translation_lev")
     assert message == "--task: translation_lev needs an --arch such as cmlm_transformer"
+    model = OmegaConf.structured(ENCODER_DECODER.config())
+    hydras = OmegaConf.create({"task": {"_name": "translation_lev"}, "model": model})
+    with pytest.raises(SystemExit, match=message):
+        options_to_build(hydras.model, ENCODER_DECODER)

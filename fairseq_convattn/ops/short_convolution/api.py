@@ -155,8 +155,8 @@ def _continued(
 def _headwise_kernels(
     impl: str | None, x: Tensor, taps: Tensor, static: Tensor
 ) -> Callable[..., Tensor] | None:
-    """Triton's kernels for both at once, where they are asked for or are the fastest and can take
-    the inputs."""
+    """Triton's kernels for static taps and those of any number of heads at once, where they are
+    asked for or are the fastest and can take the inputs."""
     wanted = requested(impl)
     if not has_triton() or wanted != "triton" and not (wanted is None and x.is_cuda):
         return None
