@@ -40,11 +40,11 @@ from fairseq_convattn.ops.attention import triton_kernels as attention
 from fairseq_convattn.ops.attention.scores import Layout, Scores
 from fairseq_convattn.ops.attention.triton_scores import MARGIN as _MARGIN
 from fairseq_convattn.ops.convolution import triton_kernels as convolution
-from fairseq_convattn.ops.short_convolution import triton_kernels as short_convolution
+from fairseq_convattn.ops.short_convolution import triton_headwise as headwise
+from fairseq_convattn.ops.short_convolution import triton_kernels as low_rank
 
 _run = jit.JITFunction.run
 MARGIN = _MARGIN.value
-CHANNELS = short_convolution.CHANNELS
 UNABLE = 3  # the exit status without what NVIDIA's GPUs need
 SPAN = 8  # distances of attention's query term
 AIMS = {"forward": 0.7, "backward": 0.6}  # shares of the memory bandwidth
@@ -89,7 +89,7 @@ def on_every_launch(capability: str, tell: Callable) -> None:
 
     jit.JITFunction.run = compile_only
     driver.set_active(Absent(int(capability)))
-    for module in (convolution, attention, short_convolution):
+    for module in (convolution, attention, low_rank):
         module.precision = lambda device: "tf32x3"
 
 
@@ -182,39 +182,41 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
     x = torch.empty(arguments.tokens, batch, arguments.channels, dtype=dtype)
     place = taps - 1, taps - 1
 
-    def low_rank(ranks: int) -> tuple[Callable, Tensor]:
+    def by_z(ranks: int) -> tuple[Callable, Tensor]:
         z, up = x.new_empty(*x.shape[:2], ranks), x.new_empty(ranks, taps, arguments.channels)
 
         def launch() -> None:
-            short_convolution._forward(x, z, up, *place)
-            short_convolution._backward(x, x, z, up, *place, [True] * 3)
+            low_rank._forward(x, z, up, *place)
+            low_rank._backward(x, x, z, up, *place, [True] * 3)
 
         return launch, z
 
-    def headwise(heads: int) -> tuple[Callable, Tensor]:
+    def by_heads(heads: int) -> tuple[Callable, Tensor]:
         predicted = x.new_empty(*x.shape[:2], heads, taps)
         given = x, predicted, x.new_empty(arguments.channels, taps), *place
 
         def launch() -> None:
-            short_convolution._forward_headwise(*given)
-            short_convolution._backward_headwise(x, *given, [True, heads > 0, True])
+            headwise._forward(*given)
+            headwise._backward(x, *given, [True, heads > 0, True])
 
         return launch, predicted
 
-    kinds = {"static": headwise(0), "headwise": headwise(arguments.heads), "low_rank": low_rank(16)}
+    kinds = {"static": by_heads(0), "headwise": by_heads(arguments.heads), "low_rank": by_z(16)}
     for kind, (launch, predicted) in kinds.items():
-        backward = short_convolution.BACKWARD.get(kind, short_convolution.OF_UP)
-        tiles = batch * triton.cdiv(arguments.tokens, backward.rows)
-        width = arguments.channels // arguments.heads if kind == "headwise" else CHANNELS
-        blocks = triton.cdiv(arguments.channels, width)
-        of_tiles = tiles * blocks / backward.programs
-        of_blocks = blocks if kind == "low_rank" else 1
+        if kind == "low_rank":
+            blocks = of_blocks = triton.cdiv(arguments.channels, low_rank.CHANNELS)
+            rows, programs = low_rank.OF_UP.rows, low_rank.OF_UP.programs
+        else:
+            kernels, of_blocks = headwise._Kernels(x, predicted, x[0, 0, :, None], *place), 1
+            blocks, programs = kernels.blocks, headwise.BACKWARD.programs
+            rows = kernels.runs(headwise.BACKWARD) * headwise.BACKWARD.run
+        of_tiles = batch * triton.cdiv(arguments.tokens, rows) * blocks / programs
         rounds = {
             "forward": of_blocks,
             "backward": of_tiles,
             "backward_x": of_blocks,
             "backward_up": of_tiles,
-            "backward_z": triton.cdiv(arguments.channels, CHANNELS),
+            "backward_z": of_blocks,
         }
         of_two = 2 * x.nbytes + predicted.nbytes
         floors = {

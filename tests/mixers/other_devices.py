@@ -46,13 +46,13 @@ def kernels(request, monkeypatch):
     if request.param == "triton":
         from fairseq_convattn.ops.attention import triton_kernels as attention
         from fairseq_convattn.ops.convolution import triton_kernels as convolution
-        from fairseq_convattn.ops.short_convolution import triton_kernels as short
+        from fairseq_convattn.ops.short_convolution import triton_headwise as headwise
+        from fairseq_convattn.ops.short_convolution import triton_kernels as low_rank
 
-        for launching in (attention._Kernels, short._Kernels):
+        for launching in (attention._Kernels, headwise._Kernels, low_rank._Kernels):
             monkeypatch.setattr(launching, "_launch", lambda *_, **__: None)
-        for module in (attention, convolution, short):
+        for module in (attention, convolution, headwise, low_rank):
             monkeypatch.setattr(module, "unfit", lambda *_: "")
-        monkeypatch.setattr(short, "unfit_headwise", lambda *_: "")
     with use_implementation(request.param), FakeTensorMode():
         yield request.param
 

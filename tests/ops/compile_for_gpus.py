@@ -16,6 +16,7 @@ from fairseq_convattn.ops.attention.dropout import Dropout
 from fairseq_convattn.ops.attention.scores import Layout, Scores
 from fairseq_convattn.ops.attention.triton_scores import MARGIN
 from fairseq_convattn.ops.convolution import triton_kernels as convolution
+from fairseq_convattn.ops.short_convolution import triton_headwise as headwise
 from fairseq_convattn.ops.short_convolution import triton_kernels as short_convolution
 
 TIME, BATCH, HEADS = 100, 2, 4
@@ -54,8 +55,8 @@ def convolve_shortly(dtype: torch.dtype, taps: int, ranks: int) -> None:
         x = torch.randn(TIME, BATCH, HEADS * width, dtype=dtype)
         predicted = torch.randn(TIME, BATCH, HEADS, taps, dtype=dtype)
         given = x, predicted, torch.randn(HEADS * width, taps, dtype=dtype), taps - 1, taps - 1
-        short_convolution._forward_headwise(*given)
-        short_convolution._backward_headwise(x, *given, [True] * 3)
+        headwise._forward(*given)
+        headwise._backward(x, *given, [True] * 3)
 
 
 OPERATIONS = {

@@ -12,7 +12,10 @@ from fairseq_convattn.ops import low_rank_short_conv, short_conv
 from fairseq_convattn.ops.convolution import reference as convolution
 from fairseq_convattn.ops.short_convolution import reference
 
-kernels = importlib.import_module("fairseq_convattn.ops.short_convolution.triton_kernels")
+low_rank, headwise = (
+    importlib.import_module(f"fairseq_convattn.ops.short_convolution.{name}")
+    for name in ("triton_kernels", "triton_headwise")
+)
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=needs_gpu)]
@@ -21,12 +24,12 @@ DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=needs
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
     """So that short inputs have several, and groups of several."""
-    small = kernels.Blocks(16, 4, 1, 4)
-    monkeypatch.setattr(kernels, "CHANNELS", 16)
-    monkeypatch.setattr(kernels, "FORWARD", dict.fromkeys(kernels.FORWARD, small))
-    monkeypatch.setattr(kernels, "BACKWARD", dict.fromkeys(kernels.BACKWARD, small))
-    monkeypatch.setattr(kernels, "OF_UP", small)
-    monkeypatch.setattr(kernels, "OF_Z", small)
+    monkeypatch.setattr(low_rank, "CHANNELS", 16)
+    for name in ("OF_X", "OF_UP", "OF_Z"):
+        monkeypatch.setattr(low_rank, name, low_rank.Blocks(16, 4, 1, 4))
+    monkeypatch.setattr(headwise, "CHANNELS", 16)
+    for name in ("FORWARD", "BACKWARD"):
+        monkeypatch.setattr(headwise, name, headwise.Blocks(4, 256, 1, 4))
 
 
 def operator_and_inputs(kind, time, taps, channels, **options):
@@ -37,7 +40,7 @@ def operator_and_inputs(kind, time, taps, channels, **options):
     x, by_position, up, *_ = (t.to(DEVICE) for t in of_kind)
     if kind == "static":
         by_position = by_position[:, :, :0]
-    operator = kernels.convolve if kind == "low_rank" else kernels.convolve_headwise
+    operator = (low_rank if kind == "low_rank" else headwise).convolve
     return operator, [x, by_position, up]
 
 
@@ -70,7 +73,7 @@ def test_is_the_formula(time, taps, channels, rank, before, own, dtype):
     x = torch.cat([torch.randn_like(x[:1]).expand(before, -1, -1), x])
     left = (own if own >= 0 else taps - 1) - before
     grad = torch.randn_like(x[:time])
-    actual = with_gradients(kernels.convolve, (x, z, up), grad, left, own)
+    actual = with_gradients(low_rank.convolve, (x, z, up), grad, left, own)
     wide = [t.double() for t in (x, z, up)]
     expected = with_gradients(reference.convolve, wide, grad.double(), left, own)
     for a, e, like in zip(actual, expected, (x, x, z, up), strict=True):
@@ -165,7 +168,7 @@ def test_products_beyond_float16(rank):
     for scale, large in ((1e-4, 1e-5), (300, 200)):
         tensors = [(x * scale).half(), (z / 100).half(), (up / 100).half()]
         grad = (torch.randn_like(x) * large).half()
-        _, _, *actual = with_gradients(kernels.convolve, tensors, grad, 3, 3)
+        _, _, *actual = with_gradients(low_rank.convolve, tensors, grad, 3, 3)
         wide = [t.double() for t in tensors]
         _, _, *expected = with_gradients(reference.convolve, wide, grad.double(), 3, 3)
         for a, e in zip(actual, expected, strict=True):
@@ -191,9 +194,8 @@ def test_factors_of_another_dtype(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_channels_than_programs(kind, monkeypatch):
     """The gradient of up has a program for each block of channels at least."""
-    small = kernels.Blocks(16, 4, programs=1)
-    monkeypatch.setattr(kernels, "BACKWARD", dict.fromkeys(kernels.BACKWARD, small))
-    monkeypatch.setattr(kernels, "OF_UP", small)
+    monkeypatch.setattr(low_rank, "OF_UP", low_rank.Blocks(16, 4, programs=1))
+    monkeypatch.setattr(headwise, "BACKWARD", headwise.Blocks(4, 256, 4, programs=1))
     operator, tensors = operator_and_inputs(kind, 5, 2, 40, dtype=torch.float32)
     actual = with_gradients(operator, tensors, tensors[0], 1, 1)
     expected = with_gradients(formula, tensors, tensors[0], 1, 1)
@@ -231,7 +233,8 @@ def test_offsets_beyond_32_bits(kind):
 def test_grids_of_more_than_65535_blocks(kind, expected, monkeypatch):
     """Only the first dimension of a grid may have so many."""
     names = "forward", "backward", "backward_x", "backward_up", "backward_z"
-    grids = record_grids(monkeypatch, kernels, *names)
+    module = low_rank if kind == "low_rank" else headwise
+    grids = record_grids(monkeypatch, module, *(name for name in names if hasattr(module, name)))
     operator, (x, by_position, up) = operator_and_inputs(kind, 1, 4, 20, dtype=torch.float32)
     x, by_position = (t[:, :1].repeat_interleave(70_000, 1) for t in (x, by_position))
     with_gradients(operator, (x, by_position, up), x, 3, 3)
@@ -258,8 +261,8 @@ def test_is_what_the_functions_give(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_has_its_kernels(kind, monkeypatch):
     """Those of low rank would serve static ones, too, more slowly."""
-    launched = record_grids(monkeypatch, kernels, "backward")
-    others = record_grids(monkeypatch, kernels, "backward_x", "backward_up", "backward_z")
+    launched = record_grids(monkeypatch, headwise, "backward")
+    others = record_grids(monkeypatch, low_rank, "backward_x", "backward_up", "backward_z")
     tensors = [t.float().to(DEVICE).requires_grad_() for t in inputs(kind, 20, 4)]
     convolve(kind, *tensors, causal=True, impl="triton").sum().backward()
     assert (len(launched), len(others)) == ((0, 3) if kind == "low_rank" else (1, 0))
@@ -279,7 +282,7 @@ def test_operator_keeps_pytorchs_rules():
     x, z, up = tensors
     transposed = z.detach().transpose(0, 2).contiguous().transpose(0, 2).requires_grad_()
     torch.library.opcheck(operator, (x, transposed, up, 2, 2))
-    assert triton_tensors.unfit(*tensors) == kernels.unfit(*tensors) == ""
+    assert triton_tensors.unfit(*tensors) == low_rank.unfit(*tensors) == ""
     with pytest.raises(ValueError, match="impl='triton' takes float32"):
         low_rank_short_conv(*(t.double() for t in tensors), causal=True, impl="triton")
 
@@ -287,9 +290,9 @@ def test_operator_keeps_pytorchs_rules():
 def test_takes_as_many_ranks_as_a_program_can_hold():
     x, z, up = torch.zeros(2, 1, 4), torch.zeros(2, 1, 64), torch.zeros(64, 4, 4)
     x, z, up = (t.to(DEVICE) for t in (x, z, up))
-    assert not kernels.unfit(x, z, up)
+    assert not low_rank.unfit(x, z, up)
     more = torch.cat([z, z], dim=2), torch.cat([up, up])
-    assert "at most 64 ranks" in kernels.unfit(x, *more)
+    assert "at most 64 ranks" in low_rank.unfit(x, *more)
 
 
 @pytest.mark.parametrize("impl", ["reference", "triton"])

@@ -16,7 +16,7 @@ def register(
     backward: Callable,
     dtypes: tuple[torch.dtype, ...],
     devices: tuple[str, ...],
-    keeps_sums: bool,
+    keeps_sums: Callable[[Tensor, Tensor], bool],
 ) -> Callable[..., Tensor]:
     """Make ``convattn::name`` of two functions.
 
@@ -28,7 +28,7 @@ def register(
             x and taps are wanted, returns these, None where not wanted.
         dtypes: supported dtypes of x and taps.
         devices: PyTorch's dispatch keys.
-        keeps_sums: whether ``forward`` gives the logarithms of a softmax.
+        keeps_sums: whether ``forward`` gives the logarithms of a softmax of such x and taps.
 
     Returns:
         A function with the contract of :func:`reference.convolve`; no second derivatives.
@@ -45,7 +45,7 @@ def register(
         return backward(grad.to(x.dtype), lse, x, taps, kept, time, *options)
 
     def fake(x, taps, kept, time, left, softmax, keep) -> tuple[Tensor, Tensor]:
-        return outputs(x, taps, time, softmax and keeps_sums)
+        return outputs(x, taps, time, softmax and keeps_sums(x, taps))
 
     operator = operators.register(
         name,

@@ -18,9 +18,11 @@ from ..triton_tensors import (
     strided,
 )
 from .operators import outputs, register
-from .triton_tiles import backward_by_bands, backward_by_taps, forward_by_bands, forward_by_taps
+from .triton_runs import backward_by_taps, forward_by_taps
+from .triton_tiles import backward_by_bands, forward_by_bands
 
 MOST_TAPS = 64
+RUN = 4
 LEAST = 16  # a side of the matrices that are multiplied
 
 
@@ -49,6 +51,12 @@ def _multiplies_bands(head_dim: int, kernel_size: int, dtype: torch.dtype) -> bo
     if head_dim < LEAST:
         return kernel_size > 15
     return kernel_size > (7 if dtype == torch.float32 else 3)
+
+
+def _keeps_sums(x: Tensor, taps: Tensor) -> bool:
+    """Few taps are normalised anew, backward."""
+    heads, kernel_size = taps.shape[-2:]
+    return _multiplies_bands(x.size(2) // heads, kernel_size, x.dtype)
 
 
 def _forward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -> Blocks:
@@ -99,7 +107,8 @@ class _Kernels:
             "x": self._by_heads(x),
             "taps": strided(taps.expand(*size, -1)),
             "kept": None if kept is None else strided(kept.view(torch.uint8).expand(*size, -1)),
-            "lse": None if lse is None else strided(lse.expand(size)),
+            "lse": strided(lse.expand(size)) if lse is not None and lse.numel() else None,
+            "SOFTMAX": lse is not None,
             "time": time,
             "inputs": x.size(0),
             "batch": x.size(1),
@@ -112,9 +121,9 @@ class _Kernels:
         }
 
     def forward(self, y: Tensor) -> None:
-        self.banded &= self.time > 1
-        blocks = _forward_blocks(self.time, *self.shape, self.banded)
-        kernel = forward_by_bands if self.banded else forward_by_taps
+        banded = self.banded and self.time > 1
+        blocks = _forward_blocks(self.time, *self.shape, banded)
+        kernel = forward_by_bands if banded else forward_by_taps
         self._launch(kernel, blocks, self.time, y=self._by_heads(y))
 
     def backward(self, grad: Tensor, x_grad: Tensor | None, taps_grad: Tensor | None) -> None:
@@ -137,16 +146,21 @@ class _Kernels:
         """A program per block of ``length`` and heads of a sentence."""
         groups = self.x.size(1) * cdiv(self.heads, blocks.heads)
         kernel_size = self.shape[1]
-        if self.banded:
-            arguments |= {"PADDED": _padded(kernel_size), "PRECISION": precision(self.x.device)}
-        else:
-            arguments |= {"PADDED": power_of_2(kernel_size), "HEADS": blocks.heads}
+        given = (
+            self.inputs
+            | arguments
+            | {
+                "PADDED": _padded(kernel_size),
+                "PRECISION": precision(self.x.device),
+                "ROWS": blocks.rows,
+                "RUN": min(RUN, blocks.rows),
+                "HEADS": blocks.heads,
+                "CHANNELS": blocks.channels,
+            }
+        )
         with on_device_of(self.x):
             kernel[(cdiv(length, blocks.rows) * groups,)](
-                **self.inputs,
-                **arguments,
-                ROWS=blocks.rows,
-                CHANNELS=blocks.channels,
+                **{name: given[name] for name in kernel.arg_names},
                 num_warps=blocks.warps,
                 num_stages=1,
                 **COMPILED,
@@ -156,7 +170,7 @@ class _Kernels:
 def _forward(
     x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int, softmax: bool, keep: float
 ) -> tuple[Tensor, Tensor]:
-    y, lse = outputs(x, taps, time, keeps_sums=softmax)
+    y, lse = outputs(x, taps, time, softmax and _keeps_sums(x, taps))
     if y.numel():
         kernels = _Kernels(x, taps, kept, lse if softmax else None, time, left, keep)
         kernels.forward(y)
@@ -186,4 +200,4 @@ def _backward(
 
 # Half precision is multiplied as such, and sums are float32. Products of float32 follow
 # torch.backends.cuda.matmul.fp32_precision.
-convolve = register("convolve_triton", _forward, _backward, DTYPES, DEVICES, keeps_sums=True)
+convolve = register("convolve_triton", _forward, _backward, DTYPES, DEVICES, _keeps_sums)

@@ -18,15 +18,8 @@ VARYING = ["time", "inputs", "batch", "heads", "left"]
 
 
 @triton.jit
-def _columns(first, COUNT: tl.constexpr):
+def columns(first, COUNT: tl.constexpr):
     return (first + tl.arange(0, COUNT))[None, :]
-
-
-@triton.jit
-def _load_tap(taps, b, t, h, present, tap, other):
-    """``[rows, 1]``"""
-    place = at(taps, b, t, h) + tl.full([1], tap, tl.int64) * taps.c
-    return tl.load(place, mask=present, other=other)[:, None]
 
 
 @triton.jit
@@ -68,7 +61,7 @@ def _by_groups(rows):
 
 
 @triton.jit
-def _log2(x):
+def log2(x):
     """Of normal numbers."""
     if ASSEMBLY:
         return tl.inline_asm_elementwise(
@@ -79,7 +72,7 @@ def _log2(x):
 
 
 @triton.jit
-def _inverse(x):
+def inverse(x):
     """Of normal numbers."""
     if ASSEMBLY:
         return tl.inline_asm_elementwise(
@@ -94,12 +87,12 @@ def _sum_up(logits, lse, b, t, h, stored):
     """Each row's highest logit and sum of exponentials, whose binary logarithm is stored."""
     highest = tl.max(tl.max(logits, 0), 1)
     total = tl.sum(tl.sum(tl.exp2((logits - highest[None, :, None]) * LOG2_E), 0), 1)
-    tl.store(at(lse, b, t, h), highest * LOG2_E + _log2(total), mask=stored)
+    tl.store(at(lse, b, t, h), highest * LOG2_E + log2(total), mask=stored)
     return highest, total
 
 
 @triton.jit
-def _load_lse(lse, b, t, h, present):
+def load_lse(lse, b, t, h, present):
     """The logarithms of rows; those not ``present`` get no weight."""
     return tl.load(at(lse, b, t, h), mask=present, other=float("inf"))
 
@@ -111,7 +104,7 @@ def _load_softmax(taps, lse, b, t, h, present, by, TAPS: tl.constexpr, PADDED: t
         return _load_kernels(taps, b, t, h, present, by, 0.0, TAPS, PADDED).to(tl.float32)
     else:
         logits = _load_kernels(taps, b, t, h, present, by, -float("inf"), TAPS, PADDED)
-        sums = _load_lse(lse, b, t, h, present)
+        sums = load_lse(lse, b, t, h, present)
         return tl.exp2(logits.to(tl.float32) * LOG2_E - sums[None, :, None])
 
 
@@ -150,7 +143,7 @@ def _store_taps_grad(
 
 
 @triton.jit
-def _place(batch, heads, ROWS: tl.constexpr, HEADS: tl.constexpr):
+def place_of(batch, heads, ROWS: tl.constexpr, HEADS: tl.constexpr):
     """The sentence, first head and first position of this program."""
     groups = tl.cdiv(heads, HEADS)
     group = tl.program_id(0) % groups
@@ -162,7 +155,7 @@ def _place(batch, heads, ROWS: tl.constexpr, HEADS: tl.constexpr):
 def _turn(rows, by):
     """Rotates every row of ``[rows, PADDED]``: column k becomes column k - by."""
     PADDED: tl.constexpr = rows.shape[1]
-    return tl.gather(rows, (_columns(0, PADDED) + by[:, None]) & (PADDED - 1), 1)
+    return tl.gather(rows, (columns(0, PADDED) + by[:, None]) & (PADDED - 1), 1)
 
 
 @triton.jit
@@ -179,7 +172,7 @@ def _load_tiles(
 ):  # fmt: skip
     """All positions of x that ``ROWS`` outputs see, in tiles ``[PADDED, CHANNELS]``: loads that
     are under way together."""
-    c = _columns(c_first, CHANNELS)
+    c = columns(c_first, CHANNELS)
     tiles = ()
     for j_first in tl.static_range(0, ROWS + TAPS - 1, PADDED):
         j = j_first + tl.arange(0, PADDED)
@@ -190,44 +183,12 @@ def _load_tiles(
 
 
 @triton.jit(do_not_specialize=VARYING)
-def forward_by_taps(
-    x, taps, kept, lse, y, time, inputs, batch, heads, left, scale,
-    SHARED: tl.constexpr, TAPS: tl.constexpr, PADDED: tl.constexpr, HEAD_DIM: tl.constexpr,
-    ROWS: tl.constexpr, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    b, h_first, first = _place(batch, heads, ROWS, HEADS)
-    row = tl.arange(0, ROWS * HEADS)
-    t, h = first + row // HEADS, h_first + row % HEADS
-    present = (t < time) & (h < heads)
-    if lse is not None:
-        logits = _load_kernels(taps, b, t, h, present, None, -float("inf"), TAPS, PADDED)
-        stored = present & (t + b == 0) if SHARED else present
-        highest, total = _sum_up(logits.to(tl.float32), lse, b, t, h, stored)
-    for c_first in range(0, HEAD_DIM, CHANNELS):
-        c = _columns(c_first, CHANNELS)
-        y_rows = tl.zeros([ROWS * HEADS, CHANNELS], tl.float32)
-        for tap in tl.static_range(TAPS):
-            w = _load_tap(taps, b, t, h, present, tap, 0.0).to(tl.float32)
-            if lse is not None:
-                w = tl.exp2((w - highest[:, None]) * LOG2_E)
-            if kept is not None:
-                w = tl.where(_load_tap(kept, b, t, h, present, tap, 0) != 0, w * scale, 0.0)
-            n = t + tap - left
-            there = present & (n >= 0) & (n < inputs)
-            x_rows = load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
-            y_rows += w * x_rows.to(tl.float32)
-        if lse is not None:
-            y_rows *= _inverse(total)[:, None]
-        store(y, b, t, h, present[:, None] & (c < HEAD_DIM), c, y_rows)
-
-
-@triton.jit(do_not_specialize=VARYING)
 def forward_by_bands(
     x, taps, kept, lse, y, time, inputs, batch, heads, left, scale,
     SHARED: tl.constexpr, TAPS: tl.constexpr, PADDED: tl.constexpr, HEAD_DIM: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    b, h, first = _place(batch, heads, ROWS, 1)
+    b, h, first = place_of(batch, heads, ROWS, 1)
     row = tl.arange(0, ROWS)
     t = first + row
     present = t < time
@@ -237,13 +198,13 @@ def forward_by_bands(
         logits = logits.to(tl.float32)
         stored = present & (t + b == 0) if SHARED else present
         highest, total = _sum_up(logits, lse, b, t, h, stored)
-        w = tl.exp2((logits - highest[None, :, None]) * LOG2_E) * _inverse(total)[None, :, None]
+        w = tl.exp2((logits - highest[None, :, None]) * LOG2_E) * inverse(total)[None, :, None]
     else:
         w = _load_kernels(taps, b, t, h, present, row, 0.0, TAPS, PADDED).to(tl.float32)
     w = _drop(w, kept, b, t, h, present, row, scale, TAPS, PADDED)
     turned = _by_rows(w.to(x.data.dtype.element_ty))
     for c_first in range(0, HEAD_DIM, CHANNELS):
-        c = _columns(c_first, CHANNELS)
+        c = columns(c_first, CHANNELS)
         y_rows = tl.zeros([ROWS, CHANNELS], tl.float32)
         for j_first in tl.static_range(0, ROWS + TAPS - 1, PADDED):
             j = j_first + tl.arange(0, PADDED)
@@ -258,50 +219,6 @@ def forward_by_bands(
 
 
 @triton.jit(do_not_specialize=VARYING)
-def backward_by_taps(
-    x, taps, kept, lse, grad, x_grad, taps_grad, time, inputs, batch, heads, left, scale,
-    SHARED: tl.constexpr, TAPS: tl.constexpr, PADDED: tl.constexpr, HEAD_DIM: tl.constexpr,
-    ROWS: tl.constexpr, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    """For the same positions the gradients of the taps, as outputs, and of x, as inputs."""
-    b, h_first, first = _place(batch, heads, ROWS, HEADS)
-    row = tl.arange(0, ROWS * HEADS)
-    t, h = first + row // HEADS, h_first + row % HEADS
-    if taps_grad is not None and first < time:
-        present = (t < time) & (h < heads)
-        found = tl.zeros([ROWS * HEADS, PADDED], tl.float32)
-        for c_first in range(0, HEAD_DIM, CHANNELS):
-            c = _columns(c_first, CHANNELS)
-            grad_rows = load(grad, b, t, h, present[:, None] & (c < HEAD_DIM), c).to(tl.float32)
-            for tap in tl.static_range(TAPS):
-                n = t + tap - left
-                there = present & (n >= 0) & (n < inputs)
-                x_rows = load(x, b, n, h, there[:, None] & (c < HEAD_DIM), c)
-                products = tl.sum(grad_rows * x_rows.to(tl.float32), 1)
-                found += tl.where(_columns(0, PADDED) == tap, products[:, None], 0.0)
-        _store_taps_grad(
-            taps_grad, found, taps, kept, lse, b, t, h, present, None, first, h_first, heads,
-            scale, SHARED, TAPS, ROWS, HEADS,
-        )  # fmt: skip
-    if x_grad is not None and first < inputs:
-        for c_first in range(0, HEAD_DIM, CHANNELS):
-            c = _columns(c_first, CHANNELS)
-            x_sums = tl.zeros([ROWS * HEADS, CHANNELS], tl.float32)
-            for tap in tl.static_range(TAPS):
-                i = t + left - tap
-                present = (i >= 0) & (i < time) & (h < heads)
-                w = _load_tap(taps, b, i, h, present, tap, 0.0).to(tl.float32)
-                if lse is not None:
-                    w = tl.exp2(w * LOG2_E - _load_lse(lse, b, i, h, present)[:, None])
-                if kept is not None:
-                    w = tl.where(_load_tap(kept, b, i, h, present, tap, 0) != 0, w * scale, 0.0)
-                grad_rows = load(grad, b, i, h, present[:, None] & (c < HEAD_DIM), c)
-                x_sums += w * grad_rows.to(tl.float32)
-            there = (t < inputs) & (h < heads)
-            store(x_grad, b, t, h, there[:, None] & (c < HEAD_DIM), c, x_sums)
-
-
-@triton.jit(do_not_specialize=VARYING)
 def backward_by_bands(
     x, taps, kept, lse, grad, x_grad, taps_grad, time, inputs, batch, heads, left, scale,
     SHARED: tl.constexpr, TAPS: tl.constexpr, PADDED: tl.constexpr, HEAD_DIM: tl.constexpr,
@@ -309,14 +226,14 @@ def backward_by_bands(
 ):  # fmt: skip
     """For the same positions the gradients of the taps, as outputs, and of x, as inputs."""
     tl.static_assert(ROWS == PADDED)
-    b, h, first = _place(batch, heads, ROWS, 1)
+    b, h, first = place_of(batch, heads, ROWS, 1)
     row = tl.arange(0, ROWS)
     t = first + row
     if taps_grad is not None and first < time:
         present = t < time
         found = tl.zeros([ROWS, PADDED], tl.float32)
         for c_first in range(0, HEAD_DIM, CHANNELS):
-            c = _columns(c_first, CHANNELS)
+            c = columns(c_first, CHANNELS)
             grad_rows = load(grad, b, t, h, present[:, None] & (c < HEAD_DIM), c)
             x_tiles = _load_tiles(
                 x, b, h, first - left, inputs, c_first, TAPS, PADDED, HEAD_DIM, ROWS, CHANNELS
@@ -332,7 +249,7 @@ def backward_by_bands(
         )  # fmt: skip
     if x_grad is not None and first < inputs:
         for c_first in range(0, HEAD_DIM, CHANNELS):
-            c = _columns(c_first, CHANNELS)
+            c = columns(c_first, CHANNELS)
             x_sums = tl.zeros([ROWS, CHANNELS], tl.float32)
             for j_first in tl.static_range(0, ROWS + TAPS - 1, PADDED):
                 j = j_first + tl.arange(0, PADDED)

@@ -160,10 +160,10 @@ def _headwise_kernels(
     wanted = requested(impl)
     if not has_triton() or wanted != "triton" and not (wanted is None and x.is_cuda):
         return None
-    from . import triton_kernels
+    from . import triton_headwise
 
-    fit = not triton_kernels.unfit_headwise(x, taps, static)
-    return triton_kernels.convolve_headwise if fit else None
+    fit = not triton_headwise.unfit(x, taps, static)
+    return triton_headwise.convolve if fit else None
 
 
 def _check_x(x: Tensor, causal: bool, tail: Tensor | None) -> None:

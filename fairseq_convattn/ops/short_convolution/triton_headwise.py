@@ -1,0 +1,147 @@
+"""Static and headwise short convolutions by the Triton kernels of ``triton_runs``."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import triton_tensors
+from ..triton_tensors import (
+    COMPILED,
+    DEVICES,
+    DTYPES,
+    Strided,
+    cdiv,
+    on_device_of,
+    power_of_2,
+    strided,
+)
+from .operators import register
+from .triton_kernels import nothing, too_many_taps
+from .triton_runs import backward, forward
+
+MOST_HEAD_DIM = 128  # a program has all channels of a head
+CHANNELS = 64  # of a program without heads
+
+
+class Blocks(NamedTuple):
+    """Runs of ``run`` positions, one of all of them with so many ``elements``, and warps.
+    ``programs`` share the gradient of the static kernel."""
+
+    run: int
+    elements: int
+    warps: int
+    programs: int = 0
+    stages: int = 1
+
+
+FORWARD = Blocks(4, 256, 1)
+BACKWARD = Blocks(4, 512, 2, programs=1056)
+
+
+def unfit(x: Tensor, taps: Tensor, static: Tensor) -> str:
+    """Why the kernels cannot take such inputs; empty when they can."""
+    if x.size(2) > (taps.size(2) or x.size(2)) * MOST_HEAD_DIM:
+        return f"takes heads of at most {MOST_HEAD_DIM} channels"
+    return too_many_taps(taps.size(3)) or triton_tensors.unfit(x, taps, static)
+
+
+def _of_heads(taps: Tensor | None) -> Strided | None:
+    """``[time, batch, heads, taps]``, if there are heads."""
+    return None if taps is None or not taps.size(2) else strided(taps)
+
+
+class _Kernels:
+    """Launches the kernels on given inputs. ``taps`` may be of no heads."""
+
+    def __init__(self, x: Tensor, taps: Tensor, static: Tensor, left: int, own: int):
+        time, batch, heads, count = taps.shape
+        self.width = max(1, x.size(2) // heads) if heads else CHANNELS
+        self.x, self.time, self.blocks = x, time, cdiv(x.size(2), self.width)
+        self.given = {
+            "x": self._by_blocks(x),
+            "taps": _of_heads(taps),
+            "static": static.t().to(x.dtype).contiguous(),
+            "batch": batch,
+            "time": time,
+            "inputs": x.size(0),
+            "channels": x.size(2),
+            "left": left,
+            "OWN": own,
+            "TAPS": count,
+            "WIDTH": self.width,
+            "CHANNELS": power_of_2(self.width),
+        }
+
+    def _by_blocks(self, x: Tensor | None) -> Strided | None:
+        if x is None:
+            return None
+        of_time, of_batch, of_channel = x.stride()
+        return Strided(x, of_time, of_batch, of_channel * self.width, of_channel)
+
+    def _tiles(self, rows: int, blocks: Blocks) -> int:
+        return self.x.size(1) * cdiv(rows, self.runs(blocks) * blocks.run)
+
+    def runs(self, blocks: Blocks) -> int:
+        return blocks.elements // self.given["CHANNELS"]
+
+    def _launch(self, kernel, programs: int, blocks: Blocks, **arguments) -> None:
+        given = self.given | {"RUNS": self.runs(blocks), "RUN": blocks.run} | arguments
+        given["STAGES"] = blocks.stages
+        with on_device_of(self.x):
+            kernel[(programs * self.blocks,)](
+                **{name: given[name] for name in kernel.arg_names},
+                num_warps=blocks.warps,
+                num_stages=1,
+                **COMPILED,
+            )
+
+    def forward(self) -> Tensor:
+        y = self.x.new_empty(self.time, *self.x.shape[1:])
+        if y.numel():
+            programs = self._tiles(self.time, FORWARD)
+            self._launch(forward, programs, FORWARD, y=self._by_blocks(y))
+        return y
+
+    def backward(
+        self, grad: Tensor, x_grad: Tensor | None, taps_grad: Tensor | None, of_static: bool
+    ) -> Tensor | None:
+        """Fill the gradients of x and of taps; returns that of ``static``, ``[taps, channels]``
+        in float32, if it is wanted."""
+        groups = self._tiles(self.x.size(0), BACKWARD)
+        sums = None
+        if of_static:
+            groups = max(1, min(groups, BACKWARD.programs // self.blocks))
+            static = self.given["static"]
+            sums = static.new_empty(groups, *static.shape, dtype=torch.float32)
+        gradients = {
+            "grad": self._by_blocks(grad),
+            "x_grad": self._by_blocks(x_grad),
+            "taps_grad": _of_heads(taps_grad),
+            "static_grad": sums,
+        }
+        self._launch(backward, groups, BACKWARD, **gradients)
+        return None if sums is None else sums.sum(0)
+
+
+def _forward(x: Tensor, taps: Tensor, static: Tensor, left: int, own: int) -> Tensor:
+    return _Kernels(x, taps, static, left, own).forward()
+
+
+def _backward(
+    grad: Tensor, x: Tensor, taps: Tensor, static: Tensor, left: int, own: int, wanted: list[bool]
+) -> tuple[Tensor | None, ...]:
+    if not grad.numel():
+        return nothing((x, taps, static), wanted)
+    x_grad = x.new_empty(x.shape) if wanted[0] else None
+    taps_grad = taps.new_zeros(taps.shape) if wanted[1] else None
+    kernels = _Kernels(x, taps, static, left, own)
+    static_grad = kernels.backward(grad, x_grad, taps_grad, wanted[2])
+    if static_grad is not None:
+        static_grad = static_grad.t().to(static.dtype).contiguous()
+    return x_grad, taps_grad, static_grad
+
+
+convolve = register(
+    "short_convolve_headwise_triton", _forward, _backward, DTYPES, DEVICES, headwise=True
+)
