@@ -205,11 +205,17 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
     for kind, (launch, predicted) in kinds.items():
         if kind == "low_rank":
             blocks = of_blocks = triton.cdiv(arguments.channels, low_rank.CHANNELS)
-            rows, programs = low_rank.OF_UP.rows, low_rank.OF_UP.programs
+            kernels = low_rank._Kernels(
+                x, predicted, x.new_empty(16, taps, arguments.channels), *place
+            )
+            rows, programs = (
+                low_rank.OF_UP.runs * kernels.run(low_rank.OF_UP),
+                low_rank.OF_UP.programs,
+            )
         else:
             kernels, of_blocks = headwise._Kernels(x, predicted, x[0, 0, :, None], *place), 1
-            blocks, programs = kernels.blocks, headwise.BACKWARD.programs
-            rows = kernels.runs(headwise.BACKWARD) * headwise.BACKWARD.run
+            blocks, backward = kernels.blocks, kernels.backward_blocks
+            rows, programs = kernels.runs(backward) * backward.run, backward.programs
         of_tiles = batch * triton.cdiv(arguments.tokens, rows) * blocks / programs
         rounds = {
             "forward": of_blocks,

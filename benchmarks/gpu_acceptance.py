@@ -98,7 +98,7 @@ _TINY_MODELS = (
 BENCHMARKS = (
     Benchmark("facts", "The device", 10, (), "gpu_checks facts", "gpu_checks facts"),
     Benchmark(
-        *("mixers", "A training step beside float64 on the CPU", 80, ("fairseq",)),
+        *("mixers", "A training step beside float64 on the CPU", 40, ("fairseq",)),
         *("gpu_checks mixers", "gpu_checks mixers"),
     ),
     Benchmark(
@@ -137,7 +137,7 @@ BENCHMARKS = (
         "--types 50 --threads 1 --repetitions 2",
     ),
     Benchmark(
-        *("language-models", "Training language models", 90, ("fairseq",)),
+        *("language-models", "Training language models", 80, ("fairseq",)),
         f"{_LANGUAGE_MODELS} 1024,8192 --models dynamic,attention",
         f"{_TINY_MODELS} --tasks lm --tokens 16",
     ),
@@ -221,7 +221,7 @@ def steps(arguments: argparse.Namespace) -> list[Step]:
     tests = Step(
         "tests",
         "Tests of the operations",
-        120,
+        170,
         ("triton", "pytest"),
         _tests(smoke),
         rows_of_pytest,

@@ -26,9 +26,9 @@ def small_tiles(monkeypatch):
     """So that short inputs have several, and groups of several."""
     monkeypatch.setattr(low_rank, "CHANNELS", 16)
     for name in ("OF_X", "OF_UP", "OF_Z"):
-        monkeypatch.setattr(low_rank, name, low_rank.Blocks(16, 4, 1, 4))
+        monkeypatch.setattr(low_rank, name, low_rank.Blocks(16, 2, 4, 1, 4))
     monkeypatch.setattr(headwise, "CHANNELS", 16)
-    for name in ("FORWARD", "BACKWARD"):
+    for name in ("FORWARD", "STATIC", "HEADWISE"):
         monkeypatch.setattr(headwise, name, headwise.Blocks(4, 256, 1, 4))
 
 
@@ -194,8 +194,9 @@ def test_factors_of_another_dtype(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_channels_than_programs(kind, monkeypatch):
     """The gradient of up has a program for each block of channels at least."""
-    monkeypatch.setattr(low_rank, "OF_UP", low_rank.Blocks(16, 4, programs=1))
-    monkeypatch.setattr(headwise, "BACKWARD", headwise.Blocks(4, 256, 4, programs=1))
+    monkeypatch.setattr(low_rank, "OF_UP", low_rank.Blocks(16, 2, 4, programs=1))
+    for name in ("STATIC", "HEADWISE"):
+        monkeypatch.setattr(headwise, name, headwise.Blocks(4, 256, 4, programs=1))
     operator, tensors = operator_and_inputs(kind, 5, 2, 40, dtype=torch.float32)
     actual = with_gradients(operator, tensors, tensors[0], 1, 1)
     expected = with_gradients(formula, tensors, tensors[0], 1, 1)

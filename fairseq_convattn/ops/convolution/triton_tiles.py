@@ -30,8 +30,8 @@ def _kernels_at(taps, b, t, h, present, by, TAPS: tl.constexpr, PADDED: tl.const
     makes sums over a row's taps cheap. Each row is rotated: its tap k stands in column k + ``by``.
     """
     WIDTH: tl.constexpr = min(PADDED, 8)
-    group = tl.arange(0, PADDED // WIDTH)[:, None, None]
-    k = group * WIDTH + tl.arange(0, WIDTH)[None, None, :]
+    group = tl.arange(0, PADDED // WIDTH)[None, None, :]
+    k = group * WIDTH + tl.arange(0, WIDTH)[:, None, None]
     if by is not None:
         k = (k - by[None, :, None]) & (PADDED - 1)
     place = at(taps, b, t, h)[None, :, None] + k.to(tl.int64) * taps.c
@@ -47,9 +47,8 @@ def _load_kernels(taps, b, t, h, present, by, other, TAPS: tl.constexpr, PADDED:
 @triton.jit
 def _by_rows(kernels):
     """``[rows, PADDED]``"""
-    GROUPS: tl.constexpr = kernels.shape[0]
-    shape: tl.constexpr = [kernels.shape[1], GROUPS * kernels.shape[2]]
-    return tl.reshape(tl.permute(kernels, (1, 0, 2)), shape)
+    shape: tl.constexpr = [kernels.shape[1], kernels.shape[0] * kernels.shape[2]]
+    return tl.reshape(tl.permute(kernels, (1, 2, 0)), shape)
 
 
 @triton.jit
@@ -57,7 +56,7 @@ def _by_groups(rows):
     """The inverse of ``_by_rows``."""
     WIDTH: tl.constexpr = min(rows.shape[1], 8)
     shape: tl.constexpr = [rows.shape[0], rows.shape[1] // WIDTH, WIDTH]
-    return tl.permute(tl.reshape(rows, shape), (1, 0, 2))
+    return tl.permute(tl.reshape(rows, shape), (2, 0, 1))
 
 
 @triton.jit
@@ -85,8 +84,8 @@ def inverse(x):
 @triton.jit
 def _sum_up(logits, lse, b, t, h, stored):
     """Each row's highest logit and sum of exponentials, whose binary logarithm is stored."""
-    highest = tl.max(tl.max(logits, 0), 1)
-    total = tl.sum(tl.sum(tl.exp2((logits - highest[None, :, None]) * LOG2_E), 0), 1)
+    highest = tl.max(tl.max(logits, 2), 0)
+    total = tl.sum(tl.sum(tl.exp2((logits - highest[None, :, None]) * LOG2_E), 2), 0)
     tl.store(at(lse, b, t, h), highest * LOG2_E + log2(total), mask=stored)
     return highest, total
 
@@ -130,7 +129,7 @@ def _store_taps_grad(
     found = _drop(found, kept, b, t, h, present, by, scale, TAPS, PADDED)
     if lse is not None:
         w = _load_softmax(taps, lse, b, t, h, present, by, TAPS, PADDED)
-        found = w * (found - tl.sum(tl.sum(w * found, 0), 1)[None, :, None])
+        found = w * (found - tl.sum(tl.sum(w * found, 2), 0)[None, :, None])
     if SHARED:
         rows = _by_rows(found)
         if by is not None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .. import triton_tensors
 from ..triton_tensors import (
+    ASSEMBLY,
     COMPILED,
     DEVICES,
     DTYPES,
@@ -22,21 +23,26 @@ from .triton_runs import backward, forward
 
 MOST_HEAD_DIM = 128  # a program has all channels of a head
 CHANNELS = 64  # of a program without heads
+MOST_HELD = 4  # taps whose kernel needs no more registers than HEADWISE has
 
 
 class Blocks(NamedTuple):
-    """Runs of ``run`` positions, one of all of them with so many ``elements``, and warps.
-    ``programs`` share the gradient of the static kernel."""
+    """Runs of ``run`` positions, whose rows have so many ``elements`` at each, and warps.
+    ``programs`` share the gradient of the static kernel, with so many rounds of their loop loaded
+    at once and so many registers at most."""
 
     run: int
     elements: int
     warps: int
     programs: int = 0
     stages: int = 1
+    registers: int | None = None
 
 
+# as measured on an H200
 FORWARD = Blocks(4, 256, 1)
-BACKWARD = Blocks(4, 512, 2, programs=1056)
+STATIC = Blocks(4, 256, 1, 1056, 3)
+HEADWISE = Blocks(3, 256, 1, 1584, 1, 168)
 
 
 def unfit(x: Tensor, taps: Tensor, static: Tensor) -> str:
@@ -88,13 +94,19 @@ class _Kernels:
     def _launch(self, kernel, programs: int, blocks: Blocks, **arguments) -> None:
         given = self.given | {"RUNS": self.runs(blocks), "RUN": blocks.run} | arguments
         given["STAGES"] = blocks.stages
+        limited = blocks.registers and given["TAPS"] <= MOST_HELD and ASSEMBLY.value
         with on_device_of(self.x):
             kernel[(programs * self.blocks,)](
                 **{name: given[name] for name in kernel.arg_names},
+                **({"maxnreg": blocks.registers} if limited else {}),
                 num_warps=blocks.warps,
                 num_stages=1,
                 **COMPILED,
             )
+
+    @property
+    def backward_blocks(self) -> Blocks:
+        return STATIC if self.given["taps"] is None else HEADWISE
 
     def forward(self) -> Tensor:
         y = self.x.new_empty(self.time, *self.x.shape[1:])
@@ -108,10 +120,10 @@ class _Kernels:
     ) -> Tensor | None:
         """Fill the gradients of x and of taps; returns that of ``static``, ``[taps, channels]``
         in float32, if it is wanted."""
-        groups = self._tiles(self.x.size(0), BACKWARD)
-        sums = None
+        blocks, sums = self.backward_blocks, None
+        groups = self._tiles(self.x.size(0), blocks)
         if of_static:
-            groups = max(1, min(groups, BACKWARD.programs // self.blocks))
+            groups = max(1, min(groups, blocks.programs // self.blocks))
             static = self.given["static"]
             sums = static.new_empty(groups, *static.shape, dtype=torch.float32)
         gradients = {
@@ -120,7 +132,7 @@ class _Kernels:
             "taps_grad": _of_heads(taps_grad),
             "static_grad": sums,
         }
-        self._launch(backward, groups, BACKWARD, **gradients)
+        self._launch(backward, groups, blocks, **gradients)
         return None if sums is None else sums.sum(0)
 
 

@@ -17,7 +17,7 @@ from ..triton_tensors import (
     precision,
 )
 from .operators import register
-from .triton_tiles import backward_up, backward_x, backward_z, forward
+from .triton_tiles import MOST_HELD, backward_up, backward_x, backward_z, forward
 
 MOST_TAPS = 16  # a program goes through all of them
 MOST_RANKS = 64  # a program holds all of them, the static kernel's too
@@ -26,19 +26,20 @@ LEAST = 16  # a side of the matrices that are multiplied
 
 
 class Blocks(NamedTuple):
-    """``rows`` of a tile, warps, and how many rounds of a loop are loaded at once. ``programs``
-    share the gradient of up: three for each multiprocessor of an H100."""
+    """``runs`` of ``run`` positions, warps, and how many rounds of a loop are loaded at once.
+    ``programs`` share the gradient of up."""
 
-    rows: int
+    runs: int
+    run: int
     warps: int
     stages: int = 1
     programs: int = 0
 
 
-# as measured on an H100
-OF_X = Blocks(32, 4, 3)  # forward, too
-OF_UP = Blocks(64, 8, 3, 396)
-OF_Z = Blocks(32, 2, 3)
+# as measured on an H200
+OF_X = Blocks(16, 2, 2, 3)  # forward, too
+OF_UP = Blocks(16, 4, 2, 2, 528)
+OF_Z = Blocks(16, 2, 2, 3)
 SHARED_MEMORY = 64 * 1024  # bytes for rounds that are loaded before they are used
 
 
@@ -92,11 +93,17 @@ class _Kernels:
         }
 
     def _tiles(self, rows: int, blocks: Blocks) -> int:
-        return self.x.size(1) * cdiv(rows, blocks.rows)
+        return self.x.size(1) * cdiv(rows, blocks.runs * self.run(blocks))
+
+    def run(self, blocks: Blocks) -> int:
+        """Positions of a run, whose zs a program holds."""
+        held = self.up.size(1) * self.given["PADDED"] <= MOST_HELD.value
+        return min(blocks.run, power_of_2(self.z.size(0))) if held else 1
 
     def _launch(self, kernel, programs: int, blocks: Blocks, **arguments) -> None:
         """With those of all arguments that the kernel has."""
-        given = self.given | {"ROWS": blocks.rows, "STAGES": self._stages(blocks)} | arguments
+        given = self.given | {"RUNS": blocks.runs, "RUN": self.run(blocks)} | arguments
+        given["STAGES"] = self._stages(blocks)
         with on_device_of(self.x):
             kernel[(programs,)](
                 **{name: given[name] for name in kernel.arg_names},
@@ -108,7 +115,8 @@ class _Kernels:
     def _stages(self, blocks: Blocks) -> int:
         """Of a loop, whose rounds load rows of inputs and of gradients, and ``up`` or z."""
         taps = self.up.size(1)
-        rows = (taps + 1) * blocks.rows + taps * max(self.given["PADDED"], LEAST)
+        run = self.run(blocks)
+        rows = (2 * run + taps - 1) * blocks.runs + taps * self.given["PADDED"]
         size = rows * self.given["CHANNELS"] * self.x.element_size()
         return 1 + min(blocks.stages - 1, SHARED_MEMORY // size)
 

@@ -14,7 +14,7 @@ VARYING = ["batch", "time", "inputs", "left"]
 
 
 @triton.jit
-def _runs(tile, batch, RUNS: tl.constexpr, RUN: tl.constexpr):
+def runs(tile, batch, RUNS: tl.constexpr, RUN: tl.constexpr):
     """A sentence and first positions of runs; tiles of one time follow each other."""
     first = tile // batch * (RUNS * RUN)
     return (tile % batch).to(tl.int64), first + tl.arange(0, RUNS) * RUN
@@ -44,24 +44,22 @@ def _load_static(
 
 
 @triton.jit
-def _times(static_tap, predicted, at: tl.constexpr, rows):
-    """What a tap adds: that of the static kernel and the ``at``-th of the predicted ones."""
-    rows = rows.to(tl.float32)
-    if len(predicted) == 0:
-        return static_tap * rows
-    else:
-        return (static_tap + predicted[at]) * rows
+def _load_predicted(taps, b, start, h, j, there, TAPS: tl.constexpr):
+    """Taps of positions ``start + j`` in float32, ``[runs, 1]`` each."""
+    given, predicted = load_taps(taps, b, start, h, j, there, TAPS), ()
+    for tap in tl.static_range(TAPS):
+        predicted = predicted + (given[tap].to(tl.float32),)
+    return predicted
 
 
 @triton.jit
-def _load_predicted(taps, b, start, h, time, COUNT: tl.constexpr, TAPS: tl.constexpr):
-    """Taps of ``COUNT`` positions from ``start`` on, ``[runs, 1]`` each."""
-    predicted = ()
-    for j in tl.static_range(COUNT):
-        given = load_taps(taps, b, start, h, j, within(start + j, time, None), TAPS)
-        for tap in tl.static_range(TAPS):
-            predicted = predicted + (given[tap].to(tl.float32),)
-    return predicted
+def _times(static_row, predicted, tap: tl.constexpr, rows):
+    """What a tap adds: that of the static kernel and the predicted one."""
+    rows = rows.to(tl.float32)
+    if len(predicted) == 0:
+        return static_row[tap] * rows
+    else:
+        return (static_row[tap] + predicted[tap]) * rows
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -73,17 +71,19 @@ def forward(
     """``y[t] = sum_k w[t, k] x[t + k - left]``"""
     blocks = tl.cdiv(channels, WIDTH)
     block = tl.program_id(0) % blocks
-    b, start = _runs(tl.program_id(0) // blocks, batch, RUNS, RUN)
-    h, predicted, y_rows = start * 0 + block, (), ()
+    b, start = runs(tl.program_id(0) // blocks, batch, RUNS, RUN)
+    h, y_rows = start * 0 + block, ()
     c, end = _channels(block, channels, WIDTH, CHANNELS)
     rows = load_rows(x, b, start - left, h, inputs, None, c, end, RUN + TAPS - 1)
-    if taps is not None:
-        predicted = _load_predicted(taps, b, start, h, time, RUN, TAPS)
     row = _load_static(static, block, c, end, channels, OWN, TAPS, WIDTH, RUNS)
     for j in tl.static_range(RUN):
-        y_row = _times(row[0], predicted, j * TAPS, rows[j])
+        predicted = ()
+        if taps is not None:
+            there = within(start + j, time, None)
+            predicted = _load_predicted(taps, b, start, h, j, there, TAPS)
+        y_row = _times(row, predicted, 0, rows[j])
         for tap in tl.static_range(1, TAPS):
-            y_row += _times(row[tap], predicted, j * TAPS + tap, rows[j + tap])
+            y_row += _times(row, predicted, tap, rows[j + tap])
         y_rows = y_rows + (y_row,)
     store_rows(y, b, start, h, time, None, c, end, y_rows, RUN)
 
@@ -105,38 +105,36 @@ def backward(
     for _ in tl.static_range(TAPS):
         sums = sums + (tl.zeros([RUNS, CHANNELS], tl.float32),)
     for tile in tl.range(group, batch * tl.cdiv(inputs, RUNS * RUN), groups, num_stages=STAGES):
-        b, start = _runs(tile, batch, RUNS, RUN)
-        h, last, new = start * 0 + block, start + left - (TAPS - 1), ()
+        b, start = runs(tile, batch, RUNS, RUN)
+        h, first = start * 0 + block, start + left - (TAPS - 1)
         x_rows = load_rows(x, b, start, h, inputs, None, c, end, RUN)
-        rows = load_rows(grad, b, last, h, time, None, c, end, RUN + TAPS - 1)
-        if x_grad is not None:
-            row = _load_static(static, block, c, end, channels, OWN, TAPS, WIDTH, RUNS)
-            predicted, x_sums = (), ()
+        rows = load_rows(grad, b, first, h, time, None, c, end, RUN + TAPS - 1)
+        row = _load_static(static, block, c, end, channels, OWN, TAPS, WIDTH, RUNS)
+        x_sums = ()
+        for _ in tl.static_range(RUN):
+            x_sums = x_sums + (tl.zeros([RUNS, CHANNELS], tl.float32),)
+        for s in tl.static_range(RUN + TAPS - 1):
+            there, predicted, more, new = within(first + s, time, None), (), (), ()
             if taps is not None:
-                predicted = _load_predicted(taps, b, last, h, time, RUN + TAPS - 1, TAPS)
+                predicted = _load_predicted(taps, b, first, h, s, there, TAPS)
             for j in tl.static_range(RUN):
-                x_sum = tl.zeros([RUNS, CHANNELS], tl.float32)
-                for tap in tl.static_range(TAPS):
-                    x_sum += _times(
-                        row[tap],
-                        predicted,
-                        (j + TAPS - 1 - tap) * TAPS + tap,
-                        rows[j + TAPS - 1 - tap],
-                    )
-                x_sums = x_sums + (x_sum,)
+                x_sum = x_sums[j]
+                if s >= j and s < j + TAPS:
+                    x_sum += _times(row, predicted, j + TAPS - 1 - s, rows[s])
+                more = more + (x_sum,)
+            for tap in tl.static_range(TAPS):
+                total = sums[tap]
+                if s + tap >= TAPS - 1 and s + tap < RUN + TAPS - 1:
+                    products = x_rows[s + tap - (TAPS - 1)].to(tl.float32) * rows[s].to(tl.float32)
+                    total += products
+                    if taps_grad is not None:
+                        seen = there & within(start + (s + tap - (TAPS - 1)), inputs, None)
+                        found = tl.sum(products, 1)[:, None]
+                        store_tap(taps_grad, b, first, h, s, seen, tap, found)
+                new = new + (total,)
+            x_sums, sums = more, new
+        if x_grad is not None:
             store_rows(x_grad, b, start, h, inputs, None, c, end, x_sums, RUN)
-        for tap in tl.static_range(TAPS):
-            total = sums[tap]
-            for j in tl.static_range(RUN):
-                products = x_rows[j].to(tl.float32) * rows[j + TAPS - 1 - tap].to(tl.float32)
-                total += products
-                if taps_grad is not None:
-                    there = within(last + (j + TAPS - 1 - tap), time, None)
-                    there = there & within(start + j, inputs, None)
-                    found = tl.sum(products, 1)[:, None]
-                    store_tap(taps_grad, b, last, h, j + TAPS - 1 - tap, there, tap, found)
-            new = new + (total,)
-        sums = new
     if static_grad is not None:
         for tap in tl.static_range(TAPS):
             place = static_grad + (group.to(tl.int64) * TAPS + tap) * channels + block * WIDTH + c

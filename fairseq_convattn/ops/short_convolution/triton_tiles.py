@@ -7,16 +7,10 @@ same inputs give the same bits.
 import triton
 import triton.language as tl
 
-from ..triton_tensors import load, store
+from ..triton_runs import load_rows, store_rows
+from .triton_runs import VARYING, runs
 
-VARYING = ["batch", "time", "inputs", "left"]
-MOST_HELD = tl.constexpr(64)  # taps times ranks of z that stay in a block's shared memory
-
-
-@triton.jit
-def _tile(tile, batch, ROWS: tl.constexpr):
-    """A sentence and positions of it; tiles of one time follow each other."""
-    return (tile % batch).to(tl.int64), tile // batch * ROWS + tl.arange(0, ROWS)
+MOST_HELD = tl.constexpr(64)  # taps times ranks of z that a program holds
 
 
 @triton.jit
@@ -25,10 +19,8 @@ def _channels(block, CHANNELS: tl.constexpr):
 
 
 @triton.jit
-def _load_rows(x, b, t, time, c, channels):
-    """``[rows, channels]`` at positions t, zero outside of the sentence."""
-    there = (t >= 0) & (t < time)
-    return load(x, b, t, t * 0, there[:, None] & (c < channels), c)
+def _load(x, b, start, time, c, end, COUNT: tl.constexpr):
+    return load_rows(x, b, start, start * 0, time, None, c, end, COUNT)
 
 
 @triton.jit
@@ -40,55 +32,51 @@ def _load_up(up, tap, c, channels, TAPS: tl.constexpr, RANKS: tl.constexpr, PADD
 
 
 @triton.jit
-def _load_z(z, b, t, time, RANKS: tl.constexpr, PADDED: tl.constexpr):
-    """``[rows, PADDED]``"""
-    return _load_rows(z, b, t, time, tl.arange(0, PADDED)[None, :], RANKS)
-
-
-@triton.jit
-def _load_zs(z, b, last, time, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr):
-    """Those of outputs ``last - k``, for every tap k."""
-    rows = ()
-    for tap in tl.static_range(TAPS):
-        rows = rows + (_load_z(z, b, last - tap, time, RANKS, PADDED),)
-    return rows
+def _load_zs(z, b, start, time, RANKS: tl.constexpr, PADDED: tl.constexpr, COUNT: tl.constexpr):
+    """``[runs, PADDED]`` of ``COUNT`` positions."""
+    return _load(z, b, start, time, tl.arange(0, PADDED)[None, :], RANKS, COUNT)
 
 
 @triton.jit
 def _weigh(
-    x, zs, up, y, b, t, block, time, inputs, channels, left, STEP: tl.constexpr,
-    OWN: tl.constexpr, TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr,
-    CHANNELS: tl.constexpr, PRECISION: tl.constexpr,
+    zs, up, rows, c, channels, FORWARD: tl.constexpr, OWN: tl.constexpr, TAPS: tl.constexpr,
+    RANKS: tl.constexpr, PADDED: tl.constexpr, RUN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``y[t] = sum_k w_k x[t + STEP (k - left)]``, a block of channels at ``time`` positions. The
-    weights are made of ``zs[k]``, ``[rows, PADDED]``, and up, and ``OWN``'s is one more. For
-    the gradient of a convolution's inputs, x is that of its outputs."""
-    c = _channels(block, CHANNELS)
-    sums = tl.zeros([t.shape[0], CHANNELS], tl.float32)
+    """Sums over taps of rows times weights, made of zs and ``up``; ``OWN``'s is one more. Forward,
+    zs are of the sums' positions and rows are inputs; backward, both are of outputs."""
+    sums = ()
+    for _ in tl.static_range(RUN):
+        sums = sums + (tl.zeros(rows[0].shape, tl.float32),)
     for tap in tl.static_range(TAPS):
-        up_rows = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED)
-        w = tl.dot(zs[tap], up_rows, input_precision=PRECISION)
-        if tap == OWN:
-            w += 1.0
-        x_rows = _load_rows(x, b, t + STEP * (tap - left), inputs, c, channels)
-        sums += w * x_rows.to(tl.float32)
-    store(y, b, t, t * 0, (t < time)[:, None] & (c < channels), c, sums)
+        up_rows, more = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED), ()
+        for j in tl.static_range(RUN):
+            if FORWARD:
+                w = tl.dot(zs[j], up_rows, input_precision=PRECISION)
+                x_rows = rows[j + tap]
+            else:
+                w = tl.dot(zs[j + TAPS - 1 - tap], up_rows, input_precision=PRECISION)
+                x_rows = rows[j + TAPS - 1 - tap]
+            if tap == OWN:
+                w += 1.0
+            more = more + (sums[j] + w * x_rows.to(tl.float32),)
+        sums = more
+    return sums
 
 
 @triton.jit(do_not_specialize=VARYING)
 def forward(
     x, z, up, y, batch, time, inputs, channels, left, OWN: tl.constexpr, TAPS: tl.constexpr,
-    RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-    PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    RANKS: tl.constexpr, PADDED: tl.constexpr, RUNS: tl.constexpr, RUN: tl.constexpr,
+    CHANNELS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """``y[t] = sum_k w[t, k] x[t + k - left]``, one block of channels after the other."""
-    b, t = _tile(tl.program_id(0), batch, ROWS)
-    zs = (_load_z(z, b, t, time, RANKS, PADDED),) * TAPS
+    b, start = runs(tl.program_id(0), batch, RUNS, RUN)
+    zs = _load_zs(z, b, start, time, RANKS, PADDED, RUN)
     for block in tl.range(0, tl.cdiv(channels, CHANNELS), num_stages=STAGES):
-        _weigh(
-            x, zs, up, y, b, t, block, time, inputs, channels, left, 1, OWN, TAPS, RANKS, PADDED,
-            CHANNELS, PRECISION,
-        )  # fmt: skip
+        c = _channels(block, CHANNELS)
+        rows = _load(x, b, start - left, inputs, c, channels, RUN + TAPS - 1)
+        sums = _weigh(zs, up, rows, c, channels, True, OWN, TAPS, RANKS, PADDED, RUN, PRECISION)
+        store_rows(y, b, start, start * 0, time, None, c, channels, sums, RUN)
 
 
 @triton.jit
@@ -107,31 +95,33 @@ def _rounded(products, dtype: tl.constexpr):
 @triton.jit(do_not_specialize=VARYING)
 def backward_x(
     z, up, grad, x_grad, batch, time, inputs, channels, left, OWN: tl.constexpr,
-    TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    TAPS: tl.constexpr, RANKS: tl.constexpr, PADDED: tl.constexpr, RUNS: tl.constexpr,
+    RUN: tl.constexpr, CHANNELS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """``x_grad[t] = sum_k w[n, k] grad[n]`` over outputs ``n = t + left - k``."""
-    b, t = _tile(tl.program_id(0), batch, ROWS)
+    b, start = runs(tl.program_id(0), batch, RUNS, RUN)
+    first = start + left - (TAPS - 1)
+    COUNT: tl.constexpr = RUN + TAPS - 1
     HELD: tl.constexpr = TAPS * PADDED <= MOST_HELD
     held = ()
     if HELD:
-        held = _load_zs(z, b, t + left, time, TAPS, RANKS, PADDED)
+        held = _load_zs(z, b, first, time, RANKS, PADDED, COUNT)
     for block in tl.range(0, tl.cdiv(channels, CHANNELS), num_stages=STAGES):
         if HELD:
             zs = held
         else:
-            zs = _load_zs(z, b, t + left, time, TAPS, RANKS, PADDED)
-        _weigh(
-            grad, zs, up, x_grad, b, t, block, inputs, time, channels, left, -1, OWN, TAPS, RANKS,
-            PADDED, CHANNELS, PRECISION,
-        )  # fmt: skip
+            zs = _load_zs(z, b, first, time, RANKS, PADDED, COUNT)
+        c = _channels(block, CHANNELS)
+        rows = _load(grad, b, first, time, c, channels, COUNT)
+        sums = _weigh(zs, up, rows, c, channels, False, OWN, TAPS, RANKS, PADDED, RUN, PRECISION)
+        store_rows(x_grad, b, start, start * 0, inputs, None, c, channels, sums, RUN)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def backward_up(
     x, z, grad, up_grad, batch, time, inputs, channels, left, TAPS: tl.constexpr,
-    RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-    PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    RANKS: tl.constexpr, PADDED: tl.constexpr, RUNS: tl.constexpr, RUN: tl.constexpr,
+    CHANNELS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of ``up``: sums over every group-th tile of outputs."""
     blocks = tl.cdiv(channels, CHANNELS)
@@ -141,16 +131,21 @@ def backward_up(
     sums = ()
     for _ in tl.static_range(TAPS):
         sums = sums + (tl.zeros([PADDED, CHANNELS], tl.float32),)
-    for tile in tl.range(group, batch * tl.cdiv(time, ROWS), groups, num_stages=STAGES):
-        b, t = _tile(tile, batch, ROWS)
-        grad_rows = _load_rows(grad, b, t, time, c, channels).to(tl.float32)
-        z_rows = _load_z(z, b, t, time, RANKS, PADDED)
+    tiles = batch * tl.cdiv(time, RUNS * RUN)
+    for tile in tl.range(group, tiles, groups, num_stages=STAGES):
+        b, start = runs(tile, batch, RUNS, RUN)
+        grad_rows = _load(grad, b, start, time, c, channels, RUN)
+        zs = _load_zs(z, b, start, time, RANKS, PADDED, RUN)
+        rows = _load(x, b, start - left, inputs, c, channels, RUN + TAPS - 1)
         new = ()
         for tap in tl.static_range(TAPS):
-            x_rows = _load_rows(x, b, t + tap - left, inputs, c, channels)
-            products = _rounded(grad_rows * x_rows.to(tl.float32), x_rows.dtype)
-            turned = tl.trans(z_rows.to(products.dtype))
-            new = new + (tl.dot(turned, products, sums[tap], input_precision=PRECISION),)
+            total = sums[tap]
+            for j in tl.static_range(RUN):
+                products = grad_rows[j].to(tl.float32) * rows[j + tap].to(tl.float32)
+                products = _rounded(products, rows[0].dtype)
+                turned = tl.trans(zs[j].to(products.dtype))
+                total = tl.dot(turned, products, total, input_precision=PRECISION)
+            new = new + (total,)
         sums = new
     r = tl.arange(0, PADDED)[:, None]
     for tap in tl.static_range(TAPS):
@@ -161,19 +156,25 @@ def backward_up(
 @triton.jit(do_not_specialize=VARYING)
 def backward_z(
     x, up, grad, z_grad, batch, time, inputs, channels, left, TAPS: tl.constexpr,
-    RANKS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-    PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    RANKS: tl.constexpr, PADDED: tl.constexpr, RUNS: tl.constexpr, RUN: tl.constexpr,
+    CHANNELS: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """``z_grad[t]``, a sum over taps and channels."""
-    b, t = _tile(tl.program_id(0), batch, ROWS)
-    sums = tl.zeros([ROWS, PADDED], tl.float32)
-    for first in tl.range(0, channels, CHANNELS, num_stages=STAGES):
-        c = first + tl.arange(0, CHANNELS)[None, :]
-        grad_rows = _load_rows(grad, b, t, time, c, channels).to(tl.float32)
+    b, start = runs(tl.program_id(0), batch, RUNS, RUN)
+    sums = ()
+    for _ in tl.static_range(RUN):
+        sums = sums + (tl.zeros([RUNS, PADDED], tl.float32),)
+    for block in tl.range(0, tl.cdiv(channels, CHANNELS), num_stages=STAGES):
+        c = _channels(block, CHANNELS)
+        grad_rows = _load(grad, b, start, time, c, channels, RUN)
+        rows = _load(x, b, start - left, inputs, c, channels, RUN + TAPS - 1)
         for tap in tl.static_range(TAPS):
-            x_rows = _load_rows(x, b, t + tap - left, inputs, c, channels)
-            products = _rounded(grad_rows * x_rows.to(tl.float32), x_rows.dtype)
-            up_rows = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED).to(products.dtype)
-            sums += tl.dot(products, tl.trans(up_rows), input_precision=PRECISION)
+            up_rows, more = _load_up(up, tap, c, channels, TAPS, RANKS, PADDED), ()
+            for j in tl.static_range(RUN):
+                products = grad_rows[j].to(tl.float32) * rows[j + tap].to(tl.float32)
+                products = _rounded(products, rows[0].dtype)
+                turned = tl.trans(up_rows.to(products.dtype))
+                more = more + (tl.dot(products, turned, sums[j], input_precision=PRECISION),)
+            sums = more
     r = tl.arange(0, PADDED)[None, :]
-    store(z_grad, b, t, t * 0, (t < time)[:, None] & (r < RANKS), r, sums)
+    store_rows(z_grad, b, start, start * 0, time, None, r, RANKS, sums, RUN)
