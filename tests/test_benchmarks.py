@@ -51,6 +51,26 @@ def test_short_convolutions(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("operation", ["static", "low_rank"])
+def test_block_sizes(operation, tmp_path, monkeypatch):
+    pytest.importorskip("triton", reason="needs Triton: pip install triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    sizes = "--device cpu --dtype float32 --tokens 3 --all-tokens 3 --channels 16 --heads 2"
+    figures = tmp_path / "figures.csv"
+    options = f"--operations {operation} --repetitions 2 --csv {figures}"
+    done = run("block_sizes", sizes, options)
+    assert done.returncode == 0, done.stderr
+    with open(figures, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["operation"] for row in rows} == {operation}
+    by_pass = {row["pass"]: [] for row in rows}
+    for row in rows:
+        by_pass[row["pass"]].append(row["blocks"])
+    for blocks in by_pass.values():
+        assert blocks[0] == "in use" and len(set(blocks)) == len(blocks) > 3
+
+
+@pytest.mark.slow
 @pytest.mark.ci
 def test_dropout(tmp_path):
     rows, _ = measured(tmp_path, "dropout", "--tokens 8 --sentences 2 --repetitions 2")
