@@ -97,14 +97,19 @@ def _of_convolutions(which: str, taps: int) -> dict[str, dict[str, object]]:
     name, found = f"_{which}_blocks", {"in use": {}}
     for rows, warps in ((16, 1), (16, 2), (32, 1), (32, 2), (32, 4), (64, 2), (64, 4)):
         blocks = convolution.Blocks(rows, 1, 64, warps)
-        given = {name: lambda *_, blocks=blocks: blocks}
+        given = {name: _giving(blocks)}
         if which == "forward" or rows == convolution._padded(taps):
             banded = {"_multiplies_bands": lambda *_: True}
             found[f"bands, {rows} rows, {warps} warps"] = given | banded
         for run in (2, 4, 8) if taps < 8 and warps <= 2 else ():
-            one_by_one = {"_multiplies_bands": lambda *_: False, "RUN": run}
-            found[f"taps, {rows} rows by {run}, {warps} warps"] = given | one_by_one
+            one_by_one = {"_multiplies_bands": lambda *_: False}
+            one_by_one[name] = _giving(blocks._replace(run=run))
+            found[f"taps, {rows} rows by {run}, {warps} warps"] = one_by_one
     return found
+
+
+def _giving(blocks: NamedTuple) -> Callable:
+    return lambda *_: blocks
 
 
 def static_ones(options: argparse.Namespace) -> Iterator[Operation]:

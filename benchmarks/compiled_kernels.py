@@ -8,8 +8,8 @@ instructions are, and how long it should run at least. Needs torch and triton al
 The estimate is the largest of three times: of the operation's own bytes at the memory bandwidth
 (each tensor once, which is the floor), of all instructions at the rate at which warps issue them,
 and of all loads and stores, shared memory's included, at the rate of the caches nearest to the
-multiprocessors. It leaves out latency, conflicts and the tensor cores' own time. Loops are
-counted with as many rounds as a program has on average.
+multiprocessors. It leaves out latency, conflicts, how many cache lines a load touches, and the
+tensor cores' own time. Loops are counted with as many rounds as a program has on average.
 """
 
 import argparse

@@ -28,7 +28,7 @@ def small_tiles(monkeypatch):
     for name in ("OF_X", "OF_UP", "OF_Z"):
         monkeypatch.setattr(low_rank, name, low_rank.Blocks(16, 2, 4, 1, 4))
     monkeypatch.setattr(headwise, "CHANNELS", 16)
-    for name in ("FORWARD", "STATIC", "HEADWISE"):
+    for name in ("FORWARD", "STATIC", "HEADWISE", "MANY"):
         monkeypatch.setattr(headwise, name, headwise.Blocks(4, 256, 1, 4))
 
 
@@ -195,7 +195,7 @@ def test_factors_of_another_dtype(kind):
 def test_more_channels_than_programs(kind, monkeypatch):
     """The gradient of up has a program for each block of channels at least."""
     monkeypatch.setattr(low_rank, "OF_UP", low_rank.Blocks(16, 2, 4, programs=1))
-    for name in ("STATIC", "HEADWISE"):
+    for name in ("STATIC", "HEADWISE", "MANY"):
         monkeypatch.setattr(headwise, name, headwise.Blocks(4, 256, 4, programs=1))
     operator, tensors = operator_and_inputs(kind, 5, 2, 40, dtype=torch.float32)
     actual = with_gradients(operator, tensors, tensors[0], 1, 1)

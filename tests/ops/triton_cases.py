@@ -54,15 +54,15 @@ def convolution_kernels() -> ModuleType:
     return importlib.import_module("fairseq_convattn.ops.convolution.triton_kernels")
 
 
-def set_convolution_blocks(monkeypatch, rows, channels, heads):
+def set_convolution_blocks(monkeypatch, rows, channels, heads, run=4):
     """The interpreter takes its time for a program: sentences that are long have longer blocks."""
     kernels = convolution_kernels()
 
     def blocks(time, head_dim, kernel_size, banded):
         size = rows if time <= 50 else 4 * rows
-        return kernels.Blocks(size, 1 if banded else heads, channels, 4)
+        return kernels.Blocks(size, 1 if banded else heads, channels, 4, run)
 
-    def backward(time, head_dim, kernel_size, banded):
+    def backward(time, head_dim, kernel_size, banded, dtype):
         found = blocks(time, head_dim, kernel_size, banded)
         return found._replace(rows=kernels._padded(kernel_size)) if banded else found
 

@@ -22,7 +22,7 @@ from .triton_runs import backward_by_taps, forward_by_taps
 from .triton_tiles import backward_by_bands, forward_by_bands
 
 MOST_TAPS = 64
-RUN = 4
+RUN = 4  # positions
 LEAST = 16  # a side of the matrices that are multiplied
 
 
@@ -30,13 +30,14 @@ class Blocks(NamedTuple):
     """What a program computes at once, in powers of two.
 
     ``rows`` positions of ``heads`` heads and ``channels`` channels of each; in products one head,
-    and ``LEAST`` or more of all else.
+    and ``LEAST`` or more of all else. For taps one by one, runs of ``run`` positions.
     """
 
     rows: int
     heads: int
     channels: int
     warps: int
+    run: int = 1
 
 
 def unfit(x: Tensor, taps: Tensor) -> str:
@@ -47,11 +48,11 @@ def unfit(x: Tensor, taps: Tensor) -> str:
 
 
 def _multiplies_bands(head_dim: int, kernel_size: int, dtype: torch.dtype, softmax: bool) -> bool:
-    """Whether products are faster than taps one by one: as measured on an H200 in bfloat16, else
-    by the number of instructions."""
-    if head_dim < LEAST:
-        return kernel_size > 15
-    return kernel_size > (7 if dtype == torch.float32 else 3 if softmax else 4)
+    """Whether products are faster than taps one by one: as measured on an H200 in bfloat16; of
+    float32 or narrow heads, by the number of instructions."""
+    if head_dim < LEAST or dtype == torch.float32:
+        return kernel_size > 7
+    return kernel_size > (3 if softmax else 4)
 
 
 def _keeps_sums(x: Tensor, taps: Tensor) -> bool:
@@ -64,23 +65,25 @@ def _forward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) ->
     if banded:
         rows = min(_padded(time), LEAST if kernel_size <= LEAST else 64)
         return Blocks(rows, 1, _channels(head_dim), rows // LEAST)
-    return _blocks_of_taps(min(power_of_2(time), 16), head_dim, kernel_size)
+    return _blocks_of_taps(min(power_of_2(time), 16), head_dim)
 
 
-def _backward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -> Blocks:
+def _backward_blocks(
+    time: int, head_dim: int, kernel_size: int, banded: bool, dtype: torch.dtype
+) -> Blocks:
     if banded:  # as many rows as padded taps
         rows = _padded(kernel_size)
-        return Blocks(rows, 1, _channels(head_dim), max(1, rows // 32))
-    return _blocks_of_taps(min(power_of_2(time), 16), head_dim, kernel_size)
+        of_one_warp = LEAST if dtype == torch.float32 else 32
+        return Blocks(rows, 1, _channels(head_dim), max(1, rows // of_one_warp))
+    return _blocks_of_taps(min(power_of_2(time), 16), head_dim)
 
 
-def _blocks_of_taps(rows: int, head_dim: int, kernel_size: int) -> Blocks:
-    """Blocks for taps one by one: several narrow heads, as long as their taps fit into
-    registers."""
+def _blocks_of_taps(rows: int, head_dim: int) -> Blocks:
+    """Blocks for taps one by one: several narrow heads."""
     channels = min(power_of_2(head_dim), 64)
-    width = max(channels, power_of_2(kernel_size))
-    heads = max(1, 16 // width)
-    return Blocks(rows, heads, channels, min(4, max(1, rows * heads * width // 1024)))
+    heads = max(1, LEAST // channels)
+    warps = max(1, rows * heads * channels // 1024)
+    return Blocks(rows, heads, channels, warps, min(RUN, rows))
 
 
 def _padded(size: int) -> int:
@@ -135,7 +138,8 @@ class _Kernels:
         self._launch(kernel, self.backward_blocks(), length, grad=self._by_heads(grad), **gradients)
 
     def backward_blocks(self) -> Blocks:
-        return _backward_blocks(max(self.time, self.x.size(0)), *self.shape, self.banded)
+        length = max(self.time, self.x.size(0))
+        return _backward_blocks(length, *self.shape, self.banded, self.x.dtype)
 
     def _by_heads(self, x: Tensor | None) -> Strided | None:
         if x is None:
@@ -154,7 +158,7 @@ class _Kernels:
                 "PADDED": _padded(kernel_size),
                 "PRECISION": precision(self.x.device),
                 "ROWS": blocks.rows,
-                "RUN": min(RUN, blocks.rows),
+                "RUN": blocks.run,
                 "HEADS": blocks.heads,
                 "CHANNELS": blocks.channels,
             }

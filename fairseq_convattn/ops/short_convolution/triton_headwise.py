@@ -23,7 +23,7 @@ from .triton_runs import backward, forward
 
 MOST_HEAD_DIM = 128  # a program has all channels of a head
 CHANNELS = 64  # of a program without heads
-MOST_HELD = 4  # taps whose kernel needs no more registers than HEADWISE has
+FEW_TAPS = 4
 
 
 class Blocks(NamedTuple):
@@ -39,10 +39,12 @@ class Blocks(NamedTuple):
     registers: int | None = None
 
 
-# as measured on an H200
+# The fastest on an H200 of those that spill no registers; for HEADWISE only runs of four were
+# measured, which spill some. MANY, of many taps or of float32 backward, was not measured.
 FORWARD = Blocks(4, 256, 1)
-STATIC = Blocks(4, 256, 1, 1056, 3)
+STATIC = Blocks(8, 256, 1, 528, 3)
 HEADWISE = Blocks(3, 256, 1, 1584, 1, 168)
+MANY = Blocks(2, 256, 2, 1056)
 
 
 def unfit(x: Tensor, taps: Tensor, static: Tensor) -> str:
@@ -94,7 +96,7 @@ class _Kernels:
     def _launch(self, kernel, programs: int, blocks: Blocks, **arguments) -> None:
         given = self.given | {"RUNS": self.runs(blocks), "RUN": blocks.run} | arguments
         given["STAGES"] = blocks.stages
-        limited = blocks.registers and given["TAPS"] <= MOST_HELD and ASSEMBLY.value
+        limited = blocks.registers and ASSEMBLY.value
         with on_device_of(self.x):
             kernel[(programs * self.blocks,)](
                 **{name: given[name] for name in kernel.arg_names},
@@ -105,14 +107,20 @@ class _Kernels:
             )
 
     @property
+    def forward_blocks(self) -> Blocks:
+        return FORWARD if self.given["TAPS"] <= FEW_TAPS else MANY
+
+    @property
     def backward_blocks(self) -> Blocks:
+        if self.given["TAPS"] > FEW_TAPS or self.x.dtype == torch.float32:
+            return MANY
         return STATIC if self.given["taps"] is None else HEADWISE
 
     def forward(self) -> Tensor:
         y = self.x.new_empty(self.time, *self.x.shape[1:])
         if y.numel():
-            programs = self._tiles(self.time, FORWARD)
-            self._launch(forward, programs, FORWARD, y=self._by_blocks(y))
+            blocks = self.forward_blocks
+            self._launch(forward, self._tiles(self.time, blocks), blocks, y=self._by_blocks(y))
         return y
 
     def backward(
