@@ -1,11 +1,10 @@
 #!/usr/bin/env python
 """Time the convolutions' Triton kernels on a GPU with other block sizes than they have.
 
-Every candidate computes one pass, forward or backward, of one operation of random inputs: causal,
-the dynamic and lightweight convolution with softmax (without: of 3 and 4 taps), and short
-convolutions of four taps, of a model half as wide. All are compiled first, side by side. Many calls
-are one CUDA graph. The block sizes in use are the first of each operation; those that a kernel
-cannot have are named and left out.
+For each operation and pass it times the block sizes in use (the row "in use"), then others; those
+that a kernel cannot have are named and left out. Inputs are random, convolutions causal: dynamic
+and lightweight ones with softmax, and without of 3 and 4 taps; short ones of four taps and half as
+many channels. All kernels are compiled first, side by side. Many calls are one CUDA graph.
 """
 
 import argparse
@@ -146,13 +145,13 @@ def low_rank_ones(options: argparse.Namespace) -> Iterator[Operation]:
     z, up = torch.randn(*x.shape[:2], 16).to(x), torch.randn(16, SHORT_TAPS, x.size(2)).to(x)
     place = SHORT_TAPS - 1, SHORT_TAPS - 1
     sizes = list(itertools.product((16, 32), (2, 4), (2, 4), (2, 3)))
-    passes = {"forward": ("OF_X", None), "x": ("OF_X", 0), "z": ("OF_Z", 1), "up": ("OF_UP", 2)}
+    passes = {"forward": ("x", None), "x": ("x", 0), "z": ("z", 1), "up": ("up", 2)}
     for which, (name, wanted) in passes.items():
         found = {"in use": {}}
         for size in sizes:
-            for programs in (528, 1056) if name == "OF_UP" else (0,):
+            for programs in (528, 1056) if name == "up" else (0,):
                 blocks = low_rank.Blocks(*size, programs)
-                found[_called(blocks)] = {name: blocks}
+                found[_called(blocks)] = {"FEW": low_rank.FEW | {name: blocks}}
 
         def compute(wanted=wanted) -> Callable:
             if wanted is None:
@@ -173,18 +172,19 @@ def random(options: argparse.Namespace, channels: int) -> torch.Tensor:
     return torch.randn(options.tokens, sentences, channels, **like)
 
 
-def measure(operation: Operation, repetitions: int) -> Iterator[dict]:
+def measure(operation: Operation, options: argparse.Namespace) -> Iterator[dict]:
     """Rows of ``FIELDS``."""
+    on_gpu = options.device == "cuda"
     for blocks, values in operation.candidates.items():
         try:
             with replaced(operation.module, values):
                 compute = operation.compute()
-                step = graph_of(compute) if torch.cuda.is_available() else compute
+                step = graph_of(compute) if on_gpu else compute
+                (found,) = milliseconds_in_turn([step], options.repetitions)
         except Exception as error:  # Triton's own: too few registers, too much shared memory
             print(f"{operation.name} {operation.which}, {blocks}: {type(error).__name__}")
             continue
-        (found,) = milliseconds_in_turn([step], repetitions)
-        us = 1e3 * statistics.median(found) / (GRAPH if torch.cuda.is_available() else 1)
+        us = 1e3 * statistics.median(found) / (GRAPH if on_gpu else 1)
         row = operation.name, operation.taps, operation.which, blocks, round(us, 1)
         yield dict(zip(FIELDS, row, strict=True))
 
@@ -230,18 +230,21 @@ def main() -> None:
         ("--heads", 16, "likewise"),
     )
     parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    interpreted = "cpu: in Triton's interpreter, with TRITON_INTERPRET=1 in the environment"
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help=interpreted)
     add_repetitions(parser)
     add_csv(parser)
     options = parser.parse_args()
     if options.device == "cpu" and not os.environ.get("TRITON_INTERPRET"):
-        parser.error("--device cpu needs TRITON_INTERPRET=1 in the environment, and proves nothing")
+        parser.error("--device cpu needs TRITON_INTERPRET=1 in the environment")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("PyTorch sees no GPU; --device cpu computes in Triton's interpreter")
     print(setting(machine(options.device)), TABLE.header, sep="\n\n")
     if options.device == "cuda":
         compile_all(options)
     rows: list[dict] = []
     for operation in every_operation(options):
-        for row in measure(operation, options.repetitions):
+        for row in measure(operation, options):
             rows.append(row)
             print(TABLE.line(*row.values()), flush=True)
             save(rows, FIELDS, options.csv)

@@ -208,10 +208,8 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
             kernels = low_rank._Kernels(
                 x, predicted, x.new_empty(16, taps, arguments.channels), *place
             )
-            rows, programs = (
-                low_rank.OF_UP.runs * kernels.run(low_rank.OF_UP),
-                low_rank.OF_UP.programs,
-            )
+            backward = kernels.blocks["up"]
+            rows, programs = backward.runs * kernels.run(backward), backward.programs
         else:
             kernels, of_blocks = headwise._Kernels(x, predicted, x[0, 0, :, None], *place), 1
             blocks, backward = kernels.blocks, kernels.backward_blocks

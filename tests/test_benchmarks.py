@@ -51,7 +51,7 @@ def test_short_convolutions(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", ["static", "low_rank"])
+@pytest.mark.parametrize("operation", ["static", "headwise", "low_rank"])
 def test_block_sizes(operation, tmp_path, monkeypatch):
     pytest.importorskip("triton", reason="needs Triton: pip install triton")
     monkeypatch.setenv("TRITON_INTERPRET", "1")

@@ -122,6 +122,13 @@ def test_blocks_of_any_shape(rows, channels, heads, run, banded, monkeypatch):
         compare_some("lightweight", 35, 20, 20, heads=1)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_logits_far_from_zero(kind):
+    x, taps = inputs(kind, 20, 3, 16)
+    compare(x, taps + 1e5, 20, 2, softmax=True)
+    compare(x, torch.full_like(taps, torch.finfo(taps.dtype).min), 20, 2, softmax=True)
+
+
 def test_offsets_beyond_32_bits():
     x, taps = inputs("dynamic", 5, 3, 4, torch.float16)
     grad = torch.randn(x.shape, device=DEVICE).half()

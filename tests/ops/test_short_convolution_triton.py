@@ -21,15 +21,26 @@ TOLERANCES = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=needs_gpu)]
 
 
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    """So that short inputs have several, and groups of several."""
-    monkeypatch.setattr(low_rank, "CHANNELS", 16)
-    for name in ("OF_X", "OF_UP", "OF_Z"):
-        monkeypatch.setattr(low_rank, name, low_rank.Blocks(16, 2, 4, 1, 4))
-    monkeypatch.setattr(headwise, "CHANNELS", 16)
+def set_blocks(monkeypatch, of_low_rank, of_heads):
+    for name in ("FEW", "MANY"):
+        monkeypatch.setattr(low_rank, name, dict.fromkeys(low_rank.FEW, of_low_rank))
     for name in ("FORWARD", "STATIC", "HEADWISE", "MANY"):
-        monkeypatch.setattr(headwise, name, headwise.Blocks(4, 256, 1, 4))
+        monkeypatch.setattr(headwise, name, of_heads)
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch, request):
+    """So that short inputs have several tiles, unless a test wants the kernels' own blocks."""
+    if "own_blocks" not in request.fixturenames:
+        for module in (low_rank, headwise):
+            monkeypatch.setattr(module, "CHANNELS", 16)
+        of_heads = headwise.Blocks(4, 128, 1, 4)
+        set_blocks(monkeypatch, low_rank.Blocks(16, 2, 4, 1, 4), of_heads)
+
+
+@pytest.fixture
+def own_blocks():
+    """Keep the kernels' own block sizes."""
 
 
 def operator_and_inputs(kind, time, taps, channels, **options):
@@ -97,6 +108,23 @@ def test_is_the_formula_without_z(kind, time, taps, channels, before, own, dtype
     for a, e, like in zip(actual, expected, (x, *every), strict=True):
         assert a.dtype == like.dtype and a.shape == e.shape
         assert not a.numel() or (a - e).abs().max() <= TOLERANCES[dtype] * max(1, e.abs().max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("taps", [4, 6])
+@pytest.mark.parametrize("kind", KINDS)
+def test_own_blocks(own_blocks, kind, taps, dtype):
+    """Of several tiles, and of widths that are no power of two."""
+    sizes = [(1, 64), (70, 80)] if DEVICE == "cpu" else [(1, 64), (5, 6), (257, 80), (700, 256)]
+    for time, channels in sizes:
+        operator, tensors = operator_and_inputs(kind, time, taps, channels, dtype=dtype)
+        grad = torch.randn_like(tensors[0])
+        actual = with_gradients(operator, tensors, grad, taps - 1, taps - 1)
+        wide = [t.double() for t in tensors]
+        expected = with_gradients(formula, wide, grad.double(), taps - 1, taps - 1)
+        for a, e in zip(actual, expected, strict=True):
+            if a.numel():
+                assert (a - e).abs().max() <= TOLERANCES[dtype] * max(1, e.abs().max())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -194,9 +222,8 @@ def test_factors_of_another_dtype(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_channels_than_programs(kind, monkeypatch):
     """The gradient of up has a program for each block of channels at least."""
-    monkeypatch.setattr(low_rank, "OF_UP", low_rank.Blocks(16, 2, 4, programs=1))
-    for name in ("STATIC", "HEADWISE", "MANY"):
-        monkeypatch.setattr(headwise, name, headwise.Blocks(4, 256, 4, programs=1))
+    of_low_rank = low_rank.Blocks(16, 2, 4, programs=1)
+    set_blocks(monkeypatch, of_low_rank, headwise.Blocks(4, 256, 4, programs=1))
     operator, tensors = operator_and_inputs(kind, 5, 2, 40, dtype=torch.float32)
     actual = with_gradients(operator, tensors, tensors[0], 1, 1)
     expected = with_gradients(formula, tensors, tensors[0], 1, 1)

@@ -1,4 +1,5 @@
-"""Both convolutions by the Triton kernels of ``triton_tiles``, as operators of PyTorch."""
+"""Both convolutions by the Triton kernels of ``triton_runs`` and ``triton_tiles``, as operators of
+PyTorch."""
 
 from typing import NamedTuple
 
@@ -57,8 +58,8 @@ def _multiplies_bands(head_dim: int, kernel_size: int, dtype: torch.dtype, softm
 
 def _keeps_sums(x: Tensor, taps: Tensor) -> bool:
     """Few taps are normalised anew, backward."""
-    heads, kernel_size = taps.shape[-2:]
-    return _multiplies_bands(x.size(2) // heads, kernel_size, x.dtype, True)
+    head_dim = x.size(2) // max(1, taps.size(-2))
+    return _multiplies_bands(head_dim, taps.size(-1), x.dtype, True)
 
 
 def _forward_blocks(time: int, head_dim: int, kernel_size: int, banded: bool) -> Blocks:

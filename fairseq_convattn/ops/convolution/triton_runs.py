@@ -20,7 +20,7 @@ def _runs(first, h_first, RUNS: tl.constexpr, RUN: tl.constexpr, HEADS: tl.const
 
 @triton.jit
 def _weights(taps, b, start, h, j, there, SOFTMAX: tl.constexpr, TAPS: tl.constexpr):
-    """Taps in float32, normalised if wanted, and the binary logarithm of the softmax's sum."""
+    """Taps in float32, normalised if wanted, and then the binary logarithm of the softmax's sum."""
     given, row = load_taps(taps, b, start, h, j, there, TAPS), ()
     for tap in tl.static_range(TAPS):
         row = row + (given[tap].to(tl.float32),)
@@ -30,16 +30,15 @@ def _weights(taps, b, start, h, j, there, SOFTMAX: tl.constexpr, TAPS: tl.conste
         highest = row[0]
         for tap in tl.static_range(1, TAPS):
             highest = tl.maximum(highest, row[tap])
-        highest *= LOG2_E
         total, raised = tl.zeros_like(highest), ()
         for tap in tl.static_range(TAPS):
-            w = tl.exp2(row[tap] * LOG2_E - highest)
+            w = tl.exp2((row[tap] - highest) * LOG2_E)
             total += w
             raised = raised + (w,)
         by, normalised = inverse(total), ()
         for tap in tl.static_range(TAPS):
             normalised = normalised + (raised[tap] * by,)
-        return normalised, highest + log2(total)
+        return normalised, highest * LOG2_E + log2(total)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
-"""Both convolutions in Triton: kernels of a tile each.
+"""Convolutions of many taps in Triton: products of matrices.
 
-A program takes a tile of time of one sentence and one head, or several narrow ones, and
-normalises the taps that it uses, which exist nowhere else. Few taps are summed one by one. Many
-are products with the tile's band matrix, whose row i has the taps of output i from column i on:
+A program takes a tile of time of one sentence and one head, and normalises the taps that it uses,
+which exist nowhere else. It multiplies with the tile's band matrix, whose row i has the taps of
+output i from column i on:
 ``Y = Band X``, ``dX = Band^T dY``, and the taps' gradients are the diagonals of ``dY X^T``. Each
 row of taps is loaded rotated to its place in the band, so that no thread gives any to another.
 Values that are not finite stay in their sentence, but may spread over the whole tiles that read
@@ -15,6 +15,7 @@ import triton.language as tl
 from ..triton_tensors import ASSEMBLY, LOG2_E, at, load, store
 
 VARYING = ["time", "inputs", "batch", "heads", "left"]
+GROUP = tl.constexpr(8)  # taps
 
 
 @triton.jit
@@ -26,14 +27,12 @@ def columns(first, COUNT: tl.constexpr):
 def _kernels_at(taps, b, t, h, present, by, TAPS: tl.constexpr, PADDED: tl.constexpr):
     """Offsets of the taps of rows, and which of them exist.
 
-    ``[groups, rows, taps of a group]``: so laid out, a thread has several taps of few rows, which
-    makes sums over a row's taps cheap. Each row is rotated: its tap k stands in column k + ``by``.
+    ``[taps of a group, rows, groups]``: so laid out, neighbouring threads load the taps of a group,
+    and all of them few rows, each of which has a cache line of its own. Each row is rotated: its
+    tap k stands in column k + ``by``.
     """
-    WIDTH: tl.constexpr = min(PADDED, 8)
-    group = tl.arange(0, PADDED // WIDTH)[None, None, :]
-    k = group * WIDTH + tl.arange(0, WIDTH)[:, None, None]
-    if by is not None:
-        k = (k - by[None, :, None]) & (PADDED - 1)
+    group = tl.arange(0, PADDED // GROUP)[None, None, :]
+    k = (group * GROUP + tl.arange(0, GROUP)[:, None, None] - by[None, :, None]) & (PADDED - 1)
     place = at(taps, b, t, h)[None, :, None] + k.to(tl.int64) * taps.c
     return place, present[None, :, None] & (k < TAPS)
 
@@ -54,8 +53,7 @@ def _by_rows(kernels):
 @triton.jit
 def _by_groups(rows):
     """The inverse of ``_by_rows``."""
-    WIDTH: tl.constexpr = min(rows.shape[1], 8)
-    shape: tl.constexpr = [rows.shape[0], rows.shape[1] // WIDTH, WIDTH]
+    shape: tl.constexpr = [rows.shape[0], rows.shape[1] // GROUP, GROUP]
     return tl.permute(tl.reshape(rows, shape), (2, 0, 1))
 
 
@@ -91,7 +89,7 @@ def _sum_up(logits, lse, b, t, h, stored):
 
 
 @triton.jit
-def load_lse(lse, b, t, h, present):
+def _load_lse(lse, b, t, h, present):
     """The logarithms of rows; those not ``present`` get no weight."""
     return tl.load(at(lse, b, t, h), mask=present, other=float("inf"))
 
@@ -103,7 +101,7 @@ def _load_softmax(taps, lse, b, t, h, present, by, TAPS: tl.constexpr, PADDED: t
         return _load_kernels(taps, b, t, h, present, by, 0.0, TAPS, PADDED).to(tl.float32)
     else:
         logits = _load_kernels(taps, b, t, h, present, by, -float("inf"), TAPS, PADDED)
-        sums = load_lse(lse, b, t, h, present)
+        sums = _load_lse(lse, b, t, h, present)
         return tl.exp2(logits.to(tl.float32) * LOG2_E - sums[None, :, None])
 
 
@@ -119,8 +117,8 @@ def _drop(w, kept, b, t, h, present, by, scale, TAPS: tl.constexpr, PADDED: tl.c
 
 @triton.jit
 def _store_taps_grad(
-    taps_grad, found, taps, kept, lse, b, t, h, present, by, first, h_first, heads, scale,
-    SHARED: tl.constexpr, TAPS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr,
+    taps_grad, found, taps, kept, lse, b, t, h, present, by, first, scale,
+    SHARED: tl.constexpr, TAPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Store the gradients of the given taps, from those of the normalised, dropped ones ``[rows,
     PADDED]``, rotated as in ``_kernels_at``."""
@@ -131,14 +129,12 @@ def _store_taps_grad(
         w = _load_softmax(taps, lse, b, t, h, present, by, TAPS, PADDED)
         found = w * (found - tl.sum(tl.sum(w * found, 2), 0)[None, :, None])
     if SHARED:
-        rows = _by_rows(found)
-        if by is not None:
-            rows = _turn(rows, by)
-        found = _by_groups(tl.sum(tl.reshape(rows, [ROWS, HEADS, PADDED]), 0))
-        t, h = first // ROWS, h_first + tl.arange(0, HEADS)
-        present, by = h < heads, None
-    place, inside = _kernels_at(taps_grad, b, t, h, present, by, TAPS, PADDED)
-    tl.store(place, found.to(taps_grad.data.dtype.element_ty), mask=inside)
+        k = tl.arange(0, PADDED)
+        place = at(taps_grad, b, first // ROWS, h) + k.to(tl.int64) * taps_grad.c
+        tl.store(place, tl.sum(_turn(_by_rows(found), by), 0), mask=k < TAPS)
+    else:
+        place, inside = _kernels_at(taps_grad, b, t, h, present, by, TAPS, PADDED)
+        tl.store(place, found.to(taps_grad.data.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -243,8 +239,8 @@ def backward_by_bands(
                 tap = j_first + tl.arange(0, PADDED)[None, :] - row[:, None]
                 found += _in_band(products, tap, PADDED)
         _store_taps_grad(
-            taps_grad, found, taps, kept, lse, b, t, h, present, row, first, h, heads, scale,
-            SHARED, TAPS, ROWS, 1,
+            taps_grad, found, taps, kept, lse, b, t, h, present, row, first, scale, SHARED, TAPS,
+            ROWS,
         )  # fmt: skip
     if x_grad is not None and first < inputs:
         for c_first in range(0, HEAD_DIM, CHANNELS):

@@ -36,10 +36,18 @@ class Blocks(NamedTuple):
     programs: int = 0
 
 
-# as measured on an H200
-OF_X = Blocks(16, 2, 2, 3)  # forward, too
-OF_UP = Blocks(16, 4, 2, 2, 528)
-OF_Z = Blocks(16, 2, 2, 3)
+# By gradient; those of x are the outputs', too. FEW, of few ranks and taps in half precision, were
+# the fastest on an H200 in bfloat16; MANY spill few registers or none.
+FEW = {
+    "x": Blocks(16, 2, 2, 3),
+    "z": Blocks(16, 2, 2, 3),
+    "up": Blocks(16, 4, 2, 2, 528),
+}
+MANY = {
+    "x": Blocks(32, 1, 4, 3),
+    "z": Blocks(32, 1, 4, 3),
+    "up": Blocks(64, 1, 8, 3, 396),
+}
 SHARED_MEMORY = 64 * 1024  # bytes for rounds that are loaded before they are used
 
 
@@ -91,14 +99,14 @@ class _Kernels:
             "CHANNELS": CHANNELS,
             "PRECISION": _precision(x),
         }
+        few = count * self.given["PADDED"] <= MOST_HELD.value and x.dtype != torch.float32
+        self.blocks = FEW if few else MANY
 
     def _tiles(self, rows: int, blocks: Blocks) -> int:
         return self.x.size(1) * cdiv(rows, blocks.runs * self.run(blocks))
 
     def run(self, blocks: Blocks) -> int:
-        """Positions of a run, whose zs a program holds."""
-        held = self.up.size(1) * self.given["PADDED"] <= MOST_HELD.value
-        return min(blocks.run, power_of_2(self.z.size(0))) if held else 1
+        return min(blocks.run, power_of_2(self.z.size(0)))
 
     def _launch(self, kernel, programs: int, blocks: Blocks, **arguments) -> None:
         """With those of all arguments that the kernel has."""
@@ -123,19 +131,21 @@ class _Kernels:
     def forward(self) -> Tensor:
         y = self.x.new_empty(self.z.size(0), *self.x.shape[1:])
         if y.numel():
-            self._launch(forward, self._tiles(y.size(0), OF_X), OF_X, y=_strided(y))
+            blocks = self.blocks["x"]
+            self._launch(forward, self._tiles(y.size(0), blocks), blocks, y=_strided(y))
         return y
 
     def _groups(self) -> int:
         """How many programs share the tiles of a block of channels."""
-        tiles = self._tiles(self.z.size(0), OF_UP)
-        return max(1, min(tiles, OF_UP.programs // self.channel_blocks))
+        blocks = self.blocks["up"]
+        tiles = self._tiles(self.z.size(0), blocks)
+        return max(1, min(tiles, blocks.programs // self.channel_blocks))
 
     def x_grad(self, grad: Tensor) -> Tensor:
         """The gradient of x."""
-        x_grad = self.x.new_empty(self.x.shape)
+        x_grad, blocks = self.x.new_empty(self.x.shape), self.blocks["x"]
         gradients = {"grad": _strided(grad), "x_grad": _strided(x_grad)}
-        self._launch(backward_x, self._tiles(x_grad.size(0), OF_X), OF_X, **gradients)
+        self._launch(backward_x, self._tiles(x_grad.size(0), blocks), blocks, **gradients)
         return x_grad
 
     def up_grad(self, grad: Tensor) -> Tensor:
@@ -143,14 +153,14 @@ class _Kernels:
         groups = self._groups()
         sums = self.up.new_empty(groups, *self.up.shape, dtype=torch.float32)
         gradients = {"grad": _strided(grad), "up_grad": sums}
-        self._launch(backward_up, groups * self.channel_blocks, OF_UP, **gradients)
+        self._launch(backward_up, groups * self.channel_blocks, self.blocks["up"], **gradients)
         return sums.sum(0)
 
     def z_grad(self, grad: Tensor, dtype: torch.dtype) -> Tensor:
         """The gradient of z."""
-        z_grad = self.z.new_empty(self.z.shape, dtype=dtype)
+        z_grad, blocks = self.z.new_empty(self.z.shape, dtype=dtype), self.blocks["z"]
         gradients = {"grad": _strided(grad), "z_grad": _strided(z_grad)}
-        self._launch(backward_z, self._tiles(self.z.size(0), OF_Z), OF_Z, **gradients)
+        self._launch(backward_z, self._tiles(self.z.size(0), blocks), blocks, **gradients)
         return z_grad
 
 

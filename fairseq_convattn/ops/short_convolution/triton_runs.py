@@ -126,7 +126,8 @@ def backward(
                 total = sums[tap]
                 if s + tap >= TAPS - 1 and s + tap < RUN + TAPS - 1:
                     products = x_rows[s + tap - (TAPS - 1)].to(tl.float32) * rows[s].to(tl.float32)
-                    total += products
+                    if static_grad is not None:
+                        total += products
                     if taps_grad is not None:
                         seen = there & within(start + (s + tap - (TAPS - 1)), inputs, None)
                         found = tl.sum(products, 1)[:, None]
