@@ -46,6 +46,7 @@ from fairseq_convattn.ops.short_convolution import triton_kernels as low_rank
 _run = jit.JITFunction.run
 MARGIN = _MARGIN.value
 UNABLE = 3  # the exit status without what NVIDIA's GPUs need
+WITHOUT_SOFTMAX = (3, 4)  # taps, as other packages have them
 SPAN = 8  # distances of attention's query term
 AIMS = {"forward": 0.7, "backward": 0.6}  # shares of the memory bandwidth
 
@@ -120,24 +121,27 @@ def widths(kernel) -> dict[str, list[int]]:
 
 
 def convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
-    """Forward and backward, causal, with the softmax fused; bytes as each tensor has them."""
+    """Forward and backward, causal, with the softmax fused, and few taps without; bytes as each
+    tensor has them."""
     dtype = getattr(torch, arguments.dtype)
     batch = max(1, arguments.all_tokens // arguments.tokens)
     x = torch.empty(arguments.tokens, batch, arguments.channels, dtype=dtype)
-    for size in arguments.kernel_sizes:
+    sizes = [(size, True) for size in arguments.kernel_sizes]
+    for size, softmax in [*sizes, *((size, False) for size in WITHOUT_SOFTMAX)]:
         of_one = arguments.heads, size
         by_position = arguments.tokens, batch, *of_one
         for name, shape in (("dynamic", by_position), ("lightweight", of_one)):
             taps = torch.empty(shape, dtype=dtype)
 
-            def launch(taps=taps, size=size) -> None:
-                _, lse = convolution._forward(x, taps, None, len(x), size - 1, True, 1.0)
-                given = x, lse, x, taps, None, len(x), size - 1, True, 1.0, [True] * 2
-                convolution._backward(*given)
+            def launch(taps=taps, size=size, softmax=softmax) -> None:
+                place = len(x), size - 1, softmax, 1.0
+                _, lse = convolution._forward(x, taps, None, *place)
+                convolution._backward(x, lse, x, taps, None, *place, [True] * 2)
 
             floors = {"forward": 2 * x.nbytes + taps.nbytes}
             floors["backward"] = 3 * x.nbytes + 2 * taps.nbytes
-            yield Case("convolution", f"{name} {size}", launch, {}, floors)
+            what = f"{name} {size}" if softmax else f"{name} {size}, no softmax"
+            yield Case("convolution", what, launch, {}, floors)
 
 
 def attentions(arguments: argparse.Namespace) -> Iterator[Case]:
@@ -272,7 +276,7 @@ def compile_for(capability: str, cases: list[Case]) -> Iterator[dict]:
 
 
 TABLE = Table(
-    *(("sm", ">4"), ("case", "<19"), ("kernel", "<19"), ("programs", ">8,")),
+    *(("sm", ">4"), ("case", "<25"), ("kernel", "<19"), ("programs", ">8,")),
     *(("warps", ">5"), ("regs", ">4"), ("spill", ">5"), ("shared", ">6")),
     *(("occup.", ">6.0%"), ("instr.", ">6.0f"), ("tensor", ">6.0f")),
     *(("loads: bits x", "<23"), ("stores", "<13"), ("floor us", ">8.0f")),

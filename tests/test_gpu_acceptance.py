@@ -345,15 +345,12 @@ def test_composite_attention_hardly_spills(tmp_path):
 def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
     options = "--operations convolution --capabilities 90 --kernel-sizes 3,16,31"
     rows = compiled_rows(tmp_path / "kernels.json", options)
-    assert len(rows) == 12
+    assert len(rows) == 20
     for row in rows:
         found = row["instructions"]
         assert row["stack"] == 0, row
         assert max(row["microseconds"].values()) <= row["target_microseconds"], row
         assert "128" in found["loads"] and "128" in found["stores"], row
-        if row["case"].endswith(" 16"):  # the strides of fewer or odd taps allow no more
-            # of 16 by 16 taps a thread has 64 bits, of the logarithms of their sums 32
-            assert set(found["loads"]) | set(found["stores"]) <= {"128", "64", "32"}, row
 
 
 def smoke_test(folder, *options):
