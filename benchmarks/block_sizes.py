@@ -45,12 +45,12 @@ SHORT_TAPS = 4
 
 class Operation(NamedTuple):
     """One pass, the module whose block sizes it takes, and how: values of the module's names for
-    every candidate, by what they are called."""
+    every candidate, by what they are called. ``compute`` prepares the pass and returns it."""
 
     name: str
     taps: int
     which: str
-    compute: Callable[[], object]
+    compute: Callable[[], Callable]
     module: object
     candidates: dict[str, dict[str, object]]
 
@@ -82,7 +82,7 @@ def _convolution(
     weights = torch.randn(of_one if kind == "lightweight" else (*x.shape[:2], *of_one)).to(x)
     given = x, weights, None, len(x), taps - 1, softmax, 1.0
 
-    def backward() -> None:
+    def backward() -> Callable:
         _, lse = convolution._forward(*given)
         return lambda: convolution._backward(x, lse, *given, [True, True])
 

@@ -152,18 +152,16 @@ class _Kernels:
         """A program per block of ``length`` and heads of a sentence."""
         groups = self.x.size(1) * cdiv(self.heads, blocks.heads)
         kernel_size = self.shape[1]
-        given = (
-            self.inputs
-            | arguments
-            | {
-                "PADDED": _padded(kernel_size),
-                "PRECISION": precision(self.x.device),
-                "ROWS": blocks.rows,
-                "RUN": blocks.run,
-                "HEADS": blocks.heads,
-                "CHANNELS": blocks.channels,
-            }
-        )
+        given = {
+            **self.inputs,
+            **arguments,
+            "PADDED": _padded(kernel_size),
+            "PRECISION": precision(self.x.device),
+            "ROWS": blocks.rows,
+            "RUN": blocks.run,
+            "HEADS": blocks.heads,
+            "CHANNELS": blocks.channels,
+        }
         with on_device_of(self.x):
             kernel[(cdiv(length, blocks.rows) * groups,)](
                 **{name: given[name] for name in kernel.arg_names},

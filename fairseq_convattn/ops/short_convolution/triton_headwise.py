@@ -94,8 +94,13 @@ class _Kernels:
         return blocks.elements // self.given["CHANNELS"]
 
     def _launch(self, kernel, programs: int, blocks: Blocks, **arguments) -> None:
-        given = self.given | {"RUNS": self.runs(blocks), "RUN": blocks.run} | arguments
-        given["STAGES"] = blocks.stages
+        given = {
+            **self.given,
+            **arguments,
+            "RUNS": self.runs(blocks),
+            "RUN": blocks.run,
+            "STAGES": blocks.stages,
+        }
         limited = blocks.registers and ASSEMBLY.value
         with on_device_of(self.x):
             kernel[(programs * self.blocks,)](

@@ -110,8 +110,13 @@ class _Kernels:
 
     def _launch(self, kernel, programs: int, blocks: Blocks, **arguments) -> None:
         """With those of all arguments that the kernel has."""
-        given = self.given | {"RUNS": blocks.runs, "RUN": self.run(blocks)} | arguments
-        given["STAGES"] = self._stages(blocks)
+        given = {
+            **self.given,
+            **arguments,
+            "RUNS": blocks.runs,
+            "RUN": self.run(blocks),
+            "STAGES": self._stages(blocks),
+        }
         with on_device_of(self.x):
             kernel[(programs,)](
                 **{name: given[name] for name in kernel.arg_names},
