@@ -6,6 +6,7 @@ python tests/ops/compile_for_gpus.py convolution 90 bfloat16 2    # the first tw
 """
 
 import json
+import re
 import sys
 
 import torch
@@ -69,9 +70,19 @@ OPERATIONS = {
 }
 
 
+def rows_of_taps(kernel) -> list[int]:
+    """How many rows of taps each load by bands reads at once, each from a cache line of its own."""
+    code = kernel.asm["ttgir"]
+    layout = r"(#\w+) = #ttg.blocked<.*threadsPerWarp = \[\d+, (\d+), \d+\]"
+    layouts = dict(re.findall(layout, code))
+    loads = re.findall(r"tt.load .*tensor<\d+x\d+x\d+x!tt.ptr<\w+>, (#\w+)>", code)
+    return [int(layouts[layout]) for layout in loads]
+
+
 def main(operation: str, capability: str, dtype: str, shapes: str = "") -> None:
     def tell(function, kernel, grid) -> None:
         found = {"kernel": function.__name__, **resources(kernel), **widths(kernel)}
+        found["rows_of_taps"] = rows_of_taps(kernel)
         print(json.dumps(found), flush=True)
 
     on_every_launch(capability, tell)

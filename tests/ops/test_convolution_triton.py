@@ -21,7 +21,7 @@ from triton_cases import (
 )
 
 from fairseq_convattn.ops import Past, dynamic_conv, lightweight_conv
-from fairseq_convattn.ops.convolution import reference
+from fairseq_convattn.ops.convolution import reference, triton_tiles
 
 kernels = convolution_kernels()
 
@@ -120,6 +120,16 @@ def test_blocks_of_any_shape(rows, channels, heads, run, banded, monkeypatch):
     compare_some("dynamic", 35, 3, 20, heads=2)
     if banded:
         compare_some("lightweight", 35, 20, 20, heads=1)
+
+
+@pytest.mark.parametrize("grouped_first", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_taps_laid_out_for_every_version_of_triton(kind, grouped_first, monkeypatch):
+    if GPU:
+        pytest.skip("compiled kernels have the layout of the installed version")
+    given = type(triton_tiles.GROUPED_FIRST)(grouped_first)
+    monkeypatch.setattr(triton_tiles, "GROUPED_FIRST", given)
+    compare_some(kind, 35, 31, 20)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,6 +16,9 @@ from ..triton_tensors import ASSEMBLY, LOG2_E, at, load, store
 
 VARYING = ["time", "inputs", "batch", "heads", "left"]
 GROUP = tl.constexpr(8)  # taps
+# where no dimension is contiguous, Triton's layouts give neighbouring threads the last one, before
+# 3.7 the first one
+GROUPED_FIRST = tl.constexpr(tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7))
 
 
 @triton.jit
@@ -27,12 +30,16 @@ def columns(first, COUNT: tl.constexpr):
 def _kernels_at(taps, b, t, h, present, by, TAPS: tl.constexpr, PADDED: tl.constexpr):
     """Offsets of the taps of rows, and which of them exist.
 
-    ``[taps of a group, rows, groups]``: so laid out, neighbouring threads load the taps of a group,
-    and all of them few rows, each of which has a cache line of its own. Each row is rotated: its
-    tap k stands in column k + ``by``.
+    ``[groups, rows, taps of a group]`` or, ``GROUPED_FIRST``, the other way round: so laid out,
+    neighbouring threads load the taps of a group, and all of them few rows, each of which has a
+    cache line of its own. Each row is rotated: its tap k stands in column k + ``by``.
     """
-    group = tl.arange(0, PADDED // GROUP)[None, None, :]
-    k = (group * GROUP + tl.arange(0, GROUP)[:, None, None] - by[None, :, None]) & (PADDED - 1)
+    group, tap = tl.arange(0, PADDED // GROUP) * GROUP, tl.arange(0, GROUP)
+    if GROUPED_FIRST:
+        column = group[None, None, :] + tap[:, None, None]
+    else:
+        column = group[:, None, None] + tap[None, None, :]
+    k = (column - by[None, :, None]) & (PADDED - 1)
     place = at(taps, b, t, h)[None, :, None] + k.to(tl.int64) * taps.c
     return place, present[None, :, None] & (k < TAPS)
 
@@ -47,14 +54,20 @@ def _load_kernels(taps, b, t, h, present, by, other, TAPS: tl.constexpr, PADDED:
 def _by_rows(kernels):
     """``[rows, PADDED]``"""
     shape: tl.constexpr = [kernels.shape[1], kernels.shape[0] * kernels.shape[2]]
-    return tl.reshape(tl.permute(kernels, (1, 2, 0)), shape)
+    if GROUPED_FIRST:
+        return tl.reshape(tl.permute(kernels, (1, 2, 0)), shape)
+    else:
+        return tl.reshape(tl.permute(kernels, (1, 0, 2)), shape)
 
 
 @triton.jit
 def _by_groups(rows):
     """The inverse of ``_by_rows``."""
     shape: tl.constexpr = [rows.shape[0], rows.shape[1] // GROUP, GROUP]
-    return tl.permute(tl.reshape(rows, shape), (2, 0, 1))
+    if GROUPED_FIRST:
+        return tl.permute(tl.reshape(rows, shape), (2, 0, 1))
+    else:
+        return tl.permute(tl.reshape(rows, shape), (1, 0, 2))
 
 
 @triton.jit
