@@ -209,6 +209,8 @@ def options_page() -> str:
         "fairseq's models.\n\n"
         "- An architecture sets shapes and dropouts. The command line overrides it.\n"
         "- Invalid options fail at once, with a one-line message.\n"
+        "- `--optimizer convattn_adam` and `convattn_nag` are fairseq's `adam` and `nag`, and save "
+        "more, so that trainings [resume bit for bit](reliability.md#resume-bit-for-bit).\n"
         "- Options of training are in [fairseq's documentation]"
         "(https://fairseq.readthedocs.io/en/latest/command_line_tools.html#fairseq-train).",
         "## Mixer options, all tasks",

@@ -29,6 +29,7 @@ else:
     _is_configured, _level = _root.hasHandlers(), _root.level
 
     from . import architectures as architectures
+    from . import optimizers as optimizers
     from . import programs
     from . import summarization as summarization
     from .checkpoints import guard

@@ -231,7 +231,8 @@ def test_hydra(data, tmp_path):
     """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
     task = {"_name": "translation", "data": str(data)}
     model = {"_name": "dynamic_conv_tiny", "encoder_glu": False, "decoder_kernel_sizes": [3, 5]}
-    hydra_train(tmp_path, task, model, "cross_entropy", SHRUNK)
+    adam = {"_name": "convattn_adam", "lr": [0.003]}
+    hydra_train(tmp_path, task, model, "cross_entropy", SHRUNK, optimizer=adam)
     flags = ("--encoder-glu", "false", "--decoder-kernel-sizes", "3,5", "--max-update", "2")
     train(data, tmp_path / "plain", *MIXERS["dynamic"], *SHRUNK, *flags)
     hydra, plain = (tmp_path / name / "checkpoint_last.pt" for name in ("hydra", "plain"))

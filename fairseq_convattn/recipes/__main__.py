@@ -227,7 +227,7 @@ def _dry_run(
     lines = [f"{recipe.title}: {recipe.paper}; {settings.mixer}{seed}"]
     lines += [f"hyper-parameters: {recipe.origin}"]
     lines += [f"our choice: {recipe.reading}"] if recipe.reading else []
-    lines += [f"unconfirmed: {recipe.unconfirmed}"] if recipe.unconfirmed else []
+    lines += _unconfirmed(recipe)
     if "train" in chosen:
         architecture = recipe.architecture(settings)
         lines += [f"--arch {architecture} presets {preset_options(architecture)}"]
@@ -239,6 +239,10 @@ def _dry_run(
             title = f"# {stage.name}: {stage.note}" if stage.note else f"# {stage.name}"
             lines += ["", title, *stage.lines()]
     return lines
+
+
+def _unconfirmed(recipe: Recipe) -> list[str]:
+    return [f"unconfirmed: {recipe.unconfirmed}"] if recipe.unconfirmed else []
 
 
 def _require(recipe: Recipe, settings: Settings, chosen: Sequence[str]) -> None:
@@ -274,7 +278,7 @@ def _run(
         devices = settings.devices
         notes = devices.notes() if devices.nodes > 1 else []
         arithmetic = devices.explain(recipe.used_batch(settings), settings.smoke)
-        print(arithmetic, *notes, sep="\n", flush=True)
+        print(*_unconfirmed(recipe), arithmetic, *notes, sep="\n", flush=True)
     path = settings.output / "results.json"
     if not path.exists():  # identifies the folder if this run is interrupted
         write_json(results(command, recipe, settings, runner.records(), []), path)

@@ -1,7 +1,9 @@
 """A training that was resumed is the one that was not interrupted, bit for bit."""
 
+import conftest
 import pytest
 import torch
+from conftest import SHRUNK
 from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import train as train_command
@@ -12,16 +14,17 @@ from fairseq_convattn.recipes.__main__ import command_line, resolve
 EPOCHS, UPDATES_BEFORE = 4, 5  # in the middle of the second epoch
 
 
-def train(data, output, *further: str) -> dict:
+def train(data, output, precision: str, *further: str) -> dict:
     """What a recipe's own command for training leaves, run in this process."""
     given = command_line().parse_args(
         ["multi30k", "--smoke", "--data", str(data), "--output", str(output)]
     )
     recipe = catalogue.recipe("multi30k")
     length = ("--max-epoch", str(EPOCHS), "--max-update", "100", "--max-tokens", "1000")
-    settings = resolve(given, recipe, ["--fp32"])
+    settings = resolve(given, recipe, [precision])
     words = recipe.stages(settings)[1].commands[0].words()
-    vars(checkpoint_utils.save_checkpoint).pop("best", None)
+    for remembers in (checkpoint_utils.save_checkpoint, train_command.should_stop_early):
+        vars(remembers).clear()
     parser = options.get_training_parser()
     arguments = options.parse_args_and_arch(parser, [*words[1:], *length, *further])
     train_command.main(convert_namespace_to_omegaconf(arguments))
@@ -29,9 +32,11 @@ def train(data, output, *further: str) -> dict:
 
 
 def tensors(state: object, name: str = "") -> dict[str, torch.Tensor]:
-    """All of nested dictionaries but those that fairseq never sets."""
+    """All of nested dictionaries and lists but those that fairseq never sets."""
     if isinstance(state, torch.Tensor):
         return {} if name.endswith("_float_tensor") else {name: state}
+    if isinstance(state, list):
+        state = dict(enumerate(state))
     if not isinstance(state, dict):
         return {}
     return {
@@ -43,13 +48,26 @@ def tensors(state: object, name: str = "") -> dict[str, torch.Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.ci
-def test_in_the_middle_of_an_epoch_with_dropout_and_dropconnect(data, tmp_path):
-    whole = train(data, tmp_path / "whole")
+@pytest.mark.parametrize("precision", ["--fp32", "--bf16"])
+def test_in_the_middle_of_an_epoch_with_dropout_and_dropconnect(data, tmp_path, precision):
+    whole = train(data, tmp_path / "whole", precision)
     updates = whole["optimizer_history"][-1]["num_updates"]
     assert updates > UPDATES_BEFORE and updates % EPOCHS == 0 and UPDATES_BEFORE * EPOCHS % updates
-    train(data, tmp_path / "part", "--max-update", str(UPDATES_BEFORE))
-    part = train(data, tmp_path / "part")
+    train(data, tmp_path / "part", precision, "--max-update", str(UPDATES_BEFORE))
+    part = train(data, tmp_path / "part", precision)
     for kind in ("model", "last_optimizer_state"):
         expected, found = tensors(whole[kind]), tensors(part[kind])
         assert expected.keys() == found.keys() and expected
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_patience_counts_on(data, tmp_path):
+    """The loss never improves, so that three validations after the first one end the training."""
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--optimizer", "convattn_adam")
+    given = (*given, "--lr", "1e-30", "--patience", "3", "--max-update", "1000")
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    conftest.train(data, whole, *given, "--max-epoch", "9")
+    conftest.train(data, part, *given, "--max-epoch", "2")
+    conftest.train(data, part, *given, "--max-epoch", "9")
+    assert (whole / "checkpoint4.pt").exists() and not (whole / "checkpoint5.pt").exists()
+    assert (part / "checkpoint4.pt").exists() and not (part / "checkpoint5.pt").exists()

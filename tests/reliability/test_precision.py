@@ -102,17 +102,25 @@ def test_long_inputs_do_not_overflow(mixer, dtype):
     torch.testing.assert_close(half.float(), y, rtol=0.05, atol=0.05 * y.abs().max().item())
 
 
-def test_memory_efficient_bf16_resumes_bit_for_bit(data, tmp_path):
-    """``--bf16`` does not: fairseq stores its weights rounded, and not the float32 copy."""
-    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--dropout", "0.3")
+@pytest.mark.parametrize(
+    "given, is_exact",
+    [
+        (("--memory-efficient-bf16",), True),
+        (("--bf16",), False),  # fairseq stores its weights rounded, and not the float32 copy
+        (("--bf16", "--optimizer", "convattn_adam"), True),
+        (("--bf16", "--optimizer", "convattn_nag"), True),
+        (("--memory-efficient-bf16", "--optimizer", "convattn_adam"), True),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
+)
+def test_resumes_bit_for_bit(data, tmp_path, given, is_exact):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--dropout", "0.3", *given)
     given = (*given, "--update-epoch-batch-itr", "True")
-    for flag, is_exact in (("--memory-efficient-bf16", True), ("--bf16", False)):
-        whole, resumed = tmp_path / flag / "whole", tmp_path / flag / "resumed"
-        train(data, whole, *given, flag, "--max-update", "6")
-        train(data, resumed, *given, flag, "--max-update", "3")
-        if flag == "--bf16":
-            stored = torch.load(resumed / "checkpoint_last.pt")["model"]
-            assert all(torch.equal(x, x.bfloat16().float()) for x in stored.values())
-        train(data, resumed, *given, flag, "--max-update", "6")
-        one, other = (torch.load(x / "checkpoint_last.pt")["model"] for x in (whole, resumed))
-        assert is_exact == all(torch.equal(one[name], other[name]) for name in one)
+    train(data, whole, *given, "--max-update", "6")
+    train(data, resumed, *given, "--max-update", "3")
+    stored = torch.load(resumed / "checkpoint_last.pt")["model"]
+    assert all(torch.equal(x, x.bfloat16().float()) for x in stored.values())
+    train(data, resumed, *given, "--max-update", "6")
+    one, other = (torch.load(x / "checkpoint_last.pt")["model"] for x in (whole, resumed))
+    assert is_exact == all(torch.equal(one[name], other[name]) for name in one)

@@ -12,7 +12,7 @@ FIGURES = (
 )
 PUBLIC = "fairseq's examples/pay_less_attention_paper"
 OBJECTIVE = (
-    "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer adam "
+    "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer convattn_adam "
     "--adam-betas '(0.9, 0.98)'"
 )
 GPUS = Batch(3584, workers=8, update_freq=16)

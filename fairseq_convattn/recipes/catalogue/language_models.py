@@ -20,7 +20,7 @@ def _training(break_mode: str, period: int, shrink: str, updates: int) -> Comman
     """
     return options(
         f"--criterion adaptive_loss --sample-break-mode {break_mode} --tokens-per-sample 3072 "
-        "--optimizer nag --clip-norm 0.1 --lr-scheduler cosine --warmup-updates 16000 "
+        "--optimizer convattn_nag --clip-norm 0.1 --lr-scheduler cosine --warmup-updates 16000 "
         "--warmup-init-lr 1e-07 --lr 1.0 --min-lr 0.0001 --stop-min-lr 1e-09 "
         f"--lr-shrink {shrink} --t-mult 2 --lr-period-updates {period} --max-update {updates} "
         f"--skip-invalid-size-inputs-valid-test {RESUMPTION}"
@@ -34,7 +34,8 @@ gbw = LanguageModel(
     title="One Billion Word",
     paper=_wu_2019.OF_CONVOLUTIONS,
     origin="shape of the paper, which trains like Baevski and Auli 2019 and has no public recipe "
-    "for this task; dropouts of fairseq's lightconv_lm_gbw and transformer_lm_baevski_gbw",
+    "for this task (asked in fairseq#822 and #898); dropouts of fairseq's lightconv_lm_gbw and "
+    "transformer_lm_baevski_gbw",
     unconfirmed="the schedule is quoted from memory of Baevski and Auli 2019: three cosine cycles "
     "in 975,000 updates, the first of 137,000, each with 0.6 times the learning rate of the one "
     "before; so is the published perplexity of attention",
@@ -88,9 +89,9 @@ wikitext2 = LanguageModel(
         "--criterion adaptive_loss --adaptive-softmax-cutoff 2000,10000 "
         "--adaptive-softmax-factor 2 --adaptive-input true --adaptive-input-factor 2 "
         "--tie-adaptive-weights true --tie-adaptive-proj true --sample-break-mode none "
-        "--tokens-per-sample 256 --optimizer adam --adam-betas '(0.9, 0.98)' --weight-decay 0.01 "
-        "--clip-norm 1.0 --lr 0.002 --lr-scheduler polynomial_decay --warmup-updates 200 "
-        "--total-num-update 2000 --max-update 2000 --keep-last-epochs 1"
+        "--tokens-per-sample 256 --optimizer convattn_adam --adam-betas '(0.9, 0.98)' "
+        "--weight-decay 0.01 --clip-norm 1.0 --lr 0.002 --lr-scheduler polynomial_decay "
+        "--warmup-updates 200 --total-num-update 2000 --max-update 2000 --keep-last-epochs 1"
     ),
     batch=Batch(4096, workers=1, update_freq=2),
     evaluations={

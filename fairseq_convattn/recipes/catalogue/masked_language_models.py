@@ -42,9 +42,9 @@ bert_small = MaskedLanguageModel(
     mixer="composite",
     training=options(
         "--criterion masked_lm --sample-break-mode complete --tokens-per-sample 128 "
-        "--optimizer adam --adam-betas '(0.9, 0.999)' --adam-eps 1e-06 --weight-decay 0.01 "
-        "--clip-norm 1.0 --lr-scheduler polynomial_decay --warmup-updates 10000 --lr 0.0001 "
-        "--total-num-update 1000000 --max-update 1000000 "
+        "--optimizer convattn_adam --adam-betas '(0.9, 0.999)' --adam-eps 1e-06 "
+        "--weight-decay 0.01 --clip-norm 1.0 --lr-scheduler polynomial_decay "
+        "--warmup-updates 10000 --lr 0.0001 --total-num-update 1000000 --max-update 1000000 "
         f"--skip-invalid-size-inputs-valid-test {RESUMPTION}"
     ),
     batch=Batch(32, workers=4, update_freq=1, unit="sentences"),

@@ -1,0 +1,49 @@
+"""fairseq's optimizers, which also save what fairseq's checkpoints lack for a training to resume.
+
+The float32 weights: with ``--fp16`` and ``--bf16`` an optimizer updates float32 copies, and fairseq
+saves only the rounded weights. And the best loss and the count of ``--patience``, which start anew
+in fairseq.
+"""
+
+import sys
+
+from fairseq.optim import register_optimizer
+from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
+from fairseq.optim.nag import FairseqNAG, FairseqNAGConfig
+from torch import float32
+
+_WEIGHTS, _PATIENCE = "float32_weights", "patience"
+
+
+class _Resumable:
+    def state_dict(self) -> dict:
+        patience = {name: float(value) for name, value in _patience().items()}
+        state = {**super().state_dict(), _PATIENCE: patience}
+        weights = [weight.detach() for weight in self.params]
+        if all(weight.dtype == float32 for weight in weights):  # not with --memory-efficient-*
+            state[_WEIGHTS] = weights
+        return state
+
+    def load_state_dict(self, state_dict: dict, optimizer_overrides: dict | None = None) -> None:
+        super().load_state_dict(state_dict, optimizer_overrides)
+        _patience().update(state_dict.get(_PATIENCE, {}))
+        if _WEIGHTS in state_dict:
+            for weight, saved in zip(self.params, state_dict[_WEIGHTS], strict=True):
+                weight.data.copy_(saved)
+
+
+def _patience() -> dict:
+    """Where fairseq-train remembers the best loss and how many validations ago it was."""
+    train = sys.modules.get("fairseq_cli.train")
+    return vars(train.should_stop_early) if train else {}
+
+
+@register_optimizer("convattn_adam", dataclass=FairseqAdamConfig)
+class ConvAttnAdam(_Resumable, FairseqAdam):
+    """fairseq's Adam; a training that is resumed is the one that was not interrupted."""
+
+
+@register_optimizer("convattn_nag", dataclass=FairseqNAGConfig)
+class ConvAttnNAG(_Resumable, FairseqNAG):
+    """fairseq's Nesterov momentum; a training that is resumed is the one that was not
+    interrupted."""
