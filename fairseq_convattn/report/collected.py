@@ -65,9 +65,11 @@ def collected(run: Run) -> dict[str, Any]:
         "checkpoint": run.checkpoint,
         "parameters": run.log.parameters,
         "updates": run.log.updates,
+        "ended_by": run.log.ended_by,
         "precision": run.content.get("precision"),
         "seconds": run.log.seconds,
         "sessions": run.log.sessions,
+        "validation_loss": run.log.validation_loss,
         "validation_perplexity": run.log.perplexity,
         "environment": _part(run.environment, _KEPT_OF_ENVIRONMENT),
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from run_folders import LOG, write_run
+from run_folders import LOG, START, write_run
 
 from fairseq_convattn.report.__main__ import main
 from fairseq_convattn.run_records import write_json
@@ -28,7 +28,8 @@ def full_run(folder: Path, source: str = "--source ", **more) -> Path:
         f"--finetune-from-model {folder}/model.pt --bpe-codes=../../codes {folder}/lr=1/x.pt"
     )
     scores = {"test BLEU": 41.5, "test BLEU, detokenised": 40.25}
-    run = write_run(folder, scores=scores, command=command, precision="bfloat16")
+    log = f"{LOG}{START}fairseq_cli.train | done training in 9.0 seconds\n"
+    run = write_run(folder, scores=scores, log=log, command=command, precision="bfloat16")
     stage = json.loads((run / "stages" / "train.json").read_text())
     write_json({**stage, "environment": ENVIRONMENT}, run / "stages" / "train.json")
     content = json.loads((run / "results.json").read_text())
@@ -53,6 +54,8 @@ def test_from_runs_to_a_table(tmp_path, capsys, source):
     assert "someone" not in path.read_text() and str(tmp_path) not in path.read_text()
     collected = json.loads(path.read_text())
     assert collected["validation_perplexity"] == [[200, 188.67], [300, 64.5]]
+    assert collected["validation_loss"] == [[200, 8.1], [300, 8.1]]
+    assert collected["ended_by"] == "max-epoch"
     main(["--table", str(path)])
     _, table, notes, _, commands = capsys.readouterr().out.strip().split("\n\n")
     heads, _, *rows = map(cells, table.splitlines())
