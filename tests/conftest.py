@@ -190,8 +190,8 @@ def random_tokens(dictionary: Dictionary, *shape: int) -> torch.Tensor:
 
 def train(data: Path, save_dir: Path, *extra: str) -> None:
     """fairseq-train in this process, a few updates unless told otherwise."""
-    for remembers in (checkpoint_utils.save_checkpoint, train_command.should_stop_early):
-        vars(remembers).clear()
+    for function in (checkpoint_utils.save_checkpoint, train_command.should_stop_early):
+        vars(function).pop("best", None)  # fairseq keeps it between runs
     train_command.main(training(data, save_dir, *extra))
 
 

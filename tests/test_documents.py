@@ -5,8 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from conftest import PLUGIN, ROOT
+from conftest import PLUGIN, ROOT, task_of
 from fairseq import options
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import build_model
 from run_documents import blocks, pages
 
 from fairseq_convattn.recipes.__main__ import main
@@ -19,6 +22,8 @@ PARSERS = {
     "fairseq-eval-lm": options.get_eval_lm_parser,
     "fairseq-preprocess": options.get_preprocessing_parser,
 }
+RESULTS = ROOT / "docs" / "data" / "results"
+WIKITEXT2_TYPES = 33_280  # fairseq fills a dictionary up to a multiple of eight
 DOCUMENTS = [*pages(), *sorted(ROOT.glob("C*.md"))]
 
 
@@ -87,9 +92,24 @@ def test_the_tests_that_the_page_of_equivalences_names_exist():
 
 
 def test_no_run_is_listed_twice():
-    files = (ROOT / "docs" / "data" / "results").glob("*.json")
-    contents = [json.dumps(json.loads(text_of(file)), sort_keys=True) for file in files]
+    contents = [
+        json.dumps(json.loads(text_of(file)), sort_keys=True) for file in RESULTS.glob("*.json")
+    ]
     assert contents and len(set(contents)) == len(contents)
+
+
+@pytest.mark.parametrize(
+    "file", sorted(RESULTS.glob("wikitext2-*.json")), ids=lambda file: file.stem
+)
+def test_commands_of_language_models_build_the_models_of_their_runs(file, capsys):
+    run = json.loads(text_of(file))
+    words = shlex.split(run["command"].removeprefix("python -m fairseq_convattn.recipes"))
+    main([words[0], "--dry-run", *words[1:]])
+    (command,) = re.findall(r"^fairseq-train (.*)", capsys.readouterr().out, re.MULTILINE)
+    arguments = options.parse_args_and_arch(PARSERS["fairseq-train"](), shlex.split(command))
+    model = convert_namespace_to_omegaconf(arguments).model
+    net = build_model(model, task_of(WIKITEXT2_TYPES - Dictionary().nspecial))
+    assert sum(weight.numel() for weight in net.parameters()) == run["parameters"]
 
 
 @pytest.mark.slow  # .ci/run builds the documents, which checks it too

@@ -24,12 +24,18 @@ _SMOKE_AVERAGE = 2
 
 @dataclass(frozen=True)
 class Score:
-    """One figure of a run; ``confidence`` is its 95 % interval."""
+    """One figure of a run.
+
+    Attributes:
+        confidence: its 95 % interval.
+        baseline: the name of what was scored instead of the model's output; its name ends with it.
+    """
 
     name: str
     score: float
     confidence: Sequence[float] | None
     signature: str
+    baseline: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,8 +72,9 @@ class SequenceToSequence(Recipe):
         for test, subset, scoring in self._scorings(settings):
             report = read_json(_scores(settings, subset, scoring))
             way = f", {scoring.name}" if scoring.name else ""
+            same = report["signature"], scoring.name if scoring.baseline else ""
             found += [
-                Score(f"{test} {name}{way}", x["score"], x["confidence"], report["signature"])
+                Score(f"{test} {name}{way}", x["score"], x["confidence"], *same)
                 for name, x in report["scores"].items()
             ]
         return found

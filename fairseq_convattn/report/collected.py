@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ _OF_DIFFERENCES = "Parentheses: difference from the published figure of the same
 _BEFORE_SCORES = ("run", "system", "parameters", "updates", "precision")
 _AFTER_SCORES = ("time", "commit")
 _NUMERIC = ("run", "parameters", "updates")
+_WAY = ", "  # in a score's name, before the way in which it is computed or its baseline
 _PRECISIONS = {"bfloat16": "--bf16", "float16": "--fp16", "float32": "--fp32"}
 
 
@@ -65,9 +66,11 @@ def collected(run: Run) -> dict[str, Any]:
         "checkpoint": run.checkpoint,
         "parameters": run.log.parameters,
         "updates": run.log.updates,
+        "ended_by": run.log.ended_by,
         "precision": run.content.get("precision"),
         "seconds": run.log.seconds,
         "sessions": run.log.sessions,
+        "validation_loss": run.log.validation_loss,
         "validation_perplexity": run.log.perplexity,
         "environment": _part(run.environment, _KEPT_OF_ENVIRONMENT),
     }
@@ -98,9 +101,10 @@ def _without_place(word: str) -> str:
 
 
 def results_table(paths: Sequence[Path]) -> str:
-    """Collected results as Markdown: for every corpus a table of runs. Its columns are the scores
-    that the paper has too, or all scores where it has none. Then come signatures, sources and
-    machines, every run's command, and what of their recipes is unconfirmed.
+    """Collected results as Markdown: for every corpus a table of runs. Its columns are the scores,
+    first those that the paper has too; where it has some, without scores that are computed in
+    another way. Then come signatures, sources and machines, every run's command, and what of their
+    recipes is unconfirmed.
 
     Raises:
         ReportError: a file holds no results.
@@ -137,32 +141,53 @@ def _repeating(content: Mapping[str, Any]) -> str:
 
 
 def _table_of_corpus(runs: Sequence[tuple[int, Mapping[str, Any]]], notes: "_Notes") -> str:
-    """The runs of one corpus, below the published figures."""
-    heads: dict[str, None] = {}
-    published: dict[str, dict[str, str]] = {}
-    for score in (score for _, content in runs for score in _scores(content)):
-        head = _head(score, notes)
-        heads[head] = None
-        for mixer, figure in score["published"].items():
-            system = f"{mixer}, published {notes.reference(text(score['published_in']))}"
-            published.setdefault(system, {"system": system})[head] = f"{figure:.2f}"
+    """The runs of one corpus, below the published figures and baselines."""
+    heads = dict.fromkeys(_head(score, notes) for _, content in runs for score in _scores(content))
+    others = _other_systems([score for _, content in runs for score in content["scores"]], notes)
     rows = [
         {"run": str(number), **_cells_of_run(content, notes), **_cells_of_scores(content, notes)}
         for number, content in runs
     ]
     columns = (*_BEFORE_SCORES, *heads, *_AFTER_SCORES)
-    cells = [[row.get(name, "") for name in columns] for row in (*published.values(), *rows)]
+    cells = [[row.get(name, "") for name in columns] for row in (*others, *rows)]
     return raw_table(Table(columns, cells, _NUMERIC))
 
 
+def _other_systems(
+    scores: Sequence[Mapping[str, Any]], notes: "_Notes"
+) -> Iterable[Mapping[str, str]]:
+    """Rows of published figures and of baselines."""
+    rows: dict[str, dict[str, str]] = {}
+    for score in scores:
+        cells = {
+            f"{mixer}, published {notes.reference(text(score['published_in']))}": f"{figure:.2f}"
+            for mixer, figure in score["published"].items()
+        }
+        if baseline := score.get("baseline"):
+            cells[f"{text(baseline)}, baseline"] = f"{score['score']:.2f}{_interval(score)}"
+        for system, cell in cells.items():
+            rows.setdefault(system, {"system": system})[_head(score, notes)] = cell
+    return rows.values()
+
+
 def _scores(content: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Those that the paper has too; all where it has none."""
-    return [score for score in content["scores"] if score["published"]] or content["scores"]
+    """Those of the model, published ones first; if there are some, none with the name of another
+    way to compute it."""
+    own = [score for score in content["scores"] if not score.get("baseline")]
+    published = [score for score in own if score["published"]]
+    others = [score for score in own if not score["published"]]
+    return [*published, *(x for x in others if not published or _WAY not in x["name"])]
 
 
 def _head(score: Mapping[str, Any], notes: "_Notes") -> str:
     """The column of a score: its name and signature."""
-    return f"{score['name']} {notes.reference(code(score['signature']))}"
+    name = score["name"].removesuffix(f"{_WAY}{score.get('baseline')}")
+    return f"{name} {notes.reference(code(score['signature']))}"
+
+
+def _interval(score: Mapping[str, Any]) -> str:
+    interval = score.get("confidence")
+    return " [{:.2f}, {:.2f}]".format(*interval) if interval else ""
 
 
 class _Notes(list[str]):
@@ -210,10 +235,9 @@ def _cells_of_scores(content: Mapping[str, Any], notes: _Notes) -> dict[str, str
     """Score, interval, and difference from the published figure of the same mixer, by column."""
     cells = {}
     for score in _scores(content):
-        figure, interval = score["published"].get(content["mixer"]), score.get("confidence")
+        figure = score["published"].get(content["mixer"])
         difference = "" if figure is None else f" ({signed(score['score'] - figure)})"
-        spread = " [{:.2f}, {:.2f}]".format(*interval) if interval else ""
-        cells[_head(score, notes)] = f"{score['score']:.2f}{spread}{difference}"
+        cells[_head(score, notes)] = f"{score['score']:.2f}{_interval(score)}{difference}"
     return cells
 
 

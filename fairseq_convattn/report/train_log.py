@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -15,6 +15,15 @@ _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 _SESSION = "+ "  # what the recipes' runner writes before every session
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| ")
 _GPU_MEMORY = re.compile(r"total memory = ([\d.]+) GB")
+_DONE = "done training"
+_ENDS = {  # what fairseq_cli.train logs, and the option that ended the training
+    "early stop since": "patience",
+    "Stopping training due to num_updates": "max-update",
+    "Stopping training due to cumulative_training_time": "stop-time-hours",
+    "stopping training because current learning rate": "stop-min-lr",
+    _DONE: "max-epoch",  # the only one that is not logged
+}
+_END = re.compile(rf" \| fairseq_cli\.train \| ({'|'.join(_ENDS)})")
 
 
 @dataclass
@@ -24,19 +33,24 @@ class TrainLog:
     Attributes:
         loss: training loss (base 2) by updates, means of the intervals of the log.
         perplexity: that of the validation set.
+        validation_loss: that of the validation set, whose best value ``--patience`` waits for.
         speeds: target tokens a second of each interval.
         sessions: how often the training was begun or resumed.
         seconds: duration of all sessions together.
         gpu_memory: the most that was in use on a GPU, in GiB.
+        ended_by: the option of fairseq-train that ended the last session, without dashes; None
+            if it was interrupted.
     """
 
     loss: list[Point] = field(default_factory=list)
     perplexity: list[Point] = field(default_factory=list)
+    validation_loss: list[Point] = field(default_factory=list)
     speeds: list[float] = field(default_factory=list)
     sessions: int = 0
     seconds: float | None = None
     parameters: int | None = None
     gpu_memory: float | None = None
+    ended_by: str | None = None
 
     @property
     def updates(self) -> int | None:
@@ -46,7 +60,7 @@ class TrainLog:
         )
 
 
-def read_train_log(lines: Iterable[str]) -> TrainLog:
+def read_train_log(lines: Sequence[str]) -> TrainLog:
     """The figures of a log. If a training resumed from an earlier update, the later values
     count."""
     log = TrainLog()
@@ -64,16 +78,25 @@ def read_train_log(lines: Iterable[str]) -> TrainLog:
         elif (match := _FIGURES.search(line)) and (figures := _figures(match[2])):
             if match[1] == "valid":
                 _append(log.perplexity, figures, "valid_num_updates", "valid_ppl")
+                _append(log.validation_loss, figures, "valid_num_updates", "valid_loss")
                 continue
             _append(log.loss, figures, "num_updates", "loss")
             least_free = min(least_free, float(figures.get("gb_free", "inf")))
             if 0 < (speed := float(figures.get("wps", 0))) < math.inf:
                 log.speeds.append(speed)
     log.sessions = sum(bool(x) for x in sessions)
+    log.ended_by = _ended_by(lines)
     log.seconds = sum((max(x) - min(x)).total_seconds() for x in sessions if x) or None
     if least_free < total:
         log.gpu_memory = total - least_free
     return log
+
+
+def _ended_by(lines: Sequence[str]) -> str | None:
+    """The first reason that the last session gives, if it came to its end."""
+    begun = max((n for n, line in enumerate(lines) if line.startswith(_SESSION)), default=0)
+    ends = [match[1] for line in lines[begun:] if (match := _END.search(line))]
+    return _ENDS[ends[0]] if _DONE in ends else None
 
 
 def _figures(text: str) -> Mapping[str, str]:

@@ -23,8 +23,8 @@ def train(data, output, precision: str, *further: str) -> dict:
     length = ("--max-epoch", str(EPOCHS), "--max-update", "100", "--max-tokens", "1000")
     settings = resolve(given, recipe, [precision])
     words = recipe.stages(settings)[1].commands[0].words()
-    for remembers in (checkpoint_utils.save_checkpoint, train_command.should_stop_early):
-        vars(remembers).clear()
+    for function in (checkpoint_utils.save_checkpoint, train_command.should_stop_early):
+        vars(function).pop("best", None)
     parser = options.get_training_parser()
     arguments = options.parse_args_and_arch(parser, [*words[1:], *length, *further])
     train_command.main(convert_namespace_to_omegaconf(arguments))

@@ -2,12 +2,16 @@
 
 import csv
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from run_folders import LOG, write_run
+from run_folders import LOG, START, write_run
 
+from fairseq_convattn.recipes import catalogue
+from fairseq_convattn.recipes.__main__ import command_line, resolve
+from fairseq_convattn.recipes.record import results
 from fairseq_convattn.report.__main__ import main
 from fairseq_convattn.run_records import write_json
 
@@ -27,12 +31,14 @@ def full_run(folder: Path, source: str = "--source ", **more) -> Path:
         f"--output={folder} -- --num-workers 0 --weight-norm l2 "
         f"--finetune-from-model {folder}/model.pt --bpe-codes=../../codes {folder}/lr=1/x.pt"
     )
-    scores = {"test BLEU": 41.5, "test BLEU, detokenised": 40.25}
-    run = write_run(folder, scores=scores, command=command, precision="bfloat16")
+    scores = {"test2 BLEU": 33.0, "test BLEU": 41.5, "test BLEU, detokenised": 40.25}
+    log = f"{LOG}{START}fairseq_cli.train | done training in 9.0 seconds\n"
+    run = write_run(folder, scores=scores, log=log, command=command, precision="bfloat16")
     stage = json.loads((run / "stages" / "train.json").read_text())
     write_json({**stage, "environment": ENVIRONMENT}, run / "stages" / "train.json")
     content = json.loads((run / "results.json").read_text())
-    content["scores"][1]["published"] = {}
+    for score in content["scores"]:
+        score["published"] = score["published"] if score["name"] == "test BLEU" else {}
     write_json(content | more, run / "results.json")
     return run
 
@@ -53,15 +59,19 @@ def test_from_runs_to_a_table(tmp_path, capsys, source):
     assert "someone" not in path.read_text() and str(tmp_path) not in path.read_text()
     collected = json.loads(path.read_text())
     assert collected["validation_perplexity"] == [[200, 188.67], [300, 64.5]]
+    assert collected["validation_loss"] == [[200, 8.1], [300, 8.1]]
+    assert collected["ended_by"] == "max-epoch"
     main(["--table", str(path)])
     _, table, notes, _, commands = capsys.readouterr().out.strip().split("\n\n")
     heads, _, *rows = map(cells, table.splitlines())
     *published, row = (dict(zip(heads, cells, strict=True)) for cells in rows)
     given = "--weight-norm l2 --finetune-from-model model.pt --bpe-codes=codes x.pt"
+    assert heads[5:7] == ["test BLEU [1]", "test2 BLEU [1]"]
     assert row == {
         **{"run": "1", "system": f"dynamic, {given}, seed 1"},
         **{"parameters": "91,264", "updates": "300", "precision": "bfloat16"},
-        "test BLEU [1]": "41.50 [41.00, 42.00] (+11.80)",  # the detokenised one is not the paper's
+        "test BLEU [1]": "41.50 [41.00, 42.00] (+11.80)",
+        "test2 BLEU [1]": "33.00 [32.50, 33.50]",
         **{"time": "50 min [3]", "commit": "0123456, with changes"},
     }
     assert [{name: cell for name, cell in line.items() if cell} for line in published] == [
@@ -104,6 +114,29 @@ def test_all_scores_stand_where_none_is_published(tmp_path, capsys):
     heads, _, row = map(cells, table.splitlines())
     assert heads[5:7] == ["one [1]", "two [1]"]
     assert row[5:7] == ["1.00 [0.50, 1.50]", "2.00 [1.50, 2.50]"]
+
+
+def test_a_baseline_of_a_recipe_is_a_row(tmp_path, capsys):
+    recipe, run = catalogue.recipe("samsum"), tmp_path / "a"
+    command = ["samsum", "--mixer", "dynamic", "--output", str(run)]
+    settings = resolve(command_line().parse_args(command), recipe, [])
+    run.mkdir()
+    for number, name in enumerate(("", ".unstemmed", ".longest-3"), 1):
+        scores = {"rouge1": {"score": number, "confidence": [0, 9]}}
+        write_json({"signature": "ROUGE", "scores": scores}, run / f"scores.test{name}.json")
+    content = results(shlex.join(command), recipe, settings, {}, recipe.scores(settings))
+    write_json(content, run / "results.json")
+    main([str(run), "--collect", str(tmp_path)])
+    main(["--table", str(tmp_path / "a.json")])
+    table = capsys.readouterr().out.split("\n\n")[1]
+    heads, _, *rows = map(cells, table.splitlines())
+    assert heads[5:7] == ["test rouge1 [1]", "time"]
+    assert [(row[1], row[5]) for row in rows] == [
+        ("lightweight, published [2]", "33.19"),
+        ("dynamic, published [2]", "33.79"),
+        ("longest-3, baseline", "3.00 [0.00, 9.00]"),
+        ("dynamic, seed 1", "1.00 [0.00, 9.00] (\u221232.79)"),
+    ]
 
 
 def test_a_resumed_training_is_called_so(tmp_path, capsys):

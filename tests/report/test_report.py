@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, SHRUNK, train
 from run_folders import (
     GPU,
     HEAD,
@@ -52,6 +52,7 @@ def test_a_log_of_fairseq():
     assert log.perplexity == [(200, 188.67), (300, 64.5)]
     assert (log.updates, log.parameters, log.seconds) == (300, 91264, 3000)
     assert log.sessions == 1
+    assert log.validation_loss == [(200, 8.1), (300, 8.1)]
     assert log.speeds == [9000, 7000]  # the first interval has none
     assert log.gpu_memory is None
 
@@ -73,6 +74,30 @@ def test_a_training_that_was_taken_up_again_counts_once():
     assert log.perplexity == [(200, 60), (300, 50)] and log.updates == 300
     assert log.seconds == 4000 + 600  # to the last line of the first, and of the second
     assert log.sessions == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "ended_by", "validations"),
+    [
+        ("--max-update 1", "max-update", 1),
+        ("--max-update 1 --stop-time-hours 1e-9", "max-update", 1),
+        ("--max-update 9 --stop-time-hours 1e-9", "stop-time-hours", 1),
+        ("--max-update 99 --patience 1 --lr 0", "patience", 2),
+        ("--max-update 99 --max-epoch 1", "max-epoch", 1),
+        ("--max-update 99 --lr 0 --stop-min-lr 0", "stop-min-lr", 0),
+    ],
+)
+def test_what_ended_a_training_is_known(data, tmp_path, caplog, given, ended_by, validations):
+    caplog.set_level("INFO")
+    options = (*SHRUNK, "--no-save", "--log-format", "json", *given.split())
+    train(data, tmp_path, "--arch", "dynamic_conv_tiny", *options)
+    lines = [f"{START}{record.name} | {record.getMessage()}" for record in caplog.records]
+    log = read_train_log(lines)
+    assert log.ended_by == ended_by and len(log.validation_loss) == validations
+    done = [line for line in lines if "done training" in line]
+    assert read_train_log([x for x in lines if x not in done]).ended_by is None
+    resumed = read_train_log([*lines, "+ fairseq-train", *done])
+    assert resumed.ended_by == "max-epoch"
 
 
 def test_what_is_no_number_is_left_out():
