@@ -15,5 +15,5 @@ set -euo pipefail
 ${TRAIN:-fairseq-train} "$1" --user-dir fairseq_convattn --arch "$2" ${SHARE:---share-all-embeddings} --dropout 0.3 \
   --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer adam --adam-betas '(0.9, 0.98)' \
   --lr "$3" --lr-scheduler inverse_sqrt --warmup-updates 400 --max-tokens 1024 --max-update 460 --clip-norm 25 \
-  --seed 1 --required-batch-size-multiple 1 --update-epoch-batch-itr True --num-workers 0 ${DEVICE---cpu} --bf16 \
+  --seed 1 --required-batch-size-multiple 1 --update-epoch-batch-itr True --num-workers 0 ${DEVICE---cpu} ${PRECISION---bf16} \
   --no-save --validate-interval-updates 460 "${@:4}"
