@@ -179,6 +179,14 @@ def test_tables_are_current():
             assert generate.with_tables(document) == text_of(document), document.name
 
 
+def test_pictures_are_current():
+    pytest.importorskip("matplotlib")
+    pictures = importlib.import_module("pictures")
+    for draw in pictures.PICTURES:
+        picture = text_of(ROOT / "docs" / f"{draw.__name__}.svg")
+        assert pictures.digest(draw()) in picture, f"run docs/pictures.py for {draw.__name__}"
+
+
 @pytest.mark.slow  # .ci/run builds the documents, which checks it too
 def test_options_and_tables_are_current():
     command = [sys.executable, "docs/generate.py", "--check"]
