@@ -13,9 +13,12 @@ The first form spreads ``value`` over the values of ``columns``, whose heads get
 with ``mean=yes`` adds the rows' means and standard deviations; the second prints columns as they
 are, all of them where none is named. ``where`` keeps the rows with COLUMN:VALUE, several
 separated by commas. The file is relative to the document. A row whose column ``results`` names a
-run takes the columns that it lacks from docs/data/results/NAME.json: ``parameters``, ``validation
-perplexity`` (after the last update) and the scores by their names. Between the comments
-``results: begin`` and ``results: end`` stand the tables of all runs, `convattn report --table`.
+run has figures of docs/data/results/NAME.json: ``parameters``, ``updates``, ``validation
+perplexity`` (after the last update) and the scores by their names. They fill columns of their
+names, which the row leaves empty, and replace ``{NAME}`` in other columns. Of several runs,
+separated by spaces, these are the means; where ``baseline results`` names a run, they are the
+differences from its figures. Between the comments ``results: begin`` and ``results: end`` stand
+the tables of all runs, `convattn report --table`.
 """
 
 from __future__ import annotations
@@ -62,6 +65,7 @@ from fairseq_convattn.summarization.options import own_options  # noqa: E402
 
 OPTIONS = ROOT / "docs" / "options.md"
 TABLE = re.compile(r"(<!-- table (\S+)([^\n]*) -->\n)(?:\|[^\n]*\n)*")
+REFERENCE = re.compile(r"\{([^{}]+)\}")
 
 
 class Task(NamedTuple):
@@ -109,11 +113,7 @@ def with_tables(document: Path) -> str:
     def table(match: re.Match) -> str:
         comment, file, words = match.groups()
         settings = dict(word.split("=", 1) for word in shlex.split(words))
-        with open(document.parent / file, encoding="utf-8", newline="") as rows:
-            lines = [_with_results(line) for line in csv.DictReader(rows)]
-        if any(None in line or None in line.values() for line in lines):
-            sys.exit(f"error: {file} has rows with more or fewer columns than its head")
-        return comment + markdown_table(lines, **settings) + "\n"
+        return comment + markdown_table(read_table(document.parent / file), **settings) + "\n"
 
     text = TABLE.sub(table, document.read_text(encoding="utf-8"))
     begin, end = "<!-- results: begin -->\n", "<!-- results: end -->\n"
@@ -124,18 +124,38 @@ def with_tables(document: Path) -> str:
     return text
 
 
+def read_table(file: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file, with the figures of the runs that they name."""
+    with open(file, encoding="utf-8", newline="") as rows:
+        lines = list(csv.DictReader(rows))
+    if any(None in line or None in line.values() for line in lines):
+        sys.exit(f"error: {file.name} has rows with more or fewer columns than its head")
+    return [_with_results(line) if line.get("results") else line for line in lines]
+
+
 def _with_results(line: dict[str, str]) -> dict[str, str]:
-    """A line of a table, with the figures of the run that its column ``results`` names."""
-    if not line.get("results"):
-        return line
-    file = ROOT / "docs" / "data" / "results" / f"{line['results']}.json"
-    run = json.loads(file.read_text(encoding="utf-8"))
-    figures = {
-        "parameters": str(run["parameters"]),
-        "validation perplexity": f"{run['validation_perplexity'][-1][1]:.2f}",
-        **{score["name"]: f"{score['score']:.2f}" for score in run["scores"]},
+    runs = [_figures_of_run(name) for name in line["results"].split()]
+    found = {name: statistics.mean(run[name] for run in runs) for name in runs[0]}
+    if baseline := line.get("baseline results"):
+        found = {name: found[name] - figure for name, figure in _figures_of_run(baseline).items()}
+    if typed := [name for name in found if line.get(name)]:
+        sys.exit(f"error: {line['results']} has the {typed[0]}, but a row has its own")
+    figures = {name: str(x) if isinstance(x, int) else f"{x:.2f}" for name, x in found.items()}
+    cells = {
+        column: REFERENCE.sub(lambda match: figures[match[1]], cell)
+        for column, cell in line.items()
     }
-    return line | {name: figure for name, figure in figures.items() if not line.get(name)}
+    return cells | figures
+
+
+def _figures_of_run(name: str) -> dict[str, int | float]:
+    file = ROOT / "docs" / "data" / "results" / f"{name}.json"
+    run = json.loads(file.read_text(encoding="utf-8"))
+    return {
+        **{count: run[count] for count in ("parameters", "updates")},
+        "validation perplexity": run["validation_perplexity"][-1][1],
+        **{score["name"]: score["score"] for score in run["scores"]},
+    }
 
 
 def markdown_table(

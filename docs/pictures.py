@@ -4,9 +4,11 @@
     python docs/pictures.py
 
 A model has the same colour in every picture: ours those of the report, fairseq's shades of grey.
+A picture's metadata has a digest of what it shows, by which a test knows whether it is current.
 """
 
 import csv
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,7 +102,7 @@ def curves(axis: Axes, rows: Sequence[dict[str, str]], by: str, value: str, look
 def floor(axis: Axes, rows: Sequence[dict[str, str]], name: str) -> None:
     """A bound, named beside its line."""
     points = [(int(r["tokens"]), float(r["ms"])) for r in rows if r["implementation"] == name]
-    axis.plot(*zip(*points, strict=True), **FLOOR)
+    axis.plot(*zip(*points, strict=True), label=f"_{name}", **FLOOR)
     place = points[1] if name == "copy" else points[0]
     axis.annotate(name, place, color="#8a8a90", fontsize=7, va="bottom")
 
@@ -236,14 +238,29 @@ def _legend(figure: Figure) -> None:
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles))
 
 
+PICTURES = (long_inputs, convolutions, whole_models, short_convolutions, learning_curves)
+
+
+def digest(figure: Figure) -> str:
+    """Of the panels' titles, lines and bars; the same with every version of matplotlib."""
+    panels = [
+        {
+            "titles": (axis.get_title("left"), axis.get_xlabel(), axis.get_ylabel()),
+            "lines": [(line.get_label(), line.get_xydata().tolist()) for line in axis.lines],
+            "bars": [bar.get_height() for bar in axis.patches],
+        }
+        for axis in figure.axes
+    ]
+    return hashlib.sha256(json.dumps(panels).encode()).hexdigest()
+
+
 def main() -> None:
     with rc_context(STYLE):
-        for draw in (
-            *(long_inputs, convolutions, whole_models),
-            *(short_convolutions, learning_curves),
-        ):
+        for draw in PICTURES:
             file = DOCS / f"{draw.__name__}.svg"
-            draw().savefig(file, metadata={"Date": None})
+            figure = draw()
+            description = f"SHA-256 of the data: {digest(figure)}"
+            figure.savefig(file, metadata={"Date": None, "Description": description})
             print(f"written: {file.relative_to(DOCS.parent)}")
 
 

@@ -1,3 +1,5 @@
+import csv
+import importlib
 import json
 import re
 import shlex
@@ -12,8 +14,12 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
 from run_documents import blocks, pages
 
+from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import main
 from fairseq_convattn.run_records import parse_options
+
+sys.path.append(str(ROOT / "docs"))
+generate = importlib.import_module("generate")
 
 PARSERS = {
     "fairseq-train": options.get_training_parser,
@@ -25,6 +31,8 @@ PARSERS = {
 RESULTS = ROOT / "docs" / "data" / "results"
 WIKITEXT2_TYPES = 33_280  # fairseq fills a dictionary up to a multiple of eight
 DOCUMENTS = [*pages(), *sorted(ROOT.glob("C*.md"))]
+MIXERS = re.compile("dynamic|lightweight|composite|tisa|static|headwise|low_rank")
+NO_MIXERS = ("", "for comparison", "the three longest turns")
 
 
 def text_of(page) -> str:
@@ -110,6 +118,93 @@ def test_commands_of_language_models_build_the_models_of_their_runs(file, capsys
     model = convert_namespace_to_omegaconf(arguments).model
     net = build_model(model, task_of(WIKITEXT2_TYPES - Dictionary().nspecial))
     assert sum(weight.numel() for weight in net.parameters()) == run["parameters"]
+
+
+def rows_of_runs() -> list:
+    """What tables say of a run, and the run that they name for it."""
+    found = []
+    for file in sorted((ROOT / "docs" / "data").glob("*.csv")):
+        with open(file, encoding="utf-8", newline="") as lines:
+            for row in csv.DictReader(lines):
+                baseline = {"system": row.get("baseline"), "results": row.get("baseline results")}
+                for said in (row, baseline):
+                    for run in (said.get("results") or "").split():
+                        found.append(pytest.param(said, run, id=f"{file.stem}-{run}"))
+    return found
+
+
+@pytest.mark.parametrize(("said", "name"), rows_of_runs())
+def test_a_row_names_the_run_that_it_tells_of(said, name):
+    path = ROOT / "docs" / "data" / "results" / f"{name}.json"
+    run = json.loads(text_of(path))
+    words = shlex.split(run["command"])
+    given = parse_options(words[words.index("--") + 1 :]) if "--" in words else {}
+    options_of_run = {**catalogue.recipe(words[3]).training, **given}
+    system = said.get("mixer") or said.get("system") or ""
+    mixer = run["mixer"]
+    if mixer == "short_conv":
+        mixer = given.get("--short-convolution", "low_rank")
+    assert MIXERS.findall(system) == MIXERS.findall(mixer) or system in NO_MIXERS
+    assert said.get("architecture", run["architecture"]) == run["architecture"]
+    told = system + said.get("figure", "")
+    assert ("--encoder-normalize-before" in given) >= ("pre-norm" in told)
+    assert "post-norm" not in told or "--encoder-normalize-before" not in given
+    for precision in ("float32", "bfloat16"):
+        assert precision not in said.get("precision", system) or run["precision"] == precision
+    for column, value in (
+        ("seed", run["seed"]),
+        ("learning rate", options_of_run["--lr"]),
+        ("warm-up", options_of_run["--warmup-updates"]),
+    ):
+        assert said.get(column, str(value)).removeprefix("seed ") == str(value)
+
+
+RUN = {"parameters": 7, "updates": 9, "validation_perplexity": [[5, 30.0], [9, 20.0]]}
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """Reads a table of one row, whose runs ``a`` and ``b`` have 30.004 and 31.016 BLEU."""
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    folder = tmp_path / "docs" / "data" / "results"
+    folder.mkdir(parents=True)
+    for name, score in (("a", 30.004), ("b", 31.016)):
+        run = {**RUN, "scores": [{"name": "test BLEU", "score": score}]}
+        (folder / f"{name}.json").write_text(json.dumps(run))
+
+    def read(head: str, row: str) -> dict[str, str]:
+        (tmp_path / "table.csv").write_text(f"{head}\n{row}\n")
+        return generate.read_table(tmp_path / "table.csv")[0]
+
+    return read
+
+
+def test_a_table_has_the_figures_of_the_runs_that_it_names(table):
+    one = table("parameters,updates,validation perplexity,test BLEU,results", ",,,,a")
+    assert list(one.values()) == ["7", "9", "20.00", "30.00", "a"]
+    assert table("BLEU,results", '"{test BLEU}, post-norm",a b')["BLEU"] == "30.51, post-norm"
+    above = table("BLEU above,results,baseline results", "{test BLEU},b,a")
+    assert above["BLEU above"] == "1.01"
+
+
+def test_a_table_has_no_figures_of_its_own_where_it_names_a_run(table):
+    assert table("test BLEU,results", "31.01,")["test BLEU"] == "31.01"
+    with pytest.raises(SystemExit, match="a has the test BLEU, but a row has its own"):
+        table("test BLEU,results", "30.00,a")
+
+
+def test_tables_are_current():
+    for document in generate.documents():
+        if document != generate.OPTIONS:
+            assert generate.with_tables(document) == text_of(document), document.name
+
+
+def test_pictures_are_current():
+    pytest.importorskip("matplotlib")
+    pictures = importlib.import_module("pictures")
+    for draw in pictures.PICTURES:
+        picture = text_of(ROOT / "docs" / f"{draw.__name__}.svg")
+        assert pictures.digest(draw()) in picture, f"run docs/pictures.py for {draw.__name__}"
 
 
 @pytest.mark.slow  # .ci/run builds the documents, which checks it too
