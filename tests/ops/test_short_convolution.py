@@ -247,9 +247,11 @@ def test_every_instruction_set(instructions):
 
 
 @needs_kernels
-def test_threads_do_not_change_a_bit():
-    tensors = inputs("low_rank", 70, 4, 1100, torch.float32)
-    function = partial(low_rank_short_conv, causal=True, impl="native")
+@pytest.mark.parametrize("dtype", native.DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_do_not_change_a_bit(kind, dtype):
+    tensors = inputs(kind, 70, 4, 1100, dtype)
+    function = partial(convolve, kind, causal=True, impl="native")
     assert_equal(*with_threads((1, 3), lambda: with_gradients(function, tensors, tensors[0])))
 
 
