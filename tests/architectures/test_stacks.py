@@ -18,34 +18,60 @@ MIXERS = [
     "composite",
     "tisa",
     "dynamic,attention,composite",
-    "attention,composite,tisa + low_rank",
+    *(f"attention,composite,tisa + {kind}" for kind in ("static", "headwise", "low_rank")),
 ]
 
 
-def built(family, args):
-    """A random model of the family, and its dictionary of eight types."""
+def built(family, mixers, **options):
+    """A random model of the family, and its dictionary of eight types. ``mixers``: one a layer, "+"
+    the kind of their short convolutions."""
     torch.manual_seed(5)
-    task = task_of()
-    return family.build_model(args, task).eval(), task.source_dictionary
-
-
-def model(mixers, **options):
-    """Of one mixer a layer, "+" the kind of their short convolutions."""
     mixers, _, short = mixers.partition(" + ")
     if short:
         options |= {"short_convolution": short, "short_convolution_on": "qkvo"}
-    args = Namespace(
+    if family is ConvAttnModel:
+        options["encoder_mixers"] = mixers
+    task = task_of()
+    net = family.build_model(Namespace(decoder_mixers=mixers, **options), task).eval()
+    for name, parameter in net.named_parameters():
+        if "short_convolutions" in name:  # those that predict kernels start at zero
+            torch.nn.init.normal_(parameter, std=0.1)
+    return net, task.source_dictionary
+
+
+def model(mixers, **options):
+    return built(
+        ConvAttnModel,
+        mixers,
         encoder_embed_dim=16,
         encoder_ffn_embed_dim=24,
         encoder_attention_heads=4,
         decoder_attention_heads=4,
         encoder_layers=3,
         decoder_layers=3,
-        encoder_mixers=mixers,
-        decoder_mixers=mixers,
         **options,
     )
-    return built(ConvAttnModel, args)
+
+
+def language_model(mixers, **options):
+    return built(
+        ConvAttnLanguageModel,
+        mixers,
+        decoder_embed_dim=16,
+        decoder_ffn_embed_dim=24,
+        decoder_attention_heads=4,
+        decoder_layers=3,
+        max_target_positions=64,
+        **options,
+    )
+
+
+def assert_decodes_by_token(decoder, previous, **given):
+    whole, _ = decoder(previous, **given)
+    state = {}
+    for step in range(1, previous.size(1) + 1):
+        logits, _ = decoder(previous[:, :step], incremental_state=state, **given)
+        torch.testing.assert_close(logits[:, -1], whole[:, step - 1], rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
@@ -55,13 +81,14 @@ def test_decoding_by_token_gives_what_training_saw(mixers, time):
     net, dictionary = model(mixers)
     source, previous = tokens(dictionary, 3, 6), tokens(dictionary, 3, time)
     encoder_out = net.encoder(source, torch.tensor([6] * 3))
-    whole, _ = net.decoder(previous, encoder_out=encoder_out)
-    state = {}
-    for step in range(1, time + 1):
-        logits, _ = net.decoder(
-            previous[:, :step], encoder_out=encoder_out, incremental_state=state
-        )
-        torch.testing.assert_close(logits[:, -1], whole[:, step - 1], rtol=0, atol=1e-5)
+    assert_decodes_by_token(net.decoder, previous, encoder_out=encoder_out)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixers", MIXERS)
+def test_a_language_model_by_token_gives_what_training_saw(mixers):
+    net, dictionary = language_model(mixers)
+    assert_decodes_by_token(net.decoder, tokens(dictionary, 3, 20))
 
 
 @torch.no_grad()
@@ -87,19 +114,6 @@ def test_beam_search_keeps_one_copy_of_every_sentence(mixers, monkeypatch):
         for e, a in zip(expected, actual, strict=True):
             assert torch.equal(a["tokens"], e["tokens"])
             torch.testing.assert_close(a["score"], e["score"])
-
-
-def language_model(mixers, **options):
-    args = Namespace(
-        decoder_embed_dim=16,
-        decoder_ffn_embed_dim=24,
-        decoder_attention_heads=4,
-        decoder_layers=3,
-        decoder_mixers=mixers,
-        max_target_positions=64,
-        **options,
-    )
-    return built(ConvAttnLanguageModel, args)
 
 
 def test_pruning_leaves_the_highway_layers_of_characters():

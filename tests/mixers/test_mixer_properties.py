@@ -22,7 +22,15 @@ INJECTIONS = {
     "convolved_heads": ("all", "half"),
     "value_conv": VALUE_CONVOLUTIONS,
 }
-SUBSETS = [c for n in range(1, len(TERMS) + 1) for c in itertools.combinations(TERMS, n)]
+
+
+def subsets(names):
+    """All but the empty one."""
+    return [c for n in range(1, len(names) + 1) for c in itertools.combinations(names, n)]
+
+
+SUBSETS = subsets(TERMS)
+CONVOLVED = ["".join(letters) for letters in subsets("qkvo")]
 convolution = st.fixed_dictionaries(
     {
         "mixer": st.sampled_from(["lightweight", "dynamic"]),
@@ -36,7 +44,7 @@ convolution = st.fixed_dictionaries(
 )
 short_convolutions = {
     "short_convolution": st.sampled_from(["none", "static", "headwise", "low_rank"]),
-    "short_convolution_on": st.sampled_from(["q", "kv", "qkvo"]),
+    "short_convolution_on": st.sampled_from(CONVOLVED),
     "short_convolution_taps": st.integers(1, 6),
     "short_convolution_rank": st.integers(1, 3),
 }
@@ -131,6 +139,14 @@ def test_pairs_of_terms(beyond, causal):
     for terms in (subset for subset in SUBSETS if len(subset) in (1, 2, len(TERMS))):
         options = {"mixer": "composite", "attention_terms": terms, "beyond_span": beyond}
         check({**options, "attention_span": 2}, CASE | {"causal": causal})
+
+
+@pytest.mark.parametrize("mixer", ["attention", "composite"])
+@pytest.mark.parametrize("kind", ["static", "headwise", "low_rank"])
+def test_any_projections_are_convolved(kind, mixer):
+    for letters in CONVOLVED:
+        options = {"mixer": mixer, "short_convolution": kind, "short_convolution_on": letters}
+        check(options, CASE | {"causal": True})
 
 
 @pytest.mark.slow

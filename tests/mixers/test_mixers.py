@@ -95,20 +95,24 @@ def test_whole_step_by_step_and_chunked_agree(variant, kernel_size):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_sentence_does_not_see_its_padding(variant, causal, left):
+    """Nor does its gradient, or that of a parameter."""
     module = mixer(variant, causal, kernel_size=5)
-    sentence = torch.randn(7, 1, WIDTH)
-    alone = run(module, sentence)
+    sentence, grad = torch.randn(7, 1, WIDTH, requires_grad=True), torch.randn(7, 1, WIDTH)
+    alone, parameters = run(module, sentence), tuple(module.parameters())
+    expected = torch.autograd.grad(alone, (sentence, *parameters), grad)
     for padding in (1, 7):
         x = torch.full((7 + padding, 2, WIDTH), 1e3)
         mask = torch.zeros(2, 7 + padding, dtype=torch.bool)
         here = slice(padding, None) if left else slice(7)
         mask[0], mask[0, here] = True, False
-        x[here, 0] = sentence[:, 0]
+        x[here, 0] = sentence[:, 0].detach()
         y = run(module, x.requires_grad_(), mask)
-        y[here].sum().backward()
-        assert x.grad.isfinite().all()
         torch.testing.assert_close(y[here, :1], alone, rtol=0, atol=1e-5)
         assert y.isfinite().all()
+        of_x, *actual = torch.autograd.grad(y[here, :1], (x, *parameters), grad)
+        assert not of_x[:, 1].any() and not of_x[mask.t()].any()
+        for a, e in zip((of_x[here, :1], *actual), expected, strict=True):
+            torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-4)
         if causal:
             x = x.detach()
             steps = in_chunks(module, x, [1] * x.size(0), mask)

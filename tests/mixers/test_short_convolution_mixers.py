@@ -1,5 +1,7 @@
 """Short convolutions inside attention: where they stand, how they start, and their state."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -48,20 +50,31 @@ def convolved(short, y, x, left):
     return torch.stack(rows)
 
 
+def attention(ours, x, left):
+    """What a mixer ``attention`` should give."""
+
+    def after(name, y):
+        if name not in ours.config.short_convolution_on:
+            return y
+        return convolved(ours.short_convolutions[name], y, x, left)
+
+    q, k, v = (
+        after(name, getattr(ours, f"{name}_proj")(x)).unflatten(-1, (HEADS, -1)).permute(1, 2, 0, 3)
+        for name in "qkv"
+    )
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=ours.config.causal)
+    return after("o", ours.out_proj(y.permute(2, 0, 1, 3).flatten(2)))
+
+
 @pytest.mark.parametrize("causal, window, left", [(True, "centred", 3), (False, "centred", 2),
                                                   (False, "causal", 3)])  # fmt: skip
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_projection_is_convolved_from_the_layers_input(kind, causal, window, left):
-    ours = mixer(kind, causal, short_convolution_window=window)
+def test_any_projections_are_convolved_from_the_layers_input(kind, causal, window, left):
     x = torch.randn(7, BATCH, WIDTH, dtype=torch.float64)
-    q, k, v = (
-        convolved(ours.short_convolutions[name], getattr(ours, f"{name}_proj")(x), x, left)
-        for name in "qkv"
-    )
-    heads = (t.unflatten(-1, (HEADS, -1)).permute(1, 2, 0, 3) for t in (q, k, v))
-    y = F.scaled_dot_product_attention(*heads, is_causal=causal).permute(2, 0, 1, 3).flatten(2)
-    expected = convolved(ours.short_convolutions["o"], ours.out_proj(y), x, left)
-    torch.testing.assert_close(ours(x, x, x)[0], expected, rtol=0, atol=1e-12)
+    for letters in itertools.chain(*(itertools.combinations("qkvo", n) for n in range(1, 5))):
+        options = {"short_convolution_on": "".join(letters), "short_convolution_window": window}
+        ours = mixer(kind, causal, **options)
+        torch.testing.assert_close(ours(x)[0], attention(ours, x, left), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", MIXERS)

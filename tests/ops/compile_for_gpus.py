@@ -79,10 +79,15 @@ def rows_of_taps(kernel) -> list[int]:
     return [int(layouts[layout]) for layout in loads]
 
 
+def atomics(kernel) -> list[str]:
+    """The instructions by which programs change memory that others change, in any order."""
+    return re.findall(r"\b(?:atom|red|cp\.reduce)\.[\w.:]+", kernel.asm["ptx"])
+
+
 def main(operation: str, capability: str, dtype: str, shapes: str = "") -> None:
     def tell(function, kernel, grid) -> None:
         found = {"kernel": function.__name__, **resources(kernel), **widths(kernel)}
-        found["rows_of_taps"] = rows_of_taps(kernel)
+        found |= {"rows_of_taps": rows_of_taps(kernel), "atomics": atomics(kernel)}
         print(json.dumps(found), flush=True)
 
     on_every_launch(capability, tell)

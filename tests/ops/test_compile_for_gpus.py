@@ -1,4 +1,5 @@
-"""That the Triton kernels compile for NVIDIA GPUs and fit them; needs none."""
+"""That the Triton kernels compile for NVIDIA GPUs, fit them and have no atomics, so that the same
+inputs give the same bits; needs no GPU."""
 
 import importlib.util
 import itertools
@@ -38,6 +39,8 @@ def compiled(operation, capability, dtype, *shapes):
     assert run.returncode == 0, run.stderr[-2000:]
     found = [json.loads(line) for line in run.stdout.splitlines()]
     assert {kernel["kernel"] for kernel in found} == KERNELS[operation]
+    for kernel in found:
+        assert not kernel["atomics"], kernel
     return found
 
 

@@ -24,6 +24,7 @@ from fairseq_convattn.ops import (
 from fairseq_convattn.ops.short_convolution import native, tiled
 
 KINDS = ("static", "headwise", "low_rank")
+ALL_KINDS = (*KINDS, "taps")  # headwise without static kernel
 IMPLEMENTATIONS = ["reference", "tiled", NATIVE]
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 BATCH, HEADS, RANK = 2, 2, 3
@@ -47,6 +48,7 @@ def inputs(kind, time, taps, channels=6, dtype=torch.float64, rank=RANK):
     shapes = {
         "static": [(channels, taps)],
         "headwise": [(time, BATCH, HEADS, taps), (channels, taps)],
+        "taps": [(time, BATCH, HEADS, taps)],
         "low_rank": [(time, BATCH, rank), (rank, taps, channels), (channels, taps)],
     }
     return [torch.randn(s, dtype=dtype) for s in [(time, BATCH, channels), *shapes[kind]]]
@@ -55,14 +57,14 @@ def inputs(kind, time, taps, channels=6, dtype=torch.float64, rank=RANK):
 def convolve(kind, x, *factors, **options):
     if kind == "low_rank":
         return low_rank_short_conv(x, *factors, **options)
-    taps = factors[0] if kind == "headwise" else None
-    return short_conv(x, taps, factors[-1], **options)
+    return short_conv(x, *([None] if kind == "static" else []), *factors, **options)
 
 
 def kernels(kind, x, *factors):
     """``[time, batch, channels, taps]``, in double precision."""
-    *factors, static = (t.double() for t in factors)
-    if kind == "headwise":
+    factors = [t.double() for t in factors]
+    static = 0 if kind == "taps" else factors.pop()
+    if kind in ("headwise", "taps"):
         return factors[0].repeat_interleave(x.size(2) // HEADS, 2) + static
     if kind == "low_rank":
         return torch.einsum("tbr,rkc->tbck", *factors) + static
@@ -98,7 +100,7 @@ def compare(kind, tensors, impl, tolerance, **options):
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("taps", [1, 4, 5])
 def test_is_the_papers_sum(kind, taps, impl):
     dtype = torch.float32 if impl == "native" else torch.float64
@@ -111,7 +113,7 @@ def test_is_the_papers_sum(kind, taps, impl):
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_any_dtype_and_any_strides(kind, impl):
     for dtype, layout in itertools.product(TOLERANCES, LAYOUTS):
         if impl == "native" and dtype not in native.DTYPES:
@@ -121,24 +123,26 @@ def test_any_dtype_and_any_strides(kind, impl):
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("chunk", [1, 5])
-def test_chunks_from_a_tail_are_the_whole(kind, impl, chunk):
+@pytest.mark.parametrize("residual", [True, False])
+def test_chunks_from_a_tail_are_the_papers_sum(kind, impl, chunk, residual):
     dtype = torch.float32 if impl == "native" else torch.float64
     x, *factors = inputs(kind, 13, 4, dtype=dtype)
-    whole = convolve(kind, x, *factors, causal=True, impl=impl)
+    whole = formula(kind, x, *factors, causal=True, residual=residual).to(dtype)
+    options = {"causal": True, "residual": residual, "impl": impl}
     tail, pieces, by_position = x[:0], [], kind != "static"
     for start in range(0, x.size(0), chunk):
         steps = slice(start, start + chunk)
         some = [factors[0][steps], *factors[1:]] if by_position else factors
-        y, tail = convolve(kind, x[steps], *some, causal=True, tail=tail, impl=impl)
+        y, tail = convolve(kind, x[steps], *some, tail=tail, **options)
         assert tail.size(0) == min(3, start + y.size(0))
         pieces.append(y)
     torch.testing.assert_close(torch.cat(pieces), whole, rtol=0, atol=TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("impl", ["reference", "tiled"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("time, taps, before", [(1, 3, 2), (5, 4, 1), (35, 2, 4), (4, 4, None)])
 def test_gradients(kind, impl, time, taps, before):
     tensors = [t.requires_grad_() for t in inputs(kind, time, taps)]
@@ -153,7 +157,7 @@ def test_gradients(kind, impl, time, taps, before):
 
 
 @needs_kernels
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("time, taps, before", [(1, 3, 2), (5, 4, 1), (70, 5, 4)])
 def test_native_gradients_reach_what_came_before(kind, time, taps, before):
     tensors = inputs(kind, time, taps, dtype=torch.float32)
@@ -243,9 +247,11 @@ def test_every_instruction_set(instructions):
 
 
 @needs_kernels
-def test_threads_do_not_change_a_bit():
-    tensors = inputs("low_rank", 70, 4, 1100, torch.float32)
-    function = partial(low_rank_short_conv, causal=True, impl="native")
+@pytest.mark.parametrize("dtype", native.DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_do_not_change_a_bit(kind, dtype):
+    tensors = inputs(kind, 70, 4, 1100, dtype)
+    function = partial(convolve, kind, causal=True, impl="native")
     assert_equal(*with_threads((1, 3), lambda: with_gradients(function, tensors, tensors[0])))
 
 
@@ -291,13 +297,16 @@ def test_says_what_is_wrong_with_static_kernels(change, message):
 
 
 def test_headwise_alone_is_the_dynamic_convolution():
-    x, taps, _ = inputs("headwise", 9, 4)
+    tensors = inputs("taps", 9, 4)
     for causal in (True, False):
-        y = short_conv(x, taps, causal=causal, residual=False)
-        assert torch.equal(y, dynamic_conv(x, taps, causal=causal))
-    torch.testing.assert_close(
-        short_conv(x, taps, causal=True) - x, dynamic_conv(x, taps, causal=True)
-    )
+        expected = formula("taps", *tensors, causal=causal, residual=False)
+        torch.testing.assert_close(dynamic_conv(*tensors, causal=causal), expected)
+        y = convolve("taps", *tensors, causal=causal, residual=False)
+        torch.testing.assert_close(y, expected)
+
+
+def test_says_what_is_wrong_with_taps():
+    x, taps = inputs("taps", 9, 4)
     with pytest.raises(ValueError, match="give taps"):
         short_conv(x, causal=True)
     with pytest.raises(ValueError, match="equally many"):

@@ -5,7 +5,8 @@ import importlib
 import pytest
 import torch
 from kernel_cases import assert_equal, with_gradients
-from test_short_convolution import BATCH, KINDS, convolve, inputs
+from test_short_convolution import ALL_KINDS, BATCH, KINDS, convolve, inputs
+from test_short_convolution import formula as papers_sum
 from triton_cases import DEVICE, FAR, far_apart, needs_gpu, record_grids, triton_tensors
 
 from fairseq_convattn.ops import low_rank_short_conv, short_conv
@@ -165,7 +166,7 @@ def test_the_same_inputs_give_the_same_bits(kind):
     assert_equal(once(), once())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_goes_on_from_a_tail(kind):
     """In pieces shorter than the inputs that a kernel sees before them."""
     tensors = [t.float().to(DEVICE) for t in inputs(kind, 8, 5)]
@@ -274,16 +275,13 @@ def test_grids_of_more_than_65535_blocks(kind, expected, monkeypatch):
         assert grids == [(140_000,), (140_000,)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_is_what_the_functions_give(kind):
-    x, *factors = (t.float().to(DEVICE) for t in inputs(kind, 20, 4))
-    functions = {
-        "static": lambda impl: short_conv(x, None, *factors, causal=True, impl=impl),
-        "headwise": lambda impl: short_conv(x, *factors, causal=True, impl=impl),
-        "low_rank": lambda impl: low_rank_short_conv(x, *factors, causal=True, impl=impl),
-    }
-    expected, actual = (functions[kind](impl) for impl in ("reference", "triton"))
-    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("residual", [True, False])
+def test_is_what_the_functions_give(kind, residual):
+    tensors = [t.float().to(DEVICE) for t in inputs(kind, 20, 4)]
+    actual = convolve(kind, *tensors, causal=True, residual=residual, impl="triton")
+    expected = papers_sum(kind, *tensors, causal=True, residual=residual)
+    torch.testing.assert_close(actual, expected.float(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
