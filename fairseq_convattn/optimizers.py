@@ -7,6 +7,7 @@ in fairseq.
 
 import sys
 
+from fairseq import checkpoint_utils
 from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from fairseq.optim.nag import FairseqNAG, FairseqNAGConfig
@@ -16,6 +17,8 @@ _WEIGHTS, _PATIENCE = "float32_weights", "patience"
 
 
 class _Resumable:
+    _saved_patience: dict = {}
+
     def state_dict(self) -> dict:
         patience = {name: float(value) for name, value in _patience().items()}
         state = {**super().state_dict(), _PATIENCE: patience}
@@ -26,10 +29,18 @@ class _Resumable:
 
     def load_state_dict(self, state_dict: dict, optimizer_overrides: dict | None = None) -> None:
         super().load_state_dict(state_dict, optimizer_overrides)
-        _patience().update(state_dict.get(_PATIENCE, {}))
+        self._saved_patience = state_dict.get(_PATIENCE, {})
         if _WEIGHTS in state_dict:
             for weight, saved in zip(self.params, state_dict[_WEIGHTS], strict=True):
                 weight.data.copy_(saved)
+
+    def step(self, *arguments, **options) -> None:
+        """Before the first step ``--patience`` counts on, unless ``--reset-meters`` made fairseq
+        forget the best score."""
+        if hasattr(checkpoint_utils.save_checkpoint, "best"):
+            _patience().update(self._saved_patience)
+        self._saved_patience = {}
+        super().step(*arguments, **options)
 
 
 def _patience() -> dict:

@@ -71,3 +71,5 @@ def test_patience_counts_on(data, tmp_path):
     conftest.train(data, part, *given, "--max-epoch", "9")
     assert (whole / "checkpoint4.pt").exists() and not (whole / "checkpoint5.pt").exists()
     assert (part / "checkpoint4.pt").exists() and not (part / "checkpoint5.pt").exists()
+    conftest.train(data, part, *given, "--max-epoch", "6", "--reset-meters")
+    assert (part / "checkpoint6.pt").exists()
