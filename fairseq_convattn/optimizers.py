@@ -11,7 +11,7 @@ from fairseq import checkpoint_utils
 from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from fairseq.optim.nag import FairseqNAG, FairseqNAGConfig
-from torch import float32
+from torch import Tensor, bfloat16, equal, float16, float32
 
 _WEIGHTS, _PATIENCE = "float32_weights", "patience"
 
@@ -30,8 +30,10 @@ class _Resumable:
     def load_state_dict(self, state_dict: dict, optimizer_overrides: dict | None = None) -> None:
         super().load_state_dict(state_dict, optimizer_overrides)
         self._saved_patience = state_dict.get(_PATIENCE, {})
-        if _WEIGHTS in state_dict:
-            for weight, saved in zip(self.params, state_dict[_WEIGHTS], strict=True):
+        saved = state_dict.get(_WEIGHTS, [])
+        pairs = list(zip(self.params, saved, strict=True)) if saved else []
+        if all(_is_rounded(weight.detach(), saved.to(weight.device)) for weight, saved in pairs):
+            for weight, saved in pairs:
                 weight.data.copy_(saved)
 
     def step(self, *arguments, **options) -> None:
@@ -43,10 +45,15 @@ class _Resumable:
         super().step(*arguments, **options)
 
 
+def _is_rounded(weight: Tensor, saved: Tensor) -> bool:
+    """Not so where the model's weights were changed since, as by averaging checkpoints."""
+    return any(equal(saved.to(half).float(), weight) for half in (bfloat16, float16))
+
+
 def _patience() -> dict:
     """Where fairseq-train remembers the best loss and how many validations ago it was."""
-    train = sys.modules.get("fairseq_cli.train")
-    return vars(train.should_stop_early) if train else {}
+    train = sys.modules.get("fairseq_cli.train", sys.modules["__main__"])
+    return vars(train.should_stop_early) if hasattr(train, "should_stop_early") else {}
 
 
 @register_optimizer("convattn_adam", dataclass=FairseqAdamConfig)

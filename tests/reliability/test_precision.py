@@ -124,3 +124,16 @@ def test_resumes_bit_for_bit(data, tmp_path, given, is_exact):
     train(data, resumed, *given, "--max-update", "6")
     one, other = (torch.load(x / "checkpoint_last.pt")["model"] for x in (whole, resumed))
     assert is_exact == all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("precision", [(), ("--bf16",)], ids=("float32", "bf16"))
+def test_changed_weights_are_not_replaced_by_those_of_the_optimizer(data, tmp_path, precision):
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, *precision, "--optimizer", "convattn_adam")
+    train(data, tmp_path, *given, "--max-update", "1")
+    path = tmp_path / "checkpoint_last.pt"
+    state = torch.load(path)
+    state["model"]["encoder.layers.0.fc1.weight"].fill_(5)
+    torch.save(state, path)
+    train(data, tmp_path, *given, "--max-update", "2")
+    found = torch.load(path)["model"]["encoder.layers.0.fc1.weight"]
+    torch.testing.assert_close(found, torch.full_like(found, 5), rtol=0, atol=0.1)
