@@ -250,7 +250,7 @@ def _tests(smoke: bool) -> list[str]:
     if smoke:
         return [*command, "tests/ops/test_convolution_kernels.py", "-k", SMOKE_TESTS]
     command += ["tests/ops", "-k", f"not ({LONG_TESTS})"]
-    return [*command, "-n", "auto"] if find_spec("xdist") else command
+    return [*command, "-n", "auto", "--dist", "worksteal"] if find_spec("xdist") else command
 
 
 def _training(mixer: str, arguments: argparse.Namespace) -> Step:

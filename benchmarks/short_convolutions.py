@@ -4,9 +4,10 @@
 Computes (forward) and trains (forward and backward) causal attention and the whole decoder layer
 around it, without short convolutions and with each kind on queries, keys and values, and a single
 one beside a copy of its input (``operation``); those of low rank by the eager formula too, which
-stores a kernel per position and channel. All in turn, round after round, with memory that is freed
-kept for the next one. On a GPU many calls are one CUDA graph, so that what is timed are kernels.
-Linux only.
+stores a kernel per position and channel. On a GPU that can import dynamic-conv1d (its headwise.py
+and lowrank.py), its kernels do the same work in their own layout (``operation``). All in turn,
+round after round, with memory that is freed kept for the next one. On a GPU many calls are one
+CUDA graph, so that what is timed are kernels. Linux only.
 """
 
 import argparse
@@ -15,6 +16,8 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
+from importlib.util import find_spec
 
 import torch
 from measuring import (
@@ -33,6 +36,7 @@ from measuring import (
 )
 
 KINDS = ("none", "static", "headwise", "low_rank", "low_rank, eager formula")
+LIBRARIES = {"headwise, dynamic-conv1d": "headwise", "low_rank, dynamic-conv1d": "lowrank"}
 FIELDS = ("dtype", "pass", "part", "kind", "ms", "lower quartile", "upper quartile", "ratio")
 WIDTH, HEADS, FFN = 512, 8, 2048
 
@@ -58,37 +62,61 @@ def layer(kind: str):
 
 
 def operation(kind: str, x: torch.Tensor) -> tuple[Callable, list[torch.Tensor]]:
-    """One short convolution of x, or a copy, as a function of x and of random kernels."""
+    """One short convolution, or a copy, as a function of x and of random kernels, and these."""
     from fairseq_convattn.ops import low_rank_short_conv, short_conv
 
     taps, rank = 4, 15
-    static = torch.randn(WIDTH, taps).to(x).requires_grad_()
+    static = torch.randn(WIDTH, taps).to(x)
     if kind == "none":
-        return torch.clone, []
+        return torch.clone, [x]
     if kind == "static":
-        return lambda x, static: short_conv(x, None, static, causal=True), [static]
-    if kind == "headwise":
-        predicted = torch.randn(*x.shape[:2], HEADS, taps).to(x).requires_grad_()
-        return lambda *given: short_conv(*given, causal=True), [predicted, static]
-    z = torch.randn(*x.shape[:2], rank).to(x).requires_grad_()
-    up = torch.randn(rank, taps, WIDTH).to(x).requires_grad_()
-    return lambda *given: low_rank_short_conv(*given, causal=True), [z, up, static]
+        return lambda x, static: short_conv(x, None, static, causal=True), [x, static]
+    if kind.startswith("headwise"):
+        predicted = torch.randn(*x.shape[:2], HEADS, taps).to(x)
+        if kind in LIBRARIES:
+            return _librarys_headwise(x, predicted, static)
+        return lambda *given: short_conv(*given, causal=True), [x, predicted, static]
+    z = torch.randn(*x.shape[:2], rank).to(x)
+    up = torch.randn(rank, taps, WIDTH).to(x)
+    if kind in LIBRARIES:
+        return _librarys_low_rank(x, z, up, static)
+    return lambda *given: low_rank_short_conv(*given, causal=True), [x, z, up, static]
+
+
+def _librarys_headwise(x, predicted, static) -> tuple[Callable, list[torch.Tensor]]:
+    """dynamic-conv1d has sentences first, and a position's own tap first."""
+    from headwise import headwise_dynamic_convolution
+
+    given = x.transpose(0, 1), predicted.transpose(0, 1).flip(-1), static.flip(-1).t()
+    given = [each.detach().contiguous() for each in given]
+    return partial(headwise_dynamic_convolution, residual=True), given
+
+
+def _librarys_low_rank(x, z, up, static) -> tuple[Callable, list[torch.Tensor]]:
+    from lowrank import lowrank_dynamic_convolution
+
+    given = x.transpose(0, 1), z.transpose(0, 1), up.flip(1).flatten(1), static.flip(-1).t()
+    given = [each.detach().contiguous() for each in given]
+    return partial(lowrank_dynamic_convolution, residual=True), given
+
+
+def kinds_of(part: str, device: str) -> list[str]:
+    others = LIBRARIES if part == "operation" and device == "cuda" else {}
+    return [*KINDS, *(kind for kind, module in others.items() if find_spec(module))]
 
 
 def steps(part: str, training: bool, options: Namespace) -> Iterator[Callable[[], None]]:
     """One step function per kind."""
     torch.manual_seed(1)
     like = {"dtype": getattr(torch, options.dtype), "device": options.device}
-    x = torch.randn(options.tokens, options.batch, WIDTH, **like).requires_grad_()
-    grad = torch.randn_like(x)
-    for kind in KINDS:
+    x = torch.randn(options.tokens, options.batch, WIDTH, **like)
+    for kind in kinds_of(part, options.device):
         if part == "operation":
-            compute, given = operation(kind, x)
-            yield _step(compute, given, kind, x, grad, training)
+            yield _step(*operation(kind, x), kind, training)
             continue
         whole = layer(kind).to(**like)
         module = whole if part == "layer" else whole.self_attn
-        yield _step(_first_result(module), list(module.parameters()), kind, x, grad, training)
+        yield _step(_first_result(module), [x, *module.parameters()], kind, training)
 
 
 def _first_result(module: torch.nn.Module) -> Callable:
@@ -97,18 +125,22 @@ def _first_result(module: torch.nn.Module) -> Callable:
 
 
 def _step(
-    compute: Callable, given: list, kind: str, x: torch.Tensor, grad: torch.Tensor, training: bool
+    compute: Callable, given: list[torch.Tensor], kind: str, training: bool
 ) -> Callable[[], None]:
     from fairseq_convattn.ops import use_implementation
+
+    for each in given:
+        each.requires_grad_()
+    grad = torch.randn_like(given[0])
 
     def step() -> None:
         eager = use_implementation("reference") if kind.endswith("formula") else nullcontext()
         with eager, torch.set_grad_enabled(training):
-            y = compute(x, *given)
+            y = compute(*given)
         if training:
-            torch.autograd.grad(y, [x, *given], grad, allow_unused=True)
+            torch.autograd.grad(y, given, grad, allow_unused=True)
 
-    return graph_of(step) if x.is_cuda else step
+    return graph_of(step) if grad.is_cuda else step
 
 
 def measure(part: str, training: bool, options: Namespace) -> Iterator[dict]:
@@ -118,7 +150,8 @@ def measure(part: str, training: bool, options: Namespace) -> Iterator[dict]:
     found = milliseconds_in_turn(steps(part, training, options), options.repetitions, clock)
     calls = GRAPH if options.device == "cuda" else 1
     spreads = [[time / calls for time in quartiles(each)] for each in found]
-    for kind, (lower, median, upper) in zip(KINDS, spreads, strict=True):
+    kinds = kinds_of(part, options.device)
+    for kind, (lower, median, upper) in zip(kinds, spreads, strict=True):
         figures = (f"{x:.3f}" for x in (median, lower, upper))
         which = "training" if training else "forward"
         row = (options.dtype, which, part, kind, *figures, f"{median / spreads[0][1]:.2f}")

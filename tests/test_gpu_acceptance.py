@@ -269,14 +269,39 @@ def causal_conv1d_fn(x, weight):
     return F.conv1d(padded, weight.unsqueeze(1), groups=x.size(1))
 
 
-def headwise_dynamic_convolution(x, weight):
-    """As OliverSieberling/dynamic-conv1d documents it: y[b, t, c] = sum_w weight[b, t, head(c), w]
-    x[b, t - w, c]."""
-    y = torch.zeros_like(x)
+def headwise_dynamic_convolution(x, weight, static_w=0, residual=False):
+    """As OliverSieberling/dynamic-conv1d documents it: y[b, t, c] = sum_w (weight[b, t, head(c), w]
+    + static_w[w, c]) x[b, t - w, c], and x[b, t, c] if residual."""
+    of_channels = weight.repeat_interleave(x.size(2) // weight.size(2), 2).transpose(2, 3)
+    kernels = of_channels + static_w
+    y = x if residual else torch.zeros_like(x)
     for lag in range(weight.size(3)):
-        earlier = F.pad(x, (0, 0, lag, 0))[:, : x.size(1)]
-        y = y + weight[..., lag].repeat_interleave(x.size(2) // weight.size(2), 2) * earlier
+        y = y + kernels[:, :, lag] * F.pad(x, (0, 0, lag, 0))[:, : x.size(1)]
     return y
+
+
+def lowrank_dynamic_convolution(x, z, U, static_w, residual):
+    """As above, with weight[b, t, c, w] = (z[b, t] U)[w, c]."""
+    predicted = (z @ U).unflatten(2, (-1, x.size(2))).transpose(2, 3)
+    return headwise_dynamic_convolution(x, predicted, static_w, residual)
+
+
+def test_other_short_convolutions_get_the_same_work(benchmark_of, monkeypatch):
+    short = benchmark_of("short_convolutions")
+    for module, function in (
+        ("headwise", headwise_dynamic_convolution),
+        ("lowrank", lowrank_dynamic_convolution),
+    ):
+        installed = SimpleNamespace(**{function.__name__: function})
+        monkeypatch.setitem(sys.modules, module, installed)
+    x = torch.randn(7, 2, short.WIDTH)
+    for kind in short.LIBRARIES:
+        results = []
+        for name in (kind.partition(",")[0], kind):
+            torch.manual_seed(1)
+            compute, given = short.operation(name, x)
+            results.append(compute(*given))
+        torch.testing.assert_close(results[1].transpose(0, 1), results[0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
