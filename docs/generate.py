@@ -15,10 +15,10 @@ are, all of them where none is named. ``where`` keeps the rows with COLUMN:VALUE
 separated by commas. The file is relative to the document. A row whose column ``results`` names a
 run has figures of docs/data/results/NAME.json: ``parameters``, ``updates``, ``validation
 perplexity`` (after the last update) and the scores by their names. They fill columns of their
-names, which the row leaves empty, and replace ``{NAME}`` in other columns. Of several runs,
-separated by spaces, these are the means; where ``baseline results`` names a run, they are the
-differences from its figures. Between the comments ``results: begin`` and ``results: end`` stand
-the tables of all runs, `convattn report --table`.
+names, which the row leaves empty, and replace ``{NAME}`` in other columns, where the row has no
+figure of its own. Of several runs, separated by spaces, these are the means; where
+``baseline results`` names a run, they are the differences from its figures. Between the comments
+``results: begin`` and ``results: end`` stand the tables of all runs, `convattn report --table`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import statistics
 import sys
 from collections.abc import Iterable
 from enum import Enum
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,7 +65,8 @@ from fairseq_convattn.summarization.options import own_options  # noqa: E402
 
 OPTIONS = ROOT / "docs" / "options.md"
 TABLE = re.compile(r"(<!-- table (\S+)([^\n]*) -->\n)(?:\|[^\n]*\n)*")
-REFERENCE = re.compile(r"\{([^{}]+)\}")
+REFERENCE = re.compile(r"\{([^{}]*)\}")
+TYPED = re.compile(r"^\d|\d\.\d")
 
 
 class Task(NamedTuple):
@@ -113,7 +114,11 @@ def with_tables(document: Path) -> str:
     def table(match: re.Match) -> str:
         comment, file, words = match.groups()
         settings = dict(word.split("=", 1) for word in shlex.split(words))
-        return comment + markdown_table(read_table(document.parent / file), **settings) + "\n"
+        lines = read_table(document.parent / file)
+        try:
+            return comment + markdown_table(lines, **settings) + "\n"
+        except KeyError as error:
+            sys.exit(f"error: {document.name}: {file} has no column {error}")
 
     text = TABLE.sub(table, document.read_text(encoding="utf-8"))
     begin, end = "<!-- results: begin -->\n", "<!-- results: end -->\n"
@@ -130,26 +135,56 @@ def read_table(file: Path) -> list[dict[str, str]]:
         lines = list(csv.DictReader(rows))
     if any(None in line or None in line.values() for line in lines):
         sys.exit(f"error: {file.name} has rows with more or fewer columns than its head")
-    return [_with_results(line) if line.get("results") else line for line in lines]
+    quoting = {name for line in lines for name, cell in line.items() if REFERENCE.search(cell)}
+    made = []
+    for number, line in enumerate(lines, 2):
+        try:
+            made.append(_with_results(line, quoting))
+        except ValueError as error:
+            sys.exit(f"error: {file.name}, line {number}: {error}")
+    return made
 
 
-def _with_results(line: dict[str, str]) -> dict[str, str]:
-    runs = [_figures_of_run(name) for name in line["results"].split()]
-    found = {name: statistics.mean(run[name] for run in runs) for name in runs[0]}
-    if baseline := line.get("baseline results"):
-        found = {name: found[name] - figure for name, figure in _figures_of_run(baseline).items()}
-    if typed := [name for name in found if line.get(name)]:
-        sys.exit(f"error: {line['results']} has the {typed[0]}, but a row has its own")
-    figures = {name: str(x) if isinstance(x, int) else f"{x:.2f}" for name, x in found.items()}
-    cells = {
-        column: REFERENCE.sub(lambda match: figures[match[1]], cell)
+def _with_results(line: dict[str, str], quoting: set[str]) -> dict[str, str]:
+    """``line`` with its runs' figures; ``quoting`` are the columns that have references."""
+    figures, runs = _figures_of_row(line), line.get("results")
+
+    def figure(match: re.Match) -> str:
+        if match[1] in figures:
+            return figures[match[1]]
+        known = f"{runs} has {', '.join(figures)}" if runs else "results names no run"
+        raise ValueError(f"{match[0]} is unknown, {known}")
+
+    typed = [
+        column
         for column, cell in line.items()
-    }
-    return cells | figures
+        if (cell and column in figures)
+        or (column in quoting and TYPED.search(REFERENCE.sub("", cell)))
+    ]
+    if runs and typed:
+        raise ValueError(f"{typed[0]} has a figure, and {runs} has it, too")
+    return {column: REFERENCE.sub(figure, cell) for column, cell in line.items()} | figures
+
+
+def _figures_of_row(line: dict[str, str]) -> dict[str, str]:
+    names = line.get("results", "").split()
+    if not names:
+        return {}
+    baseline = line.get("baseline results")
+    runs = {name: _figures_of_run(name) for name in (*names, baseline) if name}
+    for (one, its), (other, others) in pairwise(runs.items()):
+        if differing := sorted(its.keys() ^ others.keys()):
+            raise ValueError(f"only one of {one} and {other} has {differing[0]}")
+    found = {name: statistics.mean(runs[run][name] for run in names) for name in runs[names[0]]}
+    if baseline:
+        found = {name: figure - runs[baseline][name] for name, figure in found.items()}
+    return {name: str(x) if isinstance(x, int) else f"{x:.2f}" for name, x in found.items()}
 
 
 def _figures_of_run(name: str) -> dict[str, int | float]:
     file = ROOT / "docs" / "data" / "results" / f"{name}.json"
+    if not file.exists():
+        raise ValueError(f"docs/data/results has no run {name}")
     run = json.loads(file.read_text(encoding="utf-8"))
     return {
         **{count: run[count] for count in ("parameters", "updates")},

@@ -164,7 +164,7 @@ RUN = {"parameters": 7, "updates": 9, "validation_perplexity": [[5, 30.0], [9, 2
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    """Reads a table of one row, whose runs ``a`` and ``b`` have 30.004 and 31.016 BLEU."""
+    """Reads a table's first row; the runs ``a`` and ``b`` have 30.004 and 31.016 BLEU."""
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     folder = tmp_path / "docs" / "data" / "results"
     folder.mkdir(parents=True)
@@ -172,8 +172,11 @@ def table(tmp_path, monkeypatch):
         run = {**RUN, "scores": [{"name": "test BLEU", "score": score}]}
         (folder / f"{name}.json").write_text(json.dumps(run))
 
-    def read(head: str, row: str) -> dict[str, str]:
-        (tmp_path / "table.csv").write_text(f"{head}\n{row}\n")
+    run = {**RUN, "scores": [{"name": "test rouge1", "score": 40.0}]}
+    (folder / "rouge.json").write_text(json.dumps(run))
+
+    def read(head: str, *rows: str) -> dict[str, str]:
+        (tmp_path / "table.csv").write_text("\n".join((head, *rows)))
         return generate.read_table(tmp_path / "table.csv")[0]
 
     return read
@@ -187,10 +190,42 @@ def test_a_table_has_the_figures_of_the_runs_that_it_names(table):
     assert above["BLEU above"] == "1.01"
 
 
-def test_a_table_has_no_figures_of_its_own_where_it_names_a_run(table):
+def test_a_row_that_names_no_run_has_figures_of_its_own(table):
     assert table("test BLEU,results", "31.01,")["test BLEU"] == "31.01"
-    with pytest.raises(SystemExit, match="a has the test BLEU, but a row has its own"):
-        table("test BLEU,results", "30.00,a")
+    assert table("BLEU,results", '"41.02, published",', "{test BLEU},a")["BLEU"][:5] == "41.02"
+
+
+@pytest.mark.parametrize(
+    ("head", "rows", "message"),
+    [
+        ("test BLEU,results", ["30.00,a"], "line 2: test BLEU has a figure, and a has it, too"),
+        ("BLEU,results", ["{test BLEU},a", "31.02,b"], "line 3: BLEU has a figure, and b has it"),
+        ("BLEU,results", ["{test BLEU} 30.0,a"], "line 2: BLEU has a figure, and a has it, too"),
+        ("BLEU,results", ["{test BLEU},"], "line 2: {test BLEU} is unknown, results names no run"),
+        ("BLEU", ["30.00", "{test BLEU}"], "line 3: {test BLEU} is unknown, results names no run"),
+        ("BLEU,results", ["{test BLUE},a"], "line 2: {test BLUE} is unknown, a has parameters, "),
+        ("BLEU,results", ["{},a"], "line 2: {} is unknown, a has parameters, "),
+        ("BLEU,results", ["{test BLEU},a c"], "line 2: docs/data/results has no run c"),
+        ("BLEU,results,baseline results", ["{test BLEU},a,c"], "line 2: docs/data/results has no"),
+        ("BLEU,results", ["{test BLEU},a rouge"], "line 2: only one of a and rouge has test BLEU"),
+        (
+            "BLEU,results,baseline results",
+            ["{test BLEU},a,rouge"],
+            "line 2: only one of a and rouge has test BLEU",
+        ),
+    ],
+)
+def test_a_row_that_contradicts_its_runs_is_refused(table, head, rows, message):
+    with pytest.raises(SystemExit, match=re.escape(f"error: table.csv, {message}")):
+        table(head, *rows)
+
+
+@pytest.mark.parametrize("words", ["columns=BLUE", "where=BLUE:1", "rows=BLUE columns=x value=x"])
+def test_a_comment_that_names_an_unknown_column_is_refused(tmp_path, words):
+    (tmp_path / "table.csv").write_text("x\n1\n")
+    (tmp_path / "page.md").write_text(f"<!-- table table.csv {words} -->\n")
+    with pytest.raises(SystemExit, match="error: page.md: table.csv has no column 'BLUE'"):
+        generate.with_tables(tmp_path / "page.md")
 
 
 def test_tables_are_current():
