@@ -10,13 +10,16 @@ A picture's metadata has a digest of what it shows, by which a test knows whethe
 import csv
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.legend import Legend
+from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from fairseq_convattn.report.charts import COLOURS
 
@@ -242,16 +245,34 @@ PICTURES = (long_inputs, convolutions, whole_models, short_convolutions, learnin
 
 
 def digest(figure: Figure) -> str:
-    """Of the panels' titles, lines and bars; the same with every version of matplotlib."""
+    """Of all texts, lines and bars; the same with every version of matplotlib.
+
+    Where matplotlib chooses the ticks, their format stands for them.
+    """
     panels = [
         {
-            "titles": (axis.get_title("left"), axis.get_xlabel(), axis.get_ylabel()),
+            "titles": [axis.get_title(place) for place in ("left", "center", "right")],
+            "labels": (axis.get_xlabel(), axis.get_ylabel()),
+            "ticks": (_ticks(axis.xaxis), _ticks(axis.yaxis)),
+            "notes": _words(axis.texts),
             "lines": [(line.get_label(), line.get_xydata().tolist()) for line in axis.lines],
             "bars": [bar.get_height() for bar in axis.patches],
         }
         for axis in figure.axes
     ]
-    return hashlib.sha256(json.dumps(panels).encode()).hexdigest()
+    legends = [_words(legend.get_texts()) for legend in figure.findobj(Legend)]
+    shown = [panels, legends, _words(figure.texts)]
+    return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
+
+
+def _ticks(axis: Axis) -> list[str]:
+    locator = axis.get_major_locator()
+    places = locator.locs if isinstance(locator, FixedLocator) else (0.5, 1000)
+    return axis.get_major_formatter().format_ticks(places)
+
+
+def _words(texts: Iterable[Text]) -> list[str]:
+    return [text.get_text() for text in texts]
 
 
 def main() -> None:

@@ -234,12 +234,46 @@ def test_tables_are_current():
             assert generate.with_tables(document) == text_of(document), document.name
 
 
-def test_pictures_are_current():
+@pytest.fixture(scope="module")
+def pictures():
     pytest.importorskip("matplotlib")
-    pictures = importlib.import_module("pictures")
+    return importlib.import_module("pictures")
+
+
+def test_pictures_are_current(pictures):
     for draw in pictures.PICTURES:
         picture = text_of(ROOT / "docs" / f"{draw.__name__}.svg")
         assert pictures.digest(draw()) in picture, f"run docs/pictures.py for {draw.__name__}"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda figure: figure.axes[0].set_title("native", loc="left"),
+        lambda figure: figure.axes[0].set_title("native"),
+        lambda figure: figure.axes[0].set_xlabel("characters"),
+        lambda figure: figure.axes[0].set_ylabel("ms"),
+        lambda figure: figure.axes[0].xaxis.set_ticklabels(["1", "2", "3", "4"]),
+        lambda figure: figure.axes[0].yaxis.set_major_formatter("{x:.2f}"),
+        lambda figure: figure.axes[0].texts[0].set_text("bound"),
+        lambda figure: figure.legends[0].get_texts()[0].set_text("native"),
+        lambda figure: figure.suptitle("Convolutions"),
+        lambda figure: figure.axes[0].lines[0].set_ydata(figure.axes[0].lines[1].get_ydata()),
+    ],
+)
+def test_a_digest_tells_what_a_picture_shows(pictures, change):
+    figure = pictures.convolutions()
+    before = pictures.digest(figure)
+    change(figure)
+    assert pictures.digest(figure) != before
+
+
+def test_a_digest_does_not_depend_on_the_layout(pictures):
+    figure = pictures.learning_curves()
+    before = pictures.digest(figure)
+    figure.set_size_inches(3, 2)
+    figure.draw_without_rendering()
+    assert pictures.digest(figure) == before
 
 
 @pytest.mark.slow  # .ci/run builds the documents, which checks it too
