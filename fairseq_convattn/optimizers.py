@@ -65,3 +65,7 @@ class ConvAttnAdam(_Resumable, FairseqAdam):
 class ConvAttnNAG(_Resumable, FairseqNAG):
     """fairseq's Nesterov momentum; a training that is resumed is the one that was not
     interrupted."""
+
+
+# fairseq resumes a training with a class of the same name only; the state is adam's or nag's
+ConvAttnAdam.__name__, ConvAttnNAG.__name__ = FairseqAdam.__name__, FairseqNAG.__name__
