@@ -2,7 +2,7 @@
 
 The float32 weights: with ``--fp16`` and ``--bf16`` an optimizer updates float32 copies, and fairseq
 saves only the rounded weights. And the best loss and the count of ``--patience``, which start anew
-in fairseq.
+in fairseq. Not the state of loss scaling, with ``--fp16`` and ``--amp``.
 """
 
 import sys
