@@ -20,7 +20,7 @@ def train(data, save_dir, architecture: str, *extra: str) -> None:
     arguments = [
         *(str(data), "--user-dir", str(PLUGIN), "--save-dir", str(save_dir), "--cpu"),
         *("--arch", architecture, *SHRUNK, *DETERMINISTIC, "--seed", "1", "--num-workers", "0"),
-        *(("--weight-dropout", "0") if "_conv_" in architecture else ()),
+        *(("--weight-dropout", "0") if architecture.startswith("dynamic") else ()),
         # under Adam noise would decide the sign of a step wherever a gradient is 0
         *("--optimizer", "sgd", "--lr", "0.5", "--max-tokens", "200", "--max-update", "4"),
         *("--required-batch-size-multiple", "1", "--disable-validation", "--no-progress-bar"),
