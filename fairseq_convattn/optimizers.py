@@ -2,7 +2,7 @@
 
 The float32 weights: with ``--fp16`` and ``--bf16`` an optimizer updates float32 copies, and fairseq
 saves only the rounded weights. And the best loss and the count of ``--patience``, which start anew
-in fairseq.
+in fairseq. Not the state of loss scaling, with ``--fp16`` and ``--amp``.
 """
 
 import sys
@@ -11,38 +11,45 @@ from fairseq import checkpoint_utils
 from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from fairseq.optim.nag import FairseqNAG, FairseqNAGConfig
-from torch import Tensor, bfloat16, equal, float16, float32
+from torch import Tensor, bfloat16, equal, float16, float32, optim
 
 _WEIGHTS, _PATIENCE = "float32_weights", "patience"
 
 
 class _Resumable:
-    _saved_patience: dict = {}
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        # with --amp fairseq saves and loads torch's optimizer, not its own
+        self.optimizer.register_state_dict_post_hook(_add)
+        self.optimizer.register_load_state_dict_pre_hook(_load)
 
-    def state_dict(self) -> dict:
-        patience = {name: float(value) for name, value in _patience().items()}
-        state = {**super().state_dict(), _PATIENCE: patience}
-        weights = [weight.detach() for weight in self.params]
-        if all(weight.dtype == float32 for weight in weights):  # not with --memory-efficient-*
-            state[_WEIGHTS] = weights
-        return state
 
-    def load_state_dict(self, state_dict: dict, optimizer_overrides: dict | None = None) -> None:
-        super().load_state_dict(state_dict, optimizer_overrides)
-        self._saved_patience = state_dict.get(_PATIENCE, {})
-        saved = state_dict.get(_WEIGHTS, [])
-        pairs = list(zip(self.params, saved, strict=True)) if saved else []
-        if all(_is_rounded(weight.detach(), saved.to(weight.device)) for weight, saved in pairs):
-            for weight, saved in pairs:
-                weight.data.copy_(saved)
+def _add(optimizer: optim.Optimizer, state: dict) -> None:
+    found = _stopping().items()
+    state[_PATIENCE] = {name: float(x) for name, x in found if name in ("best", "num_runs")}
+    weights = _weights(optimizer)
+    if all(weight.dtype == float32 for weight in weights):  # not with --memory-efficient-*
+        state[_WEIGHTS] = weights
 
-    def step(self, *arguments, **options) -> None:
-        """Before the first step ``--patience`` counts on, unless ``--reset-meters`` made fairseq
-        forget the best score."""
+
+def _load(optimizer: optim.Optimizer, state: dict) -> None:
+    pairs = list(zip(_weights(optimizer), state.get(_WEIGHTS, ()), strict=_WEIGHTS in state))
+    if all(_is_rounded(weight, saved.to(weight.device)) for weight, saved in pairs):
+        for weight, saved in pairs:
+            weight.copy_(saved)
+    patience = dict(state.get(_PATIENCE, {}))
+
+    def count_on(*_: object) -> None:
+        """Before the first step, unless ``--reset-meters`` made fairseq forget the best score."""
         if hasattr(checkpoint_utils.save_checkpoint, "best"):
-            _patience().update(self._saved_patience)
-        self._saved_patience = {}
-        super().step(*arguments, **options)
+            _stopping().update(patience)
+        patience.clear()
+
+    optimizer.register_step_pre_hook(count_on)
+
+
+def _weights(optimizer: optim.Optimizer) -> list[Tensor]:
+    return [weight.detach() for group in optimizer.param_groups for weight in group["params"]]
 
 
 def _is_rounded(weight: Tensor, saved: Tensor) -> bool:
@@ -50,7 +57,7 @@ def _is_rounded(weight: Tensor, saved: Tensor) -> bool:
     return any(equal(saved.to(half).float(), weight) for half in (bfloat16, float16))
 
 
-def _patience() -> dict:
+def _stopping() -> dict:
     """Where fairseq-train remembers the best loss and how many validations ago it was."""
     train = sys.modules.get("fairseq_cli.train", sys.modules["__main__"])
     return vars(train.should_stop_early) if hasattr(train, "should_stop_early") else {}
@@ -58,10 +65,14 @@ def _patience() -> dict:
 
 @register_optimizer("convattn_adam", dataclass=FairseqAdamConfig)
 class ConvAttnAdam(_Resumable, FairseqAdam):
-    """fairseq's Adam; a training that is resumed is the one that was not interrupted."""
+    """fairseq's Adam; in float32 and bfloat16 a training that is resumed is the one that was not
+    interrupted."""
 
 
 @register_optimizer("convattn_nag", dataclass=FairseqNAGConfig)
 class ConvAttnNAG(_Resumable, FairseqNAG):
-    """fairseq's Nesterov momentum; a training that is resumed is the one that was not
-    interrupted."""
+    """fairseq's Nesterov momentum, otherwise as :class:`ConvAttnAdam`."""
+
+
+# fairseq resumes a training with a class of the same name only; the state is adam's or nag's
+ConvAttnAdam.__name__, ConvAttnNAG.__name__ = FairseqAdam.__name__, FairseqNAG.__name__

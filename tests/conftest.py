@@ -190,9 +190,15 @@ def random_tokens(dictionary: Dictionary, *shape: int) -> torch.Tensor:
 
 def train(data: Path, save_dir: Path, *extra: str) -> None:
     """fairseq-train in this process, a few updates unless told otherwise."""
-    for function in (checkpoint_utils.save_checkpoint, train_command.should_stop_early):
-        vars(function).pop("best", None)  # fairseq keeps it between runs
+    forget_earlier_trainings()
     train_command.main(training(data, save_dir, *extra))
+
+
+def forget_earlier_trainings() -> None:
+    """Best scores and counts of ``--patience``, which fairseq keeps while its process lives."""
+    for function in (checkpoint_utils.save_checkpoint, train_command.should_stop_early):
+        for name in ("best", "num_runs"):
+            vars(function).pop(name, None)
 
 
 def training(data: Path, save_dir: Path, *extra: str) -> DictConfig:
@@ -204,7 +210,7 @@ def training(data: Path, save_dir: Path, *extra: str) -> DictConfig:
         *("--num-workers", "0", "--no-progress-bar", "--seed", "1"),
         *extra,
     ]
-    if not FOR_GPUS.intersection(extra):
+    if not (FOR_GPUS.intersection(extra) and torch.cuda.is_available()):
         arguments.append("--cpu")
     if "--max-update" not in arguments:
         arguments += ["--max-update", "3"]

@@ -3,8 +3,8 @@
 import conftest
 import pytest
 import torch
-from conftest import SHRUNK
-from fairseq import checkpoint_utils, options
+from conftest import SHRUNK, forget_earlier_trainings
+from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import train as train_command
 
@@ -23,8 +23,7 @@ def train(data, output, precision: str, *further: str) -> dict:
     length = ("--max-epoch", str(EPOCHS), "--max-update", "100", "--max-tokens", "1000")
     settings = resolve(given, recipe, [precision])
     words = recipe.stages(settings)[1].commands[0].words()
-    for function in (checkpoint_utils.save_checkpoint, train_command.should_stop_early):
-        vars(function).pop("best", None)
+    forget_earlier_trainings()
     parser = options.get_training_parser()
     arguments = options.parse_args_and_arch(parser, [*words[1:], *length, *further])
     train_command.main(convert_namespace_to_omegaconf(arguments))
@@ -61,10 +60,13 @@ def test_in_the_middle_of_an_epoch_with_dropout_and_dropconnect(data, tmp_path, 
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
-def test_patience_counts_on(data, tmp_path):
+@pytest.mark.parametrize(
+    "precision", [(), pytest.param(("--amp",), marks=pytest.mark.slow)], ids=("float32", "amp")
+)
+def test_patience_counts_on(data, tmp_path, precision):
     """The loss never improves, so that three validations after the first one end the training."""
     given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--optimizer", "convattn_adam")
-    given = (*given, "--lr", "1e-30", "--patience", "3", "--max-update", "1000")
+    given = (*given, *precision, "--lr", "1e-30", "--patience", "3", "--max-update", "1000")
     whole, part = tmp_path / "whole", tmp_path / "part"
     conftest.train(data, whole, *given, "--max-epoch", "9")
     conftest.train(data, part, *given, "--max-epoch", "2")

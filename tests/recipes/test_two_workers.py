@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 import torch
-from conftest import PLUGIN, SHRUNK
+from conftest import PLUGIN, SHRUNK, same_weights
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import utils as distributed_utils
@@ -20,7 +20,7 @@ def train(data, save_dir, architecture: str, *extra: str) -> None:
     arguments = [
         *(str(data), "--user-dir", str(PLUGIN), "--save-dir", str(save_dir), "--cpu"),
         *("--arch", architecture, *SHRUNK, *DETERMINISTIC, "--seed", "1", "--num-workers", "0"),
-        *(("--weight-dropout", "0") if "_conv_" in architecture else ()),
+        *(("--weight-dropout", "0") if architecture.startswith("dynamic") else ()),
         # under Adam noise would decide the sign of a step wherever a gradient is 0
         *("--optimizer", "sgd", "--lr", "0.5", "--max-tokens", "200", "--max-update", "4"),
         *("--required-batch-size-multiple", "1", "--disable-validation", "--no-progress-bar"),
@@ -35,12 +35,8 @@ def weights(folder) -> dict[str, torch.Tensor]:
     return torch.load(folder / "checkpoint_last.pt")["model"]
 
 
-@pytest.mark.parametrize(
-    "mixer",
-    ["dynamic", *(pytest.param(x, marks=pytest.mark.slow) for x in ("composite", "short_conv"))],
-)
-def test_two_workers_are_as_good_as_two_batches_of_one(data, tmp_path, mixer):
-    architecture = ARCHITECTURE_NAMES[mixer].format("tiny")
+def train_together(data, save_dir, architecture: str, *extra: str) -> None:
+    """Two workers, who share every update."""
     address = f"tcp://127.0.0.1:{free_port()}"
     together = (
         *("--distributed-world-size", "2", "--distributed-init-method", address),
@@ -49,7 +45,7 @@ def test_two_workers_are_as_good_as_two_batches_of_one(data, tmp_path, mixer):
     workers = [
         multiprocessing.get_context("fork").Process(
             target=train,
-            args=(data, tmp_path / "two", architecture, *together, "--distributed-rank", rank),
+            args=(data, save_dir, architecture, *together, "--distributed-rank", rank, *extra),
         )
         for rank in ("0", "1")
     ]
@@ -58,6 +54,15 @@ def test_two_workers_are_as_good_as_two_batches_of_one(data, tmp_path, mixer):
     for worker in workers:
         worker.join(120)
     assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "mixer",
+    ["dynamic", *(pytest.param(x, marks=pytest.mark.slow) for x in ("composite", "short_conv"))],
+)
+def test_two_workers_are_as_good_as_two_batches_of_one(data, tmp_path, mixer):
+    architecture = ARCHITECTURE_NAMES[mixer].format("tiny")
+    train_together(data, tmp_path / "two", architecture)
     train(data, tmp_path / "one", architecture, "--update-freq", "2")
     train(data, tmp_path / "other", architecture, "--update-freq", "1")
     one, two, other = (weights(tmp_path / name) for name in ("one", "two", "other"))
@@ -65,3 +70,15 @@ def test_two_workers_are_as_good_as_two_batches_of_one(data, tmp_path, mixer):
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-6)
     assert max((other[name] - one[name]).abs().max() for name in one) > 1e-3
+
+
+@pytest.mark.slow
+def test_two_workers_resume_bit_for_bit(data, tmp_path):
+    """Each has its own float32 weights, which must not drift apart."""
+    given = ("--optimizer", "convattn_adam", "--lr", "0.003", "--bf16")
+    given = ("dynamic_conv_tiny", *given, "--update-epoch-batch-itr", "True")
+    train_together(data, tmp_path / "whole", *given)
+    train_together(data, tmp_path / "part", *given, "--max-update", "2")
+    train_together(data, tmp_path / "part", *given)
+    whole, part = (tmp_path / name / "checkpoint_last.pt" for name in ("whole", "part"))
+    assert same_weights(whole, part)

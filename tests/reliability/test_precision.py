@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import FOR_GPUS, SHRUNK, preprocess, train
+from conftest import FOR_GPUS, SHRUNK, preprocess, same_weights, train
 
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.mixers import MIXERS, MixerConfig, build_mixer
@@ -124,6 +124,20 @@ def test_resumes_bit_for_bit(data, tmp_path, given, is_exact):
     train(data, resumed, *given, "--max-update", "6")
     one, other = (torch.load(x / "checkpoint_last.pt")["model"] for x in (whole, resumed))
     assert is_exact == all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    "precision", [(), pytest.param(("--bf16",), marks=slow)], ids=("float32", "bf16")
+)
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("nag", marks=slow)])
+def test_goes_on_with_fairseqs_optimizer_and_back(data, tmp_path, optimizer, precision):
+    """As with fairseq's alone, which with --bf16 begins from rounded weights every time."""
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--update-epoch-batch-itr", "True", *precision)
+    for folder, second in (("fairseqs", optimizer), ("ours", f"convattn_{optimizer}")):
+        for updates, name in enumerate((optimizer, second, optimizer), 1):
+            length = ("--max-update", str(updates))
+            train(data, tmp_path / folder, *given, "--optimizer", name, *length)
+    assert same_weights(*(tmp_path / x / "checkpoint_last.pt" for x in ("fairseqs", "ours")))
 
 
 @pytest.mark.parametrize("precision", [(), ("--bf16",)], ids=("float32", "bf16"))
