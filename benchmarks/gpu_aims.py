@@ -58,12 +58,12 @@ def _verdict(aim: str, bound: float, values: list[float | None], least: bool = F
 def _convolution_aims(records: list[dict]) -> Iterator[dict]:
     """Shares of the memory bandwidth, at which all tensors of a copy or a convolution pass once;
     and times of the attention that PyTorch chooses."""
-    for step, of_tap, lengths in (("convolutions", HEADS, LENGTHS), ("lightweight", 0, (1024,))):
+    for step, of_tap in (("convolutions", HEADS), ("lightweight", 0)):
         took = _figures(records, step, "pass kernel_size tokens implementation", "milliseconds")
         for which, size in itertools.product(PASSES, SIZES):
             channels, taps, bound = (2, 1, 0.7) if which == "forward" else (5, 3, 0.6)
             copies = (channels * CHANNELS + taps * of_tap * size) / (2 * CHANNELS)
-            cases = [(which, str(size), str(tokens)) for tokens in lengths]
+            cases = [(which, str(size), str(tokens)) for tokens in LENGTHS]
             rates = [_ratio(took, case, "copy", "triton") for case in cases]
             shares = [rate and copies * rate for rate in rates]
             name = f"{'dynamic' if of_tap else 'lightweight'}, {size} taps, {which}"
