@@ -194,9 +194,15 @@ def rows_of_csv(file: Path, printed: str) -> list[dict]:
 
 
 def rows_of_pytest(file: Path, printed: str) -> list[dict]:
-    """Numbers of tests by outcome, and the names of those that failed."""
+    """Numbers of tests by outcome, of a run that was cut so far, and the names of those that
+    failed."""
     last = printed.strip().splitlines()[-1:] or [""]
     counts = re.findall(r"(\d+) (passed|failed|skipped|deselected|errors?)\b", last[0])
+    if not counts:
+        so_far = "".join(re.findall(r"^([.sxFE]+)(?: +\[ *\d+%\])?$", printed, re.M))
+        outcomes = {"passed": ".", "failed": "F", "errors": "E", "skipped": "s"}
+        found = ((so_far.count(letter), outcome) for outcome, letter in outcomes.items())
+        counts = [(str(number), outcome) for number, outcome in found if number]
     rows = [{"tests": outcome, "number": number} for number, outcome in counts]
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", printed, re.M)
     return rows + [{"tests": name, "number": "failed"} for name in failed]

@@ -108,7 +108,7 @@ def program(name: str) -> str:
     """The path of one of fairseq's programs, preferably from this Python's environment;
     ``pip install --target`` puts it into a folder beside the package."""
     fairseq = importlib.util.find_spec("fairseq")
-    beside = [Path(fairseq.origin).parents[1] / "bin"] if fairseq else []
+    beside = [Path(fairseq.origin).parents[1] / "bin"] if fairseq and fairseq.origin else []
     folders = [Path(sys.executable).parent, os.environ.get("PATH", ""), *beside]
     here = os.pathsep.join(map(str, folders))
     return shutil.which(name, path=here) or sys.exit(f"error: {name} is not installed")

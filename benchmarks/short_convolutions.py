@@ -4,10 +4,9 @@
 Computes (forward) and trains (forward and backward) causal attention and the whole decoder layer
 around it, without short convolutions and with each kind on queries, keys and values, and a single
 one beside a copy of its input (``operation``); those of low rank by the eager formula too, which
-stores a kernel per position and channel. On a GPU that can import dynamic-conv1d (its headwise.py
-and lowrank.py), its kernels do the same work in their own layout (``operation``). All in turn,
-round after round, with memory that is freed kept for the next one. On a GPU many calls are one
-CUDA graph, so that what is timed are kernels. Linux only.
+stores a kernel per position and channel. All in turn, round after round, with memory that is freed
+kept for the next one. On a GPU many calls are one CUDA graph, so that what is timed are kernels.
+Linux only.
 """
 
 import argparse
@@ -100,9 +99,8 @@ def _librarys_low_rank(x, z, up, static) -> tuple[Callable, list[torch.Tensor]]:
     return partial(lowrank_dynamic_convolution, residual=True), given
 
 
-def kinds_of(part: str, device: str) -> list[str]:
-    others = LIBRARIES if part == "operation" and device == "cuda" else {}
-    return [*KINDS, *(kind for kind, module in others.items() if find_spec(module))]
+def kinds_of(part: str, options: Namespace) -> list[str]:
+    return [*KINDS, *LIBRARIES] if part == "operation" and options.dynamic_conv1d else [*KINDS]
 
 
 def steps(part: str, training: bool, options: Namespace) -> Iterator[Callable[[], None]]:
@@ -110,7 +108,7 @@ def steps(part: str, training: bool, options: Namespace) -> Iterator[Callable[[]
     torch.manual_seed(1)
     like = {"dtype": getattr(torch, options.dtype), "device": options.device}
     x = torch.randn(options.tokens, options.batch, WIDTH, **like)
-    for kind in kinds_of(part, options.device):
+    for kind in kinds_of(part, options):
         if part == "operation":
             yield _step(*operation(kind, x), kind, training)
             continue
@@ -150,7 +148,7 @@ def measure(part: str, training: bool, options: Namespace) -> Iterator[dict]:
     found = milliseconds_in_turn(steps(part, training, options), options.repetitions, clock)
     calls = GRAPH if options.device == "cuda" else 1
     spreads = [[time / calls for time in quartiles(each)] for each in found]
-    kinds = kinds_of(part, options.device)
+    kinds = kinds_of(part, options)
     for kind, (lower, median, upper) in zip(kinds, spreads, strict=True):
         figures = (f"{x:.3f}" for x in (median, lower, upper))
         which = "training" if training else "forward"
@@ -164,9 +162,19 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="default: all")
+    parser.add_argument(
+        "--dynamic-conv1d",
+        action="store_true",
+        help="time its headwise.py and lowrank.py, too, which PYTHONPATH must have: a single "
+        "convolution in their own layout, on a GPU",
+    )
     add_repetitions(parser)
     add_csv(parser)
     options = parser.parse_args()
+    absent = [module for module in LIBRARIES.values() if not find_spec(module)]
+    if options.dynamic_conv1d and (absent or options.device == "cpu"):
+        why = f"cannot import {absent[0]}" if absent else "its kernels need --device cuda"
+        parser.error(f"--dynamic-conv1d: {why}")
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     alone = options.device == "cpu" and options.threads == 1

@@ -119,6 +119,8 @@ def with_tables(document: Path) -> str:
             return comment + markdown_table(lines, **settings) + "\n"
         except KeyError as error:
             sys.exit(f"error: {document.name}: {file} has no column {error}")
+        except (TypeError, ValueError) as error:
+            sys.exit(f"error: {document.name}: {file}: {error}")
 
     text = TABLE.sub(table, document.read_text(encoding="utf-8"))
     begin, end = "<!-- results: begin -->\n", "<!-- results: end -->\n"

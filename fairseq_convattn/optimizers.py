@@ -2,7 +2,8 @@
 
 The float32 weights: with ``--fp16`` and ``--bf16`` an optimizer updates float32 copies, and fairseq
 saves only the rounded weights. And the best loss and the count of ``--patience``, which start anew
-in fairseq. Not the state of loss scaling, with ``--fp16`` and ``--amp``.
+in fairseq. They do not save when the loss scale last changed (``--fp16``), nor the loss scale
+(``--amp``).
 """
 
 import sys
@@ -33,7 +34,8 @@ def _add(optimizer: optim.Optimizer, state: dict) -> None:
 
 
 def _load(optimizer: optim.Optimizer, state: dict) -> None:
-    pairs = list(zip(_weights(optimizer), state.get(_WEIGHTS, ()), strict=_WEIGHTS in state))
+    weights, saved = _weights(optimizer), state.get(_WEIGHTS, ())
+    pairs = list(zip(weights, saved, strict=True)) if len(saved) == len(weights) else []
     if all(_is_rounded(weight, saved.to(weight.device)) for weight, saved in pairs):
         for weight, saved in pairs:
             weight.copy_(saved)

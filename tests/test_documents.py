@@ -58,6 +58,9 @@ def fairseq_commands() -> list:
     return found
 
 
+PARTS = ("operation", "attention", "layer")  # of the benchmark of short convolutions
+
+
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
 def test_links_resolve(page):
     for file, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", text_of(page)):
@@ -226,6 +229,38 @@ def test_a_comment_that_names_an_unknown_column_is_refused(tmp_path, words):
     (tmp_path / "page.md").write_text(f"<!-- table table.csv {words} -->\n")
     with pytest.raises(SystemExit, match="error: page.md: table.csv has no column 'BLUE'"):
         generate.with_tables(tmp_path / "page.md")
+
+
+@pytest.mark.parametrize("words", ["colums=x", "where=x:2"])
+def test_a_comment_that_makes_no_table_is_refused(tmp_path, words):
+    (tmp_path / "table.csv").write_text("x\n1\n")
+    (tmp_path / "page.md").write_text(f"<!-- table table.csv {words} -->\n")
+    with pytest.raises(SystemExit, match="error: page.md: table.csv: "):
+        generate.with_tables(tmp_path / "page.md")
+
+
+def without_commas(cell):
+    return cell.replace(",", "") if cell[:1].isdigit() else cell
+
+
+@pytest.mark.parametrize(
+    ("file", "names", "column", "unit", "cell"),
+    [
+        ("gpu_convolutions", "pass,convolution,taps,tokens", "H200 us", 1000, 6),
+        ("gpu_short_convolutions", "pass,part,short convolutions", "H200 ms", 1, 4),
+    ],
+)
+def test_figures_of_the_h200_are_those_of_the_acceptance_page(file, names, column, unit, cell):
+    page = text_of(ROOT / "docs" / "gpu-acceptance-h200.md").partition("\n## Convolutions without")
+    text, names = page[0 if "taps" in names else 2], names.split(",")
+    found = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| b")]
+    ours = [row for row in found if row[5:6] == ["triton"] or row[2] in PARTS]
+    of_page = {tuple(row[1 : 1 + len(names)]): float(row[cell].replace(",", "")) for row in ours}
+    lines = generate.read_table(ROOT / "docs" / "data" / f"{file}.csv")
+    assert len(lines) > 20
+    for line in lines:
+        given = unit * of_page[tuple(without_commas(line[name]) for name in names)]
+        assert float(line[column]) == pytest.approx(given, rel=1e-3, abs=unit / 2000), line
 
 
 def test_tables_are_current():

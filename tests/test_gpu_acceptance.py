@@ -55,6 +55,14 @@ def test_a_step_is_killed_at_its_limit_with_its_children_and_keeps_its_rows(acce
     assert not (tmp_path / "alive").exists()
 
 
+def test_tests_that_were_cut_are_counted_so_far(acceptance, tmp_path):
+    printed = "bringing up nodes...\n\ns..F [ 50%]\n..E"
+    rows = acceptance.rows_of_pytest(tmp_path, printed)
+    assert [(row["tests"], row["number"]) for row in rows] == [
+        ("passed", "4"), ("failed", "1"), ("errors", "1"), ("skipped", "1")
+    ]  # fmt: skip
+
+
 def test_what_was_measured_is_written_before_the_next_step_begins(acceptance, tmp_path):
     report = str(tmp_path / "acceptance.json")
     seen = f"import json, sys; sys.exit(len(json.load(open({report!r}))['steps']) - 2)"
@@ -311,13 +319,37 @@ def test_other_short_convolutions_get_the_same_work(benchmark_of, monkeypatch):
         installed = SimpleNamespace(**{function.__name__: function})
         monkeypatch.setitem(sys.modules, module, installed)
     x = torch.randn(7, 2, short.WIDTH)
-    for kind in short.LIBRARIES:
+    kinds = short.kinds_of("operation", Namespace(dynamic_conv1d=True))[-2:]
+    assert kinds == ["headwise, dynamic-conv1d", "low_rank, dynamic-conv1d"]
+    for kind in kinds:
         results = []
         for name in (kind.partition(",")[0], kind):
             torch.manual_seed(1)
             compute, given = short.operation(name, x)
             results.append(compute(*given))
         torch.testing.assert_close(results[1].transpose(0, 1), results[0], atol=1e-4, rtol=1e-4)
+
+
+def test_training_a_short_convolution_takes_every_gradient(benchmark_of):
+    short = benchmark_of("short_convolutions")
+    compute, given = short.operation("low_rank", torch.randn(3, 2, short.WIDTH))
+    step, seen = short._step(compute, given, "low_rank", training=True), set()
+    for n, tensor in enumerate(given):
+        tensor.register_hook(lambda _, n=n: seen.add(n))
+    step()
+    assert seen == set(range(4))
+
+
+def test_short_convolutions_of_others_need_a_gpu_and_their_folder(
+    benchmark_of, monkeypatch, capsys
+):
+    short = benchmark_of("short_convolutions")
+    monkeypatch.setattr(sys, "argv", ["short_convolutions.py", "--dynamic-conv1d"])
+    for found, message in ((None, "cannot import headwise"), (True, "need --device cuda")):
+        monkeypatch.setattr(short, "find_spec", lambda _, found=found: found)
+        with pytest.raises(SystemExit):
+            short.main()
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
