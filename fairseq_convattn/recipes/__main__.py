@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,7 +153,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
                 "--nodes do, before --"
             )
     if options.source and not options.source.is_dir():
-        raise RecipeError(f"--source {options.source} is no folder")
+        raise RecipeError(f"--source {options.source}: there is no such folder")
     for name in ("output", "data", "checkpoint"):
         if os.pathsep in str(getattr(options, name) or ""):
             raise RecipeError(f"--{name}: fairseq takes {os.pathsep!r} for the end of a path")
@@ -227,6 +227,7 @@ def _dry_run(
     lines = [f"{recipe.title}: {recipe.paper}; {settings.mixer}{seed}"]
     lines += [f"hyper-parameters: {recipe.origin}"]
     lines += [f"our choice: {recipe.reading}"] if recipe.reading else []
+    lines += [_published(name, figures) for name, figures in recipe.published.items()]
     lines += _unconfirmed(recipe)
     if "train" in chosen:
         architecture = recipe.architecture(settings)
@@ -239,6 +240,10 @@ def _dry_run(
             title = f"# {stage.name}: {stage.note}" if stage.note else f"# {stage.name}"
             lines += ["", title, *stage.lines()]
     return lines
+
+
+def _published(name: str, figures: Mapping[str, float]) -> str:
+    return f"published, {name}: {', '.join(f'{x} {y:.2f}' for x, y in figures.items())}"
 
 
 def _unconfirmed(recipe: Recipe) -> list[str]:

@@ -96,7 +96,7 @@ class Recipe(ABC):
         prepare = Stage(
             "prepare",
             self.prepare(settings),
-            note=f"needs --source DIR, {self.source}" if asked else "",
+            note=f"needs --source DIR, too, {self.source}" if asked else "",
             left=[place for place in places if place.exists()],
         )
         command = self.train(settings)

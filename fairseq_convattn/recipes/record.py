@@ -119,18 +119,17 @@ def _compared(score: Score, recipe: Recipe, settings: Settings) -> dict[str, Any
 
 
 def score_lines(results: Mapping[str, Any]) -> list[str]:
-    """The scores beside the paper's figures.
-
-    Scores with a published figure come last, where they are seen first."""
+    """The scores, and the paper's figures where they are known: last, where they are seen first."""
     lines, mixer = [], results["mixer"]
     for score in sorted(results["scores"], key=lambda score: bool(score["published"])):
         interval = " [{:.2f}, {:.2f}]".format(*score["confidence"]) if score["confidence"] else ""
-        lines.append(f"{score['name']}: {score['score']:.2f}{interval} ({mixer})")
+        whose = "baseline" if score["baseline"] else mixer
+        lines.append(f"{score['name']}: {score['score']:.2f}{interval} ({whose})")
         figures = {name: f"{name} {figure:.2f}" for name, figure in score["published"].items()}
         if score["difference"] is not None:
             figures[mixer] += f" (difference {score['difference']:+.2f})"
-        known = f"published, {score['published_in']}: {', '.join(figures.values())}"
-        lines.append(f"  {known if figures else 'published: no figure known'}")
+        if figures:
+            lines.append(f"  published, {score['published_in']}: {', '.join(figures.values())}")
         lines.append(f"  {score['signature']}")
     if results["unconfirmed"]:
         lines.append(f"unconfirmed: {results['unconfirmed']}")

@@ -288,7 +288,9 @@ def as_text(arguments: argparse.Namespace, result: Report) -> str:
             lines.append(f"{title} {getattr(arguments, title)}")
         lines += [score["verbose"] for score in scores.values()]
     for name, found in result.p_values.items():
-        lines.append(f"p-value of {rouge.NAMES.get(name, name)}: {found:.4f}")
+        ours, baseline = (scores[name]["score"] for scores in result.scores)
+        shown = rouge.NAMES.get(name, name)
+        lines.append(f"difference in {shown}: {ours - baseline:+.2f}, p = {found:.4f}")
     return "\n".join((*lines, result.signature))
 
 

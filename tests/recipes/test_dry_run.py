@@ -54,11 +54,11 @@ def commands(lines: list[str]) -> list[str]:
 
 def test_what_is_said_about_the_commands(capsys):
     said = [line for line in dry_run(capsys, "gbw", "--gpus", 8) if line.startswith("# ")]
-    *lines, arch, batch, precision = said[:7]
+    *lines, arch, batch, precision = said[:8]
     paper = "Wu et al. 2019 (arXiv 1901.10430); the figures of convolutions as Papers with Code "
     paper += "lists them"
     assert lines[0] == f"# One Billion Word: {paper}; dynamic, seed 1"
-    beginnings = ("hyper-parameters", "our choice", "unconfirmed")
+    beginnings = ("hyper-parameters", "our choice", "published, test perplexity", "unconfirmed")
     assert [line.split(": ")[0] for line in lines[1:]] == [f"# {name}" for name in beginnings]
     assert arch.startswith("# --arch dynamic_conv_lm_gbw presets --decoder-mixers dynamic ")
     assert batch == (
@@ -243,7 +243,7 @@ def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
         ("multi30k -- --log-format simple", "--log-format after --: the recipe sets it"),
         ("multi30k --output runs/10:30", "--output: fairseq takes ':' for the end of a path"),
         ("multi30k --data .", "--data .: give the folder by its name"),
-        ("multi30k --source /nowhere", "--source /nowhere is no folder"),
+        ("multi30k --source /nowhere", "--source /nowhere: there is no such folder"),
         ("multi30k --checkpoint /no/file.pt", "/no/file.pt: there is no such file"),
         ("multi30k --checkpoint /no/file.pt --seed 2", "leave out --smoke, --seed, --source"),
         ("multi30k --checkpoint /no/file.pt --mixer tisa", "--mixer and fairseq-train's"),
@@ -282,4 +282,4 @@ def test_unknown_names(capsys):
 def test_a_corpus_that_nobody_offers_is_asked_for(capsys, tmp_path):
     for options, asked in (([], True), (["--source", tmp_path], False), (["--smoke"], False)):
         lines = dry_run(capsys, "wmt17_zh_en", "prepare", *options)
-        assert ("# prepare: needs --source DIR, with the archives of CWMT" in lines) == asked
+        assert ("# prepare: needs --source DIR, too, with the archives of CWMT" in lines) == asked

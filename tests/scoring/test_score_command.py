@@ -234,7 +234,7 @@ def test_paired_bootstrap(score, texts, write, metric):
     assert set(result["p_values"].values()) == {1.0}
     lines = score(metric, *PLAIN, "--baseline", "worse").out.splitlines()
     assert lines[0] == "hypothesis hyp" and "baseline worse" in lines
-    assert any(re.fullmatch(r"p-value of .+: 0\.00\d\d", line) for line in lines)
+    assert any(re.fullmatch(r"difference in .+: \+\d+\.\d\d, p = 0\.00\d\d", x) for x in lines)
 
 
 def generated(hypotheses, detokenised=None, targets=None, numbers=None) -> list[str]:
