@@ -3,8 +3,8 @@
     python scripts/extract_samsum.py FILE.json PREFIX
 
 writes ``PREFIX.source`` (turns as ``Ann : text``, with ``<turn>`` between them), ``PREFIX.target``
-and ``PREFIX.longest3``, the three longest turns of each dialogue in their order, which is the
-baseline of Gliwa et al. (2019). Dialogues or summaries without text are left out.
+and ``PREFIX.longest3``, the baseline of Gliwa et al. (2019). Dialogues or summaries without text
+are left out.
 """
 
 import json
@@ -30,10 +30,12 @@ def turns(dialogue: str) -> list[str]:
     return [" ".join([*speaker.split(), ":", *words]) for speaker, words in said if words]
 
 
-def longest(of: list[str], count: int = LONGEST) -> list[str]:
-    """The ``count`` longest turns by words, in their order; of equal ones the first."""
-    order = sorted(range(len(of)), key=lambda i: -len(of[i].split()))
-    return [of[i] for i in sorted(order[:count])]
+def longest(dialogue: str, count: int = LONGEST) -> str:
+    """The ``count`` longest lines as released, by characters; the longest first, of equal ones the
+    first. In this order py-rouge gives them the ROUGE-2 that the paper reports.
+    """
+    lines = sorted(dialogue.replace("\r\n", "\n").split("\n"), key=len, reverse=True)
+    return " ".join(" ".join(lines[:count]).split())
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -48,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
             if said and summary:
                 sides["source"].append(f" {TURN} ".join(said))
                 sides["target"].append(summary)
-                sides["longest3"].append(" ".join(longest(said)))
+                sides["longest3"].append(longest(entry["dialogue"]))
         for side, lines in sides.items():
             text = "".join(f"{line}\n" for line in lines)
             Path(f"{prefix}.{side}").write_text(text, encoding="utf-8", newline="\n")

@@ -9,7 +9,7 @@ usage() {
 Downloads SAMSum (Gliwa et al. 2019), writes a dialogue a line, "Ann : text <turn> Bob : text",
 learns one SentencePiece BPE of 8,000 pieces over dialogues and summaries, in which <turn> is a
 piece, and runs fairseq-preprocess. DIR/text has the longest-3 baseline, too: the three longest
-turns of each test dialogue.
+turns of each test dialogue, the longest first.
 
   --source DIR   a local copy instead of the download: samsum.zip, corpus.7z, or train.json,
                  val.json and test.json, in DIR or DIR/samsum

@@ -30,7 +30,7 @@ def test_dialogues_keep_speakers_and_turns(tmp_path):
     )
     assert (tmp_path / "test.target").read_text() == "They meet.\n"
     assert (tmp_path / "test.longest3").read_text() == (
-        "Ann Lee : Hi, at 5:30? Ann Lee : Fine then, see you Bo : Bring the very big bag\n"
+        "Bo: Bring the very big bag Ann Lee: Hi, at 5:30? Ann Lee: Fine then,\n"
     )
     (tmp_path / "x.json").write_text('[{"summary": "x"}]')
     with pytest.raises(SystemExit, match="error: .*x.json: 'dialogue'"):

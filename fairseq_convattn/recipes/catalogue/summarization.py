@@ -42,8 +42,8 @@ samsum = Summarization(
     unconfirmed="the published figures are quoted from memory of Gliwa et al. 2019",
     origin="ours: a small model, trained like Multi30k's; the paper's models are larger",
     reading="all settings of the model, its training and decoding; speakers and turns stay in the "
-    "text; 8,000 pieces; ROUGE by rouge-score, with and without stemming; the baseline, longest-3, "
-    "is the three longest turns of each dialogue",
+    "text; 8,000 pieces; ROUGE by rouge-score, with and without stemming, not by py-rouge; the "
+    "baseline, longest-3, is the three longest turns of each dialogue, the longest first",
     corpus="samsum",
     release={f"{file}.json": f"{x}.source.dialogues" for file, x in _SPLITS.items()},
     smoke_preparation=("--pieces", "250"),
