@@ -204,7 +204,7 @@ def _curve_of(row: dict[str, str]) -> list[tuple[int, float]]:
 
 def _perplexities(axis: Axes) -> None:
     axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
     axis.yaxis.set_major_formatter("{x:g}")
     axis.minorticks_off()
 
@@ -225,10 +225,17 @@ def learning_curves() -> Figure:
                 updates, perplexities = zip(*curve, strict=True)
                 axis.plot(updates, perplexities, label=name, **look)
         _perplexities(axis)
+        _end_of_curves(axis)
         axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.set_title(title, loc="left")
     _legend(figure)
     return figure
+
+
+def _end_of_curves(axis: Axes) -> None:
+    """Leave out the top, where all curves fall alike."""
+    last = [line.get_ydata()[-1] for line in axis.lines]
+    axis.set_ylim(0.95 * min(last), max(3 * min(last), 1.2 * max(last)))
 
 
 def _legend(figure: Figure) -> None:
