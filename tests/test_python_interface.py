@@ -378,7 +378,10 @@ def test_what_cannot_be_asked(here):
     model = load(ConvAttnModel, "translation", **PIECES)
     with pytest.raises(ValueError, match="bem: no such option of fairseq-generate"):
         model.translate("oak", bem=4)
-    with pytest.raises(ValueError, match="prefix_size: no such option"):
-        model.translate("oak", prefix_size=1)
+    for option in ("prefix_size", "retain_dropout"):
+        with pytest.raises(ValueError, match=f"{option}: no such option"):
+            model.translate("oak", **{option: 1})
+    with pytest.raises(ValueError, match="beam must be at least 1, not 0"):
+        model.translate("oak", beam=0)
     with pytest.raises(ValueError, match="only language models"):
         model.score("oak")

@@ -31,6 +31,7 @@ _KERNELS = {
 _PROJECTION = "project_embedding.weight"
 _CONVOLVED = ("self_attn.q_conv.", "self_attn.k_conv.")
 _DYNAMIC = ("kernel_proj.weight", "conv.weight_linear.weight")
+_UNFIT = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 def analysis(path: str | Path, block: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -49,10 +50,26 @@ def analysis(path: str | Path, block: int) -> tuple[dict[str, Any], dict[str, Te
         And the learned tables of positions, ``[positions, width]``, by stack.
 
     Raises:
-        CheckpointError: the file cannot be read, holds numbers that are not finite, or
-            nothing to analyse.
+        CheckpointError: the file cannot be read, holds numbers that are not finite, options or
+            shapes that do not fit together, or nothing to analyse.
     """
     state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
+    try:
+        stacks, tables = _analysed(state, block)
+        found = {"checkpoint": str(path), "updates": updates(state), "stacks": stacks}
+    except _UNFIT as error:
+        raise CheckpointError(f"{path}: its options or weights do not fit: {error!r}") from error
+    if not stacks:
+        raise CheckpointError(
+            f"{path}: there is nothing to analyse: no position embeddings ({POSITIONS}, or "
+            f"sinusoidal), no relative terms ({', '.join(TERM_PARAMETERS)}), no lightweight "
+            "convolutions"
+        )
+    return found, tables
+
+
+def _analysed(state: dict, block: int) -> tuple[dict[str, dict], dict[str, Tensor]]:
+    """The stacks that have something to analyse, and the learned tables of positions, by name."""
     stacks, tables = {}, {}
     for stored in stored_stacks(state):
         learned = _learned(stored)
@@ -69,13 +86,7 @@ def analysis(path: str | Path, block: int) -> tuple[dict[str, Any], dict[str, Te
             stacks[stored.name] = found
         if learned is not None:
             tables[stored.name] = learned
-    if not stacks:
-        raise CheckpointError(
-            f"{path}: there is nothing to analyse: no position embeddings ({POSITIONS}, or "
-            f"sinusoidal), no relative terms ({', '.join(TERM_PARAMETERS)}), no lightweight "
-            "convolutions"
-        )
-    return {"checkpoint": str(path), "updates": updates(state), "stacks": stacks}, tables
+    return stacks, tables
 
 
 def layer_names(layers: Sequence[int]) -> str:

@@ -189,7 +189,7 @@ def _visible(by_layer: Sequence[dict]) -> tuple[int, int]:
         (abs(values - end) > tolerance).any(axis=(0, 1)).nonzero()[0]
         for end in (values[..., :1], values[..., -1:])
     )
-    if not len(moved):
+    if not len(moved) or not len(moves):
         return distances[0], distances[-1]
     return distances[max(0, moved[0] - 1)], distances[: moves[-1] + 2][-1]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_prediction's
 # options of fairseq-generate that no model from Python follows
-_OF_COMMANDS = {"prefix_size", "lm_path"}
+_OF_COMMANDS = {"prefix_size", "lm_path", "retain_dropout"}
 CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # found by fairseq beside a checkpoint
 
 
@@ -73,8 +73,10 @@ class ConvAttnHub(GeneratorHubInterface):
             The hypotheses of the sentence, best first; for a list, a list of those.
 
         Raises:
-            ValueError: an option is not one of fairseq-generate's.
+            ValueError: the beam is below 1, or an option is not one of fairseq-generate's.
         """
+        if beam < 1:
+            raise ValueError(f"beam must be at least 1, not {beam}")
         own = {"verbose", "skip_invalid_size_inputs", "inference_step_args"}
         known = GenerationConfig.__dataclass_fields__.keys() | own | {"prefix_allowed_tokens_fn"}
         unknown = options.keys() - known | options.keys() & _OF_COMMANDS

@@ -149,12 +149,14 @@ def check_configuration(state: Any, as_stored: bool = True) -> None:
 
 
 def check_finite(weights: Mapping[str, Any]) -> None:
-    """Check that the weights contain no NaN and no infinity.
+    """Check that the weights have names and contain no NaN and no infinity.
 
     Raises:
-        CheckpointError: they do; the message names the weight.
+        CheckpointError: they do not; the message names the weight.
     """
     for name, weight in weights.items():
+        if not isinstance(name, str):
+            raise CheckpointError(f"a weight is called {name!r}, which is no name")
         if not isinstance(weight, Tensor) or not weight.is_floating_point():
             continue
         # A sum is thirty times as fast as isfinite, but may overflow for large values.

@@ -11,7 +11,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from ..architectures.config import configure
 from ..architectures.dictionaries import STORED
 from ..architectures.layer_mixers import unread
-from ..checkpoints.files import as_mapping, read_checkpoint, stored_options
+from ..checkpoints.files import read_checkpoint, stored_options
 from .tasks import GlueError
 
 _FROM_THE_TASK = {"max_positions", "tokens_per_sample"}
@@ -45,12 +45,13 @@ def read_pretrained(path: Path) -> Pretrained:
 
     Raises:
         CheckpointError: it cannot be read.
-        GlueError: it is no masked language model, or its options cannot be said on a command line.
+        GlueError: it is no masked language model, lacks options, or has some that cannot be said
+            on a command line.
     """
     state = read_checkpoint(path)
     if not isinstance(state.get("cfg"), Mapping):
         raise GlueError(f"{path} does not hold its model's configuration ('cfg')")
-    stored = dict(as_mapping(state["cfg"]["model"]))
+    stored = dict(stored_options(state, "model"))
     architecture = stored.get("arch") or stored.get("_name")
     if not hasattr(ARCH_MODEL_REGISTRY.get(architecture), "register_classification_head"):
         raise GlueError(
@@ -59,10 +60,12 @@ def read_pretrained(path: Path) -> Pretrained:
         )
     weights, task = state["model"], stored_options(state, "task")
     own = stored.get("max_positions") or task.get("max_positions")  # of sentence_prediction
+    if not (positions := own or task.get("tokens_per_sample")):
+        raise GlueError(f"{path} does not say how many positions its model has")
     return Pretrained(
         architecture,
         _options(architecture, stored, path),
-        own or task["tokens_per_sample"],
+        positions,
         any(name.endswith("embed_positions.weight") for name in weights),
         next(len(w) for name, w in weights.items() if name.endswith("embed_tokens.weight")),
         state["cfg"].get(STORED),
@@ -74,10 +77,15 @@ def _options(architecture: str, stored: dict[str, Any], path: Path) -> list[str]
     """The model's options that ``--arch`` alone would set to something else."""
     parser = argparse.ArgumentParser()
     ARCH_MODEL_REGISTRY[architecture].add_args(parser)
-    left_out = _FROM_THE_TASK.union(_unread(architecture, stored))
+    try:
+        left_out = _FROM_THE_TASK.union(_unread(architecture, stored))
+    except (TypeError, ValueError) as error:
+        raise GlueError(f"{path}: {error}") from error
     actions = [x for x in parser._actions if x.dest in stored and x.dest not in left_out]
     chosen: list[str] = []
     for action in _differing(actions, stored, architecture, []):
+        if stored[action.dest] is None:
+            continue
         chosen.append(action.option_strings[0])
         chosen += [] if action.nargs == 0 else [_text(stored[action.dest])]
     for action in _differing(actions, stored, architecture, chosen):

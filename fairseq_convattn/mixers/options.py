@@ -65,11 +65,11 @@ def whole(least: int | None = None, most: int | None = None) -> Kind:
     return Kind(int, read_whole)
 
 
-def number(least: float | None = None, most: float | None = None) -> Kind:
-    """A finite number, within bounds."""
+def number(least: float | None = None) -> Kind:
+    """A finite number, not below ``least``."""
 
     def read_number(given: Any) -> float:
-        return _within(_finite(given), least, most)
+        return _within(_finite(given), least, None)
 
     return Kind(float, read_number)
 

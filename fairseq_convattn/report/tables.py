@@ -40,7 +40,7 @@ def markdown(sections: Sequence[Section]) -> str:
     """All parts of every recipe."""
     lines = []
     for section in sections:
-        lines += [f"## {text(section.title)}", *warnings(section)]
+        lines += [f"## {text(section.title)}", *map(text, warnings(section))]
         for part in parts(section):
             lines += [table(part.table), part.explanation]
             notes = [_note(*note) for note in part.notes]
@@ -58,7 +58,7 @@ def warnings(section: Section) -> list[str]:
     if section.smoke:
         found.append("Smoke tests: they show that every stage runs, their scores mean nothing.")
     unconfirmed = dict.fromkeys(run.content.get("unconfirmed") for run in section.runs)
-    found += [f"Unconfirmed: {text}." for text in unconfirmed if text]
+    found += [f"Unconfirmed: {what}." for what in unconfirmed if what]
     compared = section.runs if section.baseline and len(section.systems) > 1 else []
     references = {x["--reference"] for run in compared for x in run.tokenised.values()}
     missing = sorted({Path(path).name for path in references if not Path(path).is_file()})

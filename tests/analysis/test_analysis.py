@@ -325,6 +325,20 @@ def test_what_cannot_be_analysed(tmp_path):
             analysis(path, 8)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoder_mixers": "lightweight", "weight_norm": "unknown"},
+        {"encoder_mixers": "lightweight,tisa", "encoder_layers_to_keep": "first"},
+    ],
+)
+def test_options_that_do_not_fit_the_weights(tmp_path, options):
+    weights = {"encoder.layers.0.self_attn.kernel": torch.randn(2, 3)}
+    path = save(tmp_path / "a.pt", weights, {"encoder_attention_heads": 2, **options})
+    with pytest.raises(CheckpointError, match="a.pt: its options or weights do not fit: ValueErr"):
+        analysis(path, 8)
+
+
 def test_several_checkpoints_are_of_one_model_and_ordered_by_updates(tmp_path):
     def saved(updates: int | None, number: int = 5) -> Path:
         weights = {"encoder.embed_positions.weight": torch.randn(number, 4)}

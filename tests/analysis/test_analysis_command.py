@@ -74,6 +74,14 @@ def test_every_figure(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
+def test_figure_of_heads_that_are_nearly_flat():
+    curves_figure = pytest.importorskip("fairseq_convattn.analysis.figures").curves_figure
+    heads = [[0.0] * 5, [100.0, 100.7, 101.2, 100.7, 100.7]]
+    curves = {"layers": [0], "distances": list(range(-2, 3)), "heads": heads}
+    figure = curves_figure("encoder", "tisa", [curves])
+    assert figure.axes[0].get_xlim() == pytest.approx((-2, 2), abs=1)
+
+
 def test_figures_of_a_single_distance(tmp_path):
     figures = pytest.importorskip("fairseq_convattn.analysis.figures").figures
     _, path = masked_lm(

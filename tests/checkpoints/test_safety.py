@@ -273,6 +273,12 @@ def test_weights_that_are_not_finite_are_named(tmp_path, value, dtype, reader):
         READERS[reader](path)
 
 
+def test_a_weight_without_a_name(tmp_path):
+    path = save(tmp_path, checkpoint(model={3: torch.ones(2)}))
+    with pytest.raises(CheckpointError, match="a weight is called 3, which is no name"):
+        read_checkpoint(path)
+
+
 @pytest.mark.reliability
 def test_weights_that_are_fine(tmp_path):
     """A sum that is not finite, what fairseq never sets, and an expanded view that is no bomb."""

@@ -2,6 +2,7 @@
 
 import finetuning_cases
 import pytest
+import torch
 from conftest import PLUGIN
 from fairseq import options
 from fairseq import tasks as fairseq_tasks
@@ -9,8 +10,9 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from finetuning_cases import POSITIONS, SHRUNK, pretrain
 
 from fairseq_convattn.glue.pretrained import read_pretrained
+from fairseq_convattn.glue.tasks import GlueError
 
-folder = finetuning_cases.folder
+folder, model = finetuning_cases.folder, finetuning_cases.model
 CLASSES = (
     *("--criterion", "sentence_prediction", "--num-classes", "2"),
     *("--max-positions", str(POSITIONS)),
@@ -45,3 +47,22 @@ def test_architecture_comes_from_the_checkpoint(folder, tmp_path, chosen):
         models.append(fairseq_tasks.setup_task(cfg.task).build_model(cfg.model))
     assert str(models[0]) == str(models[1])
     assert [p.shape for p in models[0].parameters()] == [p.shape for p in models[1].parameters()]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"attention_terms": "content,rotary"}, "x.pt: --attention-terms: unknown term 'rotary'"),
+        ({"quant_noise_scalar": None}, "x.pt: quant_noise_scalar is None, which the command line"),
+        ({"max_positions": None}, "x.pt does not say how many positions"),
+    ],
+)
+def test_what_a_fine_tuning_cannot_start_from(model, tmp_path, changed, message):
+    state = torch.load(model, weights_only=False)
+    for name, value in changed.items():
+        state["cfg"]["model"][name] = value
+    if "max_positions" in changed:
+        state["cfg"]["task"]["tokens_per_sample"] = None
+    torch.save(state, tmp_path / "x.pt")
+    with pytest.raises(GlueError, match=message):
+        read_pretrained(tmp_path / "x.pt")
