@@ -1,4 +1,4 @@
-"""ROUGE-1, ROUGE-2 and ROUGE-L as Gliwa et al. (2019) computed them: by py-rouge, with stems.
+"""ROUGE-1 and ROUGE-2 as Gliwa et al. (2019) computed them: by py-rouge, with stems.
 
     pip install py-rouge==1.1 nltk 'setuptools<81'
     python docs/data/samsum_rouge.py REFERENCES HYPOTHESES
@@ -22,7 +22,6 @@ def words(text: str, language: str = "english") -> list[str]:
 
 rouge.Rouge.tokenize_text = staticmethod(words)
 references, hypotheses = (Path(p).read_text(encoding="utf-8").splitlines() for p in sys.argv[1:])
-# a weight_factor other than 1 raises ROUGE-L, too: by a root of precision and recall
-scorer = rouge.Rouge(["rouge-n", "rouge-l"], max_n=2, limit_length=False, weight_factor=1.2)
+scorer = rouge.Rouge(["rouge-n"], max_n=2, limit_length=False)
 for name, score in sorted(scorer.get_scores(hypotheses, references).items()):
     print(name, f"{100 * score['f']:.2f}")

@@ -119,9 +119,10 @@ def _compared(score: Score, recipe: Recipe, settings: Settings) -> dict[str, Any
 
 
 def score_lines(results: Mapping[str, Any]) -> list[str]:
-    """The scores, and the paper's figures where they are known: last, where they are seen first."""
+    """Baselines, then the scores, then those beside the paper's figures: last, where they are seen
+    first."""
     lines, mixer = [], results["mixer"]
-    for score in sorted(results["scores"], key=lambda score: bool(score["published"])):
+    for score in sorted(results["scores"], key=lambda x: (not x["baseline"], bool(x["published"]))):
         interval = " [{:.2f}, {:.2f}]".format(*score["confidence"]) if score["confidence"] else ""
         whose = "baseline" if score["baseline"] else mixer
         lines.append(f"{score['name']}: {score['score']:.2f}{interval} ({whose})")
