@@ -73,7 +73,6 @@ def test_every_figure(tmp_path):
     assert all(is_picture(tmp_path / "out" / name) for name in files if name.endswith(".png"))
 
 
-@pytest.mark.filterwarnings("error")
 def test_figure_of_heads_that_are_nearly_flat():
     curves_figure = pytest.importorskip("fairseq_convattn.analysis.figures").curves_figure
     heads = [[0.0] * 5, [100.0, 100.7, 101.2, 100.7, 100.7]]
@@ -82,6 +81,7 @@ def test_figure_of_heads_that_are_nearly_flat():
     assert figure.axes[0].get_xlim() == pytest.approx((-2, 2), abs=1)
 
 
+@pytest.mark.filterwarnings("error")
 def test_figures_of_a_single_distance(tmp_path):
     figures = pytest.importorskip("fairseq_convattn.analysis.figures").figures
     _, path = masked_lm(
