@@ -26,7 +26,7 @@ from .step_graphs import BATCH, StepGraphs, suits_graphs
 
 
 class _MixerLayer:
-    """Changes of both kinds of layer: the token mixer and the initial values."""
+    """Changes of both kinds of layer: the token mixer, the initial values, the layout."""
 
     def __init__(self, cfg: TransformerConfig, mixer: MixerConfig, *args):
         self.mixer_config = mixer
@@ -47,6 +47,11 @@ class _MixerLayer:
         return initialized(nn.Linear(input_dim, output_dim), self.mixer_config.initialization)
 
     build_fc2 = build_fc1
+
+    def forward(self, x: Tensor, *args, **kwargs):
+        """fairseq's. Its stacks give a transposed ``x`` [time, batch, channels], which every layer
+        norm would copy and every residual connection would add slowly."""
+        return super().forward(x.contiguous(), *args, **kwargs)
 
 
 class ConvAttnEncoderLayer(_MixerLayer, TransformerEncoderLayerBase):
@@ -106,6 +111,38 @@ class ConvAttnEncoder(TransformerEncoderBase):
         layer = ConvAttnEncoderLayer(cfg, next(self._mixers))
         self._tables.share(layer)
         return _wrapped(layer, cfg)
+
+    def forward_scriptable(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Tensor | None = None,
+    ) -> dict[str, list[Tensor | None]]:
+        """As fairseq's. That asks the GPU before every layer whether there is padding, and waits
+        for the answer; this asks once."""
+        padding_mask = src_tokens.eq(self.padding_idx)
+        padded = bool(padding_mask.any())
+        x, embedding = self.forward_embedding(src_tokens, token_embeddings)
+        if padded:
+            x = x * (~padding_mask).unsqueeze(-1).type_as(x)
+        states = [x := x.transpose(0, 1)]
+        for layer in self.layers:
+            x = layer(x, encoder_padding_mask=padding_mask if padded else None)
+            if return_all_hiddens:
+                states.append(x)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        lengths = src_tokens.ne(self.padding_idx).sum(dim=1, dtype=torch.int32)
+        return {
+            "encoder_out": [x],
+            "encoder_padding_mask": [padding_mask],
+            "encoder_embedding": [embedding],
+            "encoder_states": states if return_all_hiddens else [],
+            "fc_results": [None] * (len(states) - 1),
+            "src_tokens": [],
+            "src_lengths": [lengths.reshape(-1, 1).contiguous()],
+        }
 
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor

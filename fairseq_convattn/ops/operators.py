@@ -1,11 +1,12 @@
 """Registers operations as PyTorch operators in ``torch.ops.convattn``, for torch.compile, too."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _library = torch.library.Library("convattn", "DEF")
+_PLAIN = (Tensor, nn.Parameter, type(None))
 
 
 def define(
@@ -52,9 +53,11 @@ def register(
         kept: numbers of results.
 
     Returns:
-        The operator ``name``.
+        The operator ``name``; for plain tensors outside torch.compile a shorter way to the same
+        functions, since PyTorch's own takes as long as several small kernels.
     """
     tensors = inputs.count("Tensor")
+    device_types = {device.lower() for device in devices}
 
     def compute_backward(grad: Tensor, *rest) -> list[Tensor]:
         return [grad.new_empty(0) if x is None else x for x in backward(grad, *rest)]
@@ -81,19 +84,52 @@ def register(
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
 
-    def differentiate(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
+    def differentiate(ctx, compute: Callable, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         nothing = (None,) * len(ctx.needs_input_grad)
         if grad is None:
             return nothing
         wanted = list(ctx.needs_input_grad[:differentiable])
-        found = backward_operator(grad, *ctx.saved_tensors, *ctx.others, wanted)
+        found = compute(grad, *ctx.saved_tensors, *ctx.others, wanted)
         found = (x if need else None for x, need in zip(found, wanted, strict=True))
         return *found, *nothing[differentiable:]
+
+    def differentiate_operator(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
+        return differentiate(ctx, backward_operator, grad)
 
     def refuse(ctx, *grads):
         instead = "use impl='reference', or set CONVATTN_IMPL=reference"
         raise RuntimeError(f"convattn::{name} has no second derivatives: {instead}")
 
-    torch.library.register_autograd(f"convattn::{name}", differentiate, setup_context=save)
+    torch.library.register_autograd(f"convattn::{name}", differentiate_operator, setup_context=save)
     torch.library.register_autograd(f"convattn::{name}_backward", refuse)
-    return operator
+
+    def eager_forward(ctx, *given):
+        output = forward(*given)
+        save(ctx, given, output)
+        return output
+
+    def eager_backward(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
+        # a gradient that is to be differentiated itself is the operator's to refuse
+        direct = not torch.is_grad_enabled() and _are_plain((grad,), device_types)
+        return differentiate(ctx, backward if direct else backward_operator, grad)
+
+    passes = {"forward": staticmethod(eager_forward), "backward": staticmethod(eager_backward)}
+    eager = type(f"convattn_{name}", (torch.autograd.Function,), passes)
+
+    def run(*given):
+        given_tensors = given[:tensors]
+        if torch.compiler.is_compiling() or not _are_plain(given_tensors, device_types):
+            return operator(*given)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in given_tensors if x is not None):
+            return eager.apply(*given)
+        return forward(*given)
+
+    return run
+
+
+def _are_plain(tensors: Iterable[Tensor | None], device_types: set[str]) -> bool:
+    """Whether no subclass or mode of PyTorch is to see what is done with the tensors, and all are
+    on such devices."""
+    return not torch._C._len_torch_dispatch_stack() and all(
+        type(x) in _PLAIN and (x is None or x.device.type in device_types) for x in tensors
+    )

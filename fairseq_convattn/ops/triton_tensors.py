@@ -1,7 +1,8 @@
-"""Tensor access and input checks shared by all Triton kernels."""
+"""Tensor access, input checks and launches shared by all Triton kernels."""
 
 import contextlib
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -94,3 +95,47 @@ def precision(device: torch.device) -> str:
 
 def on_device_of(x: Tensor) -> contextlib.AbstractContextManager:
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
+
+
+_compiled: dict[tuple, Any] = {}
+_MOST_COMPILED = 4096
+
+
+def launch(
+    kernel, programs: int, given: dict[str, Any], varying: Collection[str], like: Tensor, **options
+) -> None:
+    """Run a kernel on the device of ``like``, with those of the ``given`` arguments that it has.
+
+    Compiled kernels are found here by what they were compiled for. Triton's own search takes
+    longer than many of them run.
+
+    Args:
+        varying: names of integers that the kernel is not specialized for.
+        options: Triton's, such as ``num_warps``.
+    """
+    arguments = [given[name] for name in kernel.arg_names]
+    kinds = [
+        value >> 31 if name in varying else _kind(value)
+        for name, value in zip(kernel.arg_names, arguments, strict=True)
+    ]
+    key = (id(kernel), like.device.index, *options.values(), *kinds)
+    with on_device_of(like):
+        if (compiled := _compiled.get(key)) is not None:
+            compiled[(programs, 1, 1)](*arguments)
+            return
+        compiled = kernel[(programs,)](*arguments, **options, **COMPILED)
+    if compiled is not None:  # Triton's interpreter compiles nothing
+        if len(_compiled) >= _MOST_COMPILED:
+            _compiled.clear()
+        _compiled[key] = compiled
+
+
+def _kind(value: Any) -> Any:
+    """What a kernel that is compiled for ``value`` depends on, or more."""
+    if type(value) is Strided:
+        return value.data.dtype, value.data.data_ptr() % 16, *value[1:]
+    if isinstance(value, Tensor):
+        return value.dtype, value.data_ptr() % 16
+    if isinstance(value, tuple):
+        return tuple(map(_kind, value))
+    return float if isinstance(value, float) else value

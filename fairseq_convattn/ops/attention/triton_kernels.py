@@ -8,22 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import triton_tensors
-from ..triton_tensors import (
-    COMPILED,
-    DEVICES,
-    DTYPES,
-    Strided,
-    cdiv,
-    on_device_of,
-    power_of_2,
-    precision,
-)
+from ..triton_tensors import DEVICES, DTYPES, Strided, cdiv, launch, power_of_2, precision
 from .dropout import Dropout
 from .operators import register
 from .scores import Layout, Scores
 from .terms import Options, Terms
 from .triton_scores import MARGIN, Added
-from .triton_tiles import backward_by_keys, backward_by_queries, forward_by_queries
+from .triton_tiles import VARYING, backward_by_keys, backward_by_queries, forward_by_queries
 
 WIDEST = 256
 
@@ -184,17 +175,11 @@ class _Kernels:
             "queries": (self.shape[2], blocks.queries),
             "keys": (self.keys, blocks.keys),
         }[side]
-        grid = (cdiv(length, block) * self.shape[0] * self.shape[1],)
-        with on_device_of(self.scores.v):
-            kernel[grid](
-                **self.arguments,
-                **arguments,
-                BLOCK_QUERIES=blocks.queries,
-                BLOCK_KEYS=blocks.keys,
-                num_warps=blocks.warps,
-                num_stages=blocks.stages,
-                **COMPILED,
-            )
+        programs = cdiv(length, block) * self.shape[0] * self.shape[1]
+        sizes = {"BLOCK_QUERIES": blocks.queries, "BLOCK_KEYS": blocks.keys}
+        given = {**self.arguments, **arguments, **sizes}
+        options = {"num_warps": blocks.warps, "num_stages": blocks.stages}
+        launch(kernel, programs, given, VARYING, self.scores.v, **options)
 
 
 def _forward_blocks(width: int, dtype: torch.dtype, band: bool) -> Blocks:

@@ -8,19 +8,18 @@ from torch import Tensor
 
 from .. import triton_tensors
 from ..triton_tensors import (
-    COMPILED,
     DEVICES,
     DTYPES,
     Strided,
     cdiv,
-    on_device_of,
+    launch,
     power_of_2,
     precision,
     strided,
 )
 from .operators import outputs, register
 from .triton_runs import backward_by_taps, forward_by_taps
-from .triton_tiles import backward_by_bands, forward_by_bands
+from .triton_tiles import VARYING, backward_by_bands, forward_by_bands
 
 MOST_TAPS = 64
 RUN = 4  # positions
@@ -162,13 +161,8 @@ class _Kernels:
             "HEADS": blocks.heads,
             "CHANNELS": blocks.channels,
         }
-        with on_device_of(self.x):
-            kernel[(cdiv(length, blocks.rows) * groups,)](
-                **{name: given[name] for name in kernel.arg_names},
-                num_warps=blocks.warps,
-                num_stages=1,
-                **COMPILED,
-            )
+        programs = cdiv(length, blocks.rows) * groups
+        launch(kernel, programs, given, VARYING, self.x, num_warps=blocks.warps, num_stages=1)
 
 
 def _forward(

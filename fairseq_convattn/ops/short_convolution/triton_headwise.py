@@ -8,18 +8,17 @@ from torch import Tensor
 from .. import triton_tensors
 from ..triton_tensors import (
     ASSEMBLY,
-    COMPILED,
     DEVICES,
     DTYPES,
     Strided,
     cdiv,
-    on_device_of,
+    launch,
     power_of_2,
     strided,
 )
 from .operators import register
 from .triton_kernels import nothing, too_many_taps
-from .triton_runs import backward, forward
+from .triton_runs import VARYING, backward, forward
 
 MOST_HEAD_DIM = 128  # a program has all channels of a head
 CHANNELS = 64  # of a program without heads
@@ -101,15 +100,10 @@ class _Kernels:
             "RUN": blocks.run,
             "STAGES": blocks.stages,
         }
-        limited = blocks.registers and ASSEMBLY.value
-        with on_device_of(self.x):
-            kernel[(programs * self.blocks,)](
-                **{name: given[name] for name in kernel.arg_names},
-                **({"maxnreg": blocks.registers} if limited else {}),
-                num_warps=blocks.warps,
-                num_stages=1,
-                **COMPILED,
-            )
+        options = {"num_warps": blocks.warps, "num_stages": 1}
+        if blocks.registers and ASSEMBLY.value:
+            options["maxnreg"] = blocks.registers
+        launch(kernel, programs * self.blocks, given, VARYING, self.x, **options)
 
     @property
     def forward_blocks(self) -> Blocks:

@@ -6,17 +6,9 @@ import torch
 from torch import Tensor
 
 from .. import triton_tensors
-from ..triton_tensors import (
-    COMPILED,
-    DEVICES,
-    DTYPES,
-    Strided,
-    cdiv,
-    on_device_of,
-    power_of_2,
-    precision,
-)
+from ..triton_tensors import DEVICES, DTYPES, Strided, cdiv, launch, power_of_2, precision
 from .operators import register
+from .triton_runs import VARYING
 from .triton_tiles import MOST_HELD, backward_up, backward_x, backward_z, forward
 
 MOST_TAPS = 16  # a program goes through all of them
@@ -117,13 +109,7 @@ class _Kernels:
             "RUN": self.run(blocks),
             "STAGES": self._stages(blocks),
         }
-        with on_device_of(self.x):
-            kernel[(programs,)](
-                **{name: given[name] for name in kernel.arg_names},
-                num_warps=blocks.warps,
-                num_stages=1,
-                **COMPILED,
-            )
+        launch(kernel, programs, given, VARYING, self.x, num_warps=blocks.warps, num_stages=1)
 
     def _stages(self, blocks: Blocks) -> int:
         """Of a loop, whose rounds load rows of inputs and of gradients, and ``up`` or z."""

@@ -1,0 +1,87 @@
+"""What holds for every operation with kernels of its own."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairseq_convattn.ops import composite_attention, dynamic_conv, low_rank_short_conv
+
+
+def convolution(x, other):
+    return dynamic_conv(x, other, causal=True, softmax=True)
+
+
+def attention(x, other):
+    q, k = (t.permute(1, 2, 0, 3) for t in (x.unflatten(-1, (2, -1)), other))
+    y = composite_attention(q, k, k, {"content": None}, causal=True)
+    return y.permute(2, 0, 1, 3).flatten(2)
+
+
+def short_convolution(x, other):
+    up = torch.linspace(-1, 1, 4 * 3 * x.size(2)).view(4, 3, -1)
+    return low_rank_short_conv(x, other.flatten(2)[..., :4], up, None, causal=True)
+
+
+@pytest.fixture(params=[convolution, attention, short_convolution], ids=lambda f: f.__name__)
+def operation(request):
+    return request.param
+
+
+@pytest.fixture
+def inputs():
+    torch.manual_seed(1)
+    return torch.randn(9, 2, 16), torch.randn(9, 2, 2, 8)
+
+
+class Seen(TorchDispatchMode):
+    """Notes the package's operators that PyTorch dispatches."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "convattn":
+            self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+def gradients(operation, inputs, wanted):
+    inputs = [x.clone().requires_grad_(want) for x, want in zip(inputs, wanted, strict=True)]
+    y = operation(*inputs)
+    y.square().sum().backward()
+    return [y.detach(), *(x.grad for x in inputs)]
+
+
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
+def test_the_short_way_gives_what_pytorchs_operator_gives(operation, inputs, wanted):
+    found = gradients(operation, inputs, wanted)
+    with Seen() as seen:
+        expected = gradients(operation, inputs, wanted)
+    assert len(seen.names) == 2, "a mode sees the operator and its derivative"
+    for ours, theirs, want in zip(found, expected, (True, *wanted), strict=True):
+        assert (ours is not None) == want
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    with torch.no_grad():
+        assert torch.equal(operation(*inputs), found[0])
+
+
+def test_second_derivatives_are_refused(operation, inputs):
+    x = inputs[0].requires_grad_()
+    (grad,) = torch.autograd.grad(operation(x, inputs[1]).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        grad.sum().backward()
+
+
+def test_subclasses_of_tensors_see_the_operator(operation, inputs):
+    class Tagged(torch.Tensor):
+        called = []
+
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            cls.called.append(str(function))
+            return super().__torch_function__(function, types, args, kwargs)
+
+    y = operation(inputs[0].as_subclass(Tagged), inputs[1])
+    assert any("convattn" in name for name in Tagged.called)
+    assert torch.equal(y.as_subclass(torch.Tensor), operation(*inputs))

@@ -1,0 +1,95 @@
+"""Which compiled kernel a launch takes."""
+
+import pytest
+import torch
+from triton_cases import triton_tensors
+
+from fairseq_convattn.ops.triton_tensors import launch, strided
+
+
+class Kernel:
+    """Stands for a kernel of Triton: counts compilations, and keeps what was launched."""
+
+    arg_names = ("x", "y", "time", "scale", "TAPS")
+
+    def __init__(self):
+        self.compiled, self.launched = [], []
+
+    def __getitem__(self, grid):
+        return lambda *arguments, **options: self._compile(grid, arguments, options)
+
+    def _compile(self, grid, arguments, options):
+        number = len(self.compiled)
+        self.compiled.append(options["num_warps"])
+        self.launched.append((number, grid[0], arguments))
+        return Compiled(self, number)
+
+
+class Compiled:
+    def __init__(self, kernel, number):
+        self.kernel, self.number = kernel, number
+
+    def __getitem__(self, grid):
+        return lambda *arguments: self.kernel.launched.append((self.number, grid[0], arguments))
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    monkeypatch.setattr(triton_tensors, "_compiled", {})
+    return Kernel()
+
+
+def run(kernel, programs=3, warps=4, **changed):
+    given = {"x": strided(torch.zeros(4, 2, 8)), "y": torch.zeros(64), "time": 4, "scale": 0.5}
+    given |= {"TAPS": 3, "unused": 1, **changed}
+    launch(kernel, programs, given, ["time"], torch.zeros(1), num_warps=warps)
+    number, grid, arguments = kernel.launched[-1]
+    assert grid == programs
+    for name, value in zip(kernel.arg_names, arguments, strict=True):
+        assert value is given[name], "every launch has its own arguments"
+    return number
+
+
+def test_a_kernel_is_compiled_once_for_all_that_it_does_not_depend_on(kernel):
+    first = run(kernel)
+    assert run(kernel, programs=5) == first
+    assert run(kernel, time=99) == first
+    assert run(kernel, scale=0.25) == first
+    assert run(kernel, x=strided(torch.ones(9, 2, 8))) == first
+    assert len(kernel.compiled) == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"x": strided(torch.zeros(4, 2, 8, dtype=torch.float64))},
+        {"x": strided(torch.zeros(4, 3, 8))},
+        {"x": strided(torch.zeros(4, 2, 9)[..., 1:])},
+        {"x": None},
+        {"y": torch.zeros(65)[1:]},
+        {"y": torch.zeros(64, dtype=torch.int32)},
+        {"TAPS": 4},
+        {"time": 2**31},
+        {"warps": 8},
+    ],
+    ids=str,
+)
+def test_it_is_compiled_anew_for_what_it_depends_on(kernel, changed):
+    first = run(kernel)
+    assert run(kernel, **changed) != first
+    assert run(kernel) == first
+    assert len(kernel.compiled) == 2
+
+
+def test_what_no_kernel_can_be_kept_of_is_not_kept(kernel):
+    kernel._compile = lambda grid, arguments, options: kernel.launched.append((0, 3, arguments))
+    run(kernel)
+    run(kernel)
+    assert not triton_tensors._compiled
+
+
+def test_no_more_than_so_many_are_kept(kernel, monkeypatch):
+    monkeypatch.setattr(triton_tensors, "_MOST_COMPILED", 2)
+    for taps in (1, 2, 3, 1, 2, 3):
+        run(kernel, TAPS=taps)
+    assert len(triton_tensors._compiled) <= 2
