@@ -12,19 +12,14 @@ import argparse
 import os
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import torch
-from fairseq import options as fairseq_options
-from fairseq import tasks
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.sequence_generator import SequenceGenerator
 from measuring import Table, add_csv, add_numbers, add_repetitions, machine, save, setting
+from untrained import untrained
 
-PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
 ARCHITECTURES = ("attention_wmt_en_de_big", "dynamic_conv_wmt_en_de_big")
 FIELDS = ("architecture", "seconds", "least", "most", "sentences_per_second", "x_first")
 TABLE = Table(
@@ -35,28 +30,9 @@ TABLE = Table(
 
 def generator_of(architecture: str, arguments: argparse.Namespace) -> tuple:
     """An untrained model as fairseq-generate prepares it, and what searches with it."""
-    with tempfile.TemporaryDirectory() as folder:
-        for language in ("de", "en"):
-            types = "".join(f"{n} 1\n" for n in range(arguments.types))
-            Path(folder, f"dict.{language}.txt").write_text(types)
-        command = [
-            folder,
-            "-s",
-            "de",
-            "-t",
-            "en",
-            "--user-dir",
-            str(PLUGIN),
-            "--arch",
-            architecture,
-        ]
-        command += ["--share-all-embeddings", "--required-batch-size-multiple", "1"]
-        parser = fairseq_options.get_training_parser()
-        configuration = convert_namespace_to_omegaconf(
-            fairseq_options.parse_args_and_arch(parser, command)
-        )
-        task = tasks.setup_task(configuration.task)
-    model = task.build_model(configuration.model).to(arguments.device).eval()
+    more = "-s de -t en --share-all-embeddings"
+    task, model, configuration = untrained(architecture, arguments.types, more)
+    model = model.to(arguments.device).eval()
     if arguments.device == "cuda":
         model = model.half()
     model.prepare_for_inference_(configuration)

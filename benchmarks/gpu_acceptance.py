@@ -96,7 +96,7 @@ _TINY_MODELS = (
 # The limits are about what an H200 took, where tests and translators were cut. Up to the trainings
 # they are SECONDS together.
 BENCHMARKS = (
-    Benchmark("facts", "The device", 10, (), "gpu_checks facts", "gpu_checks facts"),
+    Benchmark("facts", "The device", 20, (), "gpu_checks facts", "gpu_checks facts"),
     Benchmark(
         *("mixers", "A training step beside float64 on the CPU", 40, ("fairseq",)),
         *("gpu_checks mixers", "gpu_checks mixers"),
@@ -227,7 +227,7 @@ def steps(arguments: argparse.Namespace) -> list[Step]:
     tests = Step(
         "tests",
         "Tests of the operations",
-        205,
+        195,
         ("triton", "pytest"),
         _tests(smoke),
         rows_of_pytest,

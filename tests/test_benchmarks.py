@@ -43,6 +43,18 @@ def test_long_inputs(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.ci
+def test_host_time(tmp_path):
+    sizes = "--tokens 8 --batch-tokens 16 --repetitions 2"
+    rows, _ = measured(tmp_path, "host_time", sizes, "--models dynamic,transformer")
+    cases = [(row["task"], row["model"]) for row in rows]
+    assert cases == [
+        (task, m) for task in ("lm", "translation") for m in ("dynamic", "transformer")
+    ]
+    assert all(float(row["update_ms"]) > 0 and not row["host_ms"] for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.ci
 def test_short_convolutions(tmp_path):
     options = "--tokens 8 --batch 1 --repetitions 2"
     rows, _ = measured(tmp_path, "short_convolutions", options)

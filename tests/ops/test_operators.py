@@ -5,6 +5,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_convattn.ops import composite_attention, dynamic_conv, low_rank_short_conv
+from fairseq_convattn.ops.native import is_built
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = pytest.mark.skipif(
+    DEVICE == "cpu" and not is_built(), reason="needs a GPU or the compiled kernels"
+)
 
 
 def convolution(x, other):
@@ -18,7 +24,7 @@ def attention(x, other):
 
 
 def short_convolution(x, other):
-    up = torch.linspace(-1, 1, 4 * 3 * x.size(2)).view(4, 3, -1)
+    up = torch.linspace(-1, 1, 4 * 3 * x.size(2), device=x.device).view(4, 3, -1)
     return low_rank_short_conv(x, other.flatten(2)[..., :4], up, None, causal=True)
 
 
@@ -30,7 +36,7 @@ def operation(request):
 @pytest.fixture
 def inputs():
     torch.manual_seed(1)
-    return torch.randn(9, 2, 16), torch.randn(9, 2, 2, 8)
+    return torch.randn(9, 2, 16, device=DEVICE), torch.randn(9, 2, 2, 8, device=DEVICE)
 
 
 class Seen(TorchDispatchMode):
