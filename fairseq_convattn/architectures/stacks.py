@@ -49,8 +49,9 @@ class _MixerLayer:
     build_fc2 = build_fc1
 
     def forward(self, x: Tensor, *args, **kwargs):
-        """fairseq's. Its stacks give a transposed ``x`` [time, batch, channels], which every layer
-        norm would copy and every residual connection would add slowly."""
+        """fairseq's. Its stacks give a transposed ``x`` [time, batch, channels]. With layer norms
+        before the sub-layers, each would copy it, and every residual connection would add slowly.
+        """
         return super().forward(x.contiguous(), *args, **kwargs)
 
 

@@ -1,12 +1,13 @@
 """Registers operations as PyTorch operators in ``torch.ops.convattn``, for torch.compile, too."""
 
+import functools
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
 _library = torch.library.Library("convattn", "DEF")
-_PLAIN = (Tensor, nn.Parameter, type(None))
+_TENSORS = (Tensor, nn.Parameter)
 
 
 def define(
@@ -110,26 +111,49 @@ def register(
 
     def eager_backward(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
         # a gradient that is to be differentiated itself is the operator's to refuse
-        direct = not torch.is_grad_enabled() and _are_plain((grad,), device_types)
+        seen = torch.compiler.is_compiling() or torch.is_grad_enabled()
+        direct = not seen and are_plain((grad, *ctx.saved_tensors), device_types)
         return differentiate(ctx, backward if direct else backward_operator, grad)
 
     passes = {"forward": staticmethod(eager_forward), "backward": staticmethod(eager_backward)}
-    eager = type(f"convattn_{name}", (torch.autograd.Function,), passes)
+    eager = type(f"convattn::{name}", (torch.autograd.Function,), passes)
 
     def run(*given):
-        given_tensors = given[:tensors]
-        if torch.compiler.is_compiling() or not _are_plain(given_tensors, device_types):
+        if torch.compiler.is_compiling() or not are_plain(given[:tensors], device_types):
             return operator(*given)
-        if torch.is_grad_enabled() and any(x.requires_grad for x in given_tensors if x is not None):
+        # numbers of numpy become Python's, as in the operator
+        given = (
+            *given[:tensors],
+            *(x.item() if hasattr(x, "item") else x for x in given[tensors:]),
+        )
+        if torch.is_grad_enabled() and any(x.requires_grad for x in given if type(x) in _TENSORS):
             return eager.apply(*given)
         return forward(*given)
 
     return run
 
 
-def _are_plain(tensors: Iterable[Tensor | None], device_types: set[str]) -> bool:
-    """Whether no subclass or mode of PyTorch is to see what is done with the tensors, and all are
-    on such devices."""
-    return not torch._C._len_torch_dispatch_stack() and all(
-        type(x) in _PLAIN and (x is None or x.device.type in device_types) for x in tensors
-    )
+def are_plain(tensors: Iterable[Tensor | None], device_types: set[str]) -> bool:
+    """Whether the tensors are what they seem, on such devices, and no mode of PyTorch is to see
+    what is done with them. Subclasses are not, nor tensors that are negated, sparse, batched or
+    fake."""
+    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+    return not modes and all(x is None or _is_plain(x, device_types) for x in tensors)
+
+
+def _is_plain(x: Tensor, device_types: set[str]) -> bool:
+    device_type = x.device.type
+    if type(x) not in _TENSORS or device_type not in device_types:
+        return False
+    return torch._C._dispatch_keys(x).raw_repr() in _plain_keys(device_type)
+
+
+@functools.cache
+def _plain_keys(device_type: str) -> set[int]:
+    """The dispatch keys that plain tensors have, made in inference mode or not."""
+    found = set()
+    for inference in (False, True):
+        with torch.inference_mode(inference):
+            plain = torch.empty(0, device=device_type)
+            found.add(torch._C._dispatch_keys(plain).raw_repr())
+    return found

@@ -98,7 +98,6 @@ def on_device_of(x: Tensor) -> contextlib.AbstractContextManager:
 
 
 _compiled: dict[tuple, Any] = {}
-_MOST_COMPILED = 4096
 
 
 def launch(
@@ -110,12 +109,13 @@ def launch(
     longer than many of them run.
 
     Args:
+        given: constants have names in capitals.
         varying: names of integers that the kernel is not specialized for.
         options: Triton's, such as ``num_warps``.
     """
     arguments = [given[name] for name in kernel.arg_names]
     kinds = [
-        value >> 31 if name in varying else _kind(value)
+        value if name.isupper() else value >> 31 if name in varying else kind(value)
         for name, value in zip(kernel.arg_names, arguments, strict=True)
     ]
     key = (id(kernel), like.device.index, *options.values(), *kinds)
@@ -124,18 +124,23 @@ def launch(
             compiled[(programs, 1, 1)](*arguments)
             return
         compiled = kernel[(programs,)](*arguments, **options, **COMPILED)
-    if compiled is not None:  # Triton's interpreter compiles nothing
-        if len(_compiled) >= _MOST_COMPILED:
-            _compiled.clear()
+    # Triton's interpreter compiles nothing; AMD's kernels depend on the size of memory, too
+    if compiled is not None and torch.version.hip is None:
         _compiled[key] = compiled
 
 
-def _kind(value: Any) -> Any:
-    """What a kernel that is compiled for ``value`` depends on, or more."""
+def kind(value: Any) -> Any:
+    """What a kernel compiled for ``value`` depends on: Triton specializes for alignment, for
+    integers that are 1 or divisible by 16, and for those beyond 32 bits."""
     if type(value) is Strided:
-        return value.data.dtype, value.data.data_ptr() % 16, *value[1:]
+        data, *strides = value
+        return data.dtype, data.data_ptr() % 16 == 0, *map(_kind_of_integer, strides)
     if isinstance(value, Tensor):
-        return value.dtype, value.data_ptr() % 16
+        return value.dtype, value.data_ptr() % 16 == 0
     if isinstance(value, tuple):
-        return tuple(map(_kind, value))
-    return float if isinstance(value, float) else value
+        return tuple(map(kind, value))
+    return type(value) if value is None or isinstance(value, float) else _kind_of_integer(value)
+
+
+def _kind_of_integer(value: int) -> tuple[bool, bool, int]:
+    return value == 1, value % 16 == 0, value >> 31

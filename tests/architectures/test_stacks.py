@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import random_tokens as tokens
 from conftest import task_of
+from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_convattn.architectures import ConvAttnLanguageModel, ConvAttnModel
@@ -199,3 +200,35 @@ def test_full_context_alignment_is_refused():
     net, dictionary = model("attention")
     with pytest.raises(ValueError, match="full_context_alignment"):
         net.decoder(tokens(dictionary, 1, 3), full_context_alignment=True)
+
+
+@pytest.mark.parametrize("padded", [None, slice(5, None), slice(3)], ids=str)
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"encoder_normalize_before": True, "layernorm_embedding": True}]
+)
+def test_the_encoder_gives_what_fairseqs_gives(padded, given, options):
+    net, dictionary = model("dynamic,attention,composite", **options)
+    source = tokens(dictionary, 3, 7)
+    if padded is not None:
+        source[1, padded] = dictionary.pad()
+    embeddings = torch.randn(3, 7, 16) if given else None
+    arguments = source, None, given, embeddings
+    found = net.encoder.forward_scriptable(*arguments)
+    expected = TransformerEncoderBase.forward_scriptable(net.encoder, *arguments)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert found["encoder_states"] if given else not found["encoder_states"]
+
+
+@pytest.mark.parametrize("build", [model, language_model])
+def test_layer_norms_copy_nothing(build):
+    net, dictionary = build("dynamic", encoder_normalize_before=True, decoder_normalize_before=True)
+    strided = []
+    for module in net.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.register_forward_pre_hook(
+                lambda _, given: strided.append(given[0].is_contiguous())
+            )
+    source = tokens(dictionary, 3, 7)
+    net(*((source, None, source) if build is model else (source,)))
+    assert strided and all(strided)

@@ -1,5 +1,6 @@
 """What holds for every operation with kernels of its own."""
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -59,6 +60,22 @@ def gradients(operation, inputs, wanted):
     return [y.detach(), *(x.grad for x in inputs)]
 
 
+def operators_in(call):
+    """The package's operators that PyTorch records in a call."""
+    with torch.profiler.profile() as profiler:
+        call()
+    return {event.key for event in profiler.key_averages() if event.key.startswith("convattn::")}
+
+
+def test_plain_tensors_take_the_short_way(operation, inputs):
+    x = inputs[0].requires_grad_()
+    with torch.no_grad():
+        assert not operators_in(lambda: operation(*inputs))
+    found = operators_in(lambda: operation(x, inputs[1]).sum().backward())
+    assert not any(name.endswith("_backward") for name in found)
+    assert operators_in(lambda: torch.compile(operation, backend="eager", fullgraph=True)(*inputs))
+
+
 @pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
 def test_the_short_way_gives_what_pytorchs_operator_gives(operation, inputs, wanted):
     found = gradients(operation, inputs, wanted)
@@ -70,6 +87,25 @@ def test_the_short_way_gives_what_pytorchs_operator_gives(operation, inputs, wan
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     with torch.no_grad():
         assert torch.equal(operation(*inputs), found[0])
+
+
+def test_a_mode_in_the_backward_pass_sees_the_derivative(operation, inputs):
+    y = operation(inputs[0].requires_grad_(), inputs[1])
+    with Seen() as seen:
+        y.sum().backward()
+    assert len(seen.names) == 1
+
+
+def test_negated_tensors_are_what_they_seem(operation, inputs):
+    """PyTorch negates lazily: memory has other signs than the tensor."""
+    x, other = inputs
+    negated = torch._neg_view(-x)
+    assert negated.is_neg() and torch.equal(negated, x)
+    assert torch.equal(operation(negated, other), operation(x, other))
+    (expected,) = torch.autograd.grad(operation(x.requires_grad_(), other), x, other.flatten(2))
+    grad = torch._neg_view(-other.flatten(2))
+    (found,) = torch.autograd.grad(operation(x, other), x, grad)
+    assert torch.equal(found, expected)
 
 
 def test_second_derivatives_are_refused(operation, inputs):
@@ -91,3 +127,9 @@ def test_subclasses_of_tensors_see_the_operator(operation, inputs):
     y = operation(inputs[0].as_subclass(Tagged), inputs[1])
     assert any("convattn" in name for name in Tagged.called)
     assert torch.equal(y.as_subclass(torch.Tensor), operation(*inputs))
+
+
+def test_numbers_of_numpy_are_numbers(inputs):
+    x, taps = inputs
+    found = dynamic_conv(x, taps, causal=True, softmax=np.bool_(True))
+    assert torch.equal(found, convolution(x, taps))

@@ -10,7 +10,7 @@ from fairseq_convattn.ops.triton_tensors import launch, strided
 class Kernel:
     """Stands for a kernel of Triton: counts compilations, and keeps what was launched."""
 
-    arg_names = ("x", "y", "time", "scale", "TAPS")
+    arg_names = ("x", "y", "pair", "time", "scale", "TAPS")
 
     def __init__(self):
         self.compiled, self.launched = [], []
@@ -41,7 +41,7 @@ def kernel(monkeypatch):
 
 def run(kernel, programs=3, warps=4, **changed):
     given = {"x": strided(torch.zeros(4, 2, 8)), "y": torch.zeros(64), "time": 4, "scale": 0.5}
-    given |= {"TAPS": 3, "unused": 1, **changed}
+    given |= {"pair": (None, torch.zeros(8)), "TAPS": 3, "unused": 1, **changed}
     launch(kernel, programs, given, ["time"], torch.zeros(1), num_warps=warps)
     number, grid, arguments = kernel.launched[-1]
     assert grid == programs
@@ -55,8 +55,9 @@ def test_a_kernel_is_compiled_once_for_all_that_it_does_not_depend_on(kernel):
     assert run(kernel, programs=5) == first
     assert run(kernel, time=99) == first
     assert run(kernel, scale=0.25) == first
-    assert run(kernel, x=strided(torch.ones(9, 2, 8))) == first
+    assert run(kernel, x=strided(torch.ones(9, 4, 8))) == first, "its strides are of one kind"
     assert len(kernel.compiled) == 1
+    assert not run(Kernel()), "another kernel is compiled, too"
 
 
 @pytest.mark.parametrize(
@@ -64,8 +65,10 @@ def test_a_kernel_is_compiled_once_for_all_that_it_does_not_depend_on(kernel):
     [
         {"x": strided(torch.zeros(4, 2, 8, dtype=torch.float64))},
         {"x": strided(torch.zeros(4, 3, 8))},
-        {"x": strided(torch.zeros(4, 2, 9)[..., 1:])},
+        {"x": strided(torch.zeros(65)[1:].view(4, 2, 8))},
         {"x": None},
+        {"pair": (torch.zeros(8), None)},
+        {"pair": (None, torch.zeros(8, dtype=torch.int32))},
         {"y": torch.zeros(65)[1:]},
         {"y": torch.zeros(64, dtype=torch.int32)},
         {"TAPS": 4},
@@ -88,8 +91,20 @@ def test_what_no_kernel_can_be_kept_of_is_not_kept(kernel):
     assert not triton_tensors._compiled
 
 
-def test_no_more_than_so_many_are_kept(kernel, monkeypatch):
-    monkeypatch.setattr(triton_tensors, "_MOST_COMPILED", 2)
-    for taps in (1, 2, 3, 1, 2, 3):
-        run(kernel, TAPS=taps)
-    assert len(triton_tensors._compiled) <= 2
+def test_arguments_of_one_kind_are_alike_to_triton():
+    jit = pytest.importorskip("triton.runtime.jit")
+    compiler = pytest.importorskip("triton.backends.nvidia.compiler")
+    memory = torch.zeros(64)
+    values = [
+        *(0, 1, 2, 15, 16, 17, 32, 2**31 - 1, 2**31, 2**31 + 16, 2**32, -1, -16, -(2**31) - 1),
+        *(0.5, 1.0, None, memory, memory[1:], memory[4:], memory.int(), memory.half()),
+        *(strided(memory.as_strided((2, 2, 2), stride)) for stride in ((4, 2, 1), (16, 8, 1))),
+        *(strided(memory.as_strided((2, 2, 2), stride)) for stride in ((16, 16, 1), (32, 16, 1))),
+        *((memory, None), (None, memory), (memory[1:], None)),
+    ]
+    seen = {}
+    for value in values:
+        special = jit.native_specialize_impl(compiler.CUDABackend, value, False, True, True)
+        seen.setdefault(triton_tensors.kind(value), set()).add(str(special))
+    assert all(len(specials) == 1 for specials in seen.values()), seen
+    assert len(seen) < len(values)

@@ -38,8 +38,8 @@ class Blocks(NamedTuple):
     registers: int | None = None
 
 
-# The fastest on an H200 of those that spill no registers. MANY, of many taps or of float32 backward,
-# was not measured.
+# The fastest on an H200 of those that spill no registers. MANY, of many taps or of float32
+# backward, was not measured.
 FORWARD = Blocks(4, 256, 1)
 STATIC = Blocks(8, 256, 1, 528, 3)
 HEADWISE = Blocks(3, 256, 1, 1584, 1, 168)
