@@ -93,8 +93,7 @@ _TINY_MODELS = (
     "end_to_end --models dynamic --updates 2 --batch-tokens 40 --sentences 2 --repetitions 1 "
     "--threads 1"
 )
-# The limits are about what an H200 took, where tests and translators were cut. Up to the trainings
-# they are SECONDS together.
+# The limits are about what an H200 took. Up to the trainings they are SECONDS together.
 BENCHMARKS = (
     Benchmark("facts", "The device", 20, (), "gpu_checks facts", "gpu_checks facts"),
     Benchmark(
