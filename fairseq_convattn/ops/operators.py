@@ -85,23 +85,24 @@ def register(
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
 
-    def differentiate(ctx, compute: Callable, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+    def differentiate(ctx, choose: Callable, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         nothing = (None,) * len(ctx.needs_input_grad)
         if grad is None:
             return nothing
+        given = grad, *ctx.saved_tensors
         wanted = list(ctx.needs_input_grad[:differentiable])
-        found = compute(grad, *ctx.saved_tensors, *ctx.others, wanted)
+        found = choose(given)(*given, *ctx.others, wanted)
         found = (x if need else None for x, need in zip(found, wanted, strict=True))
         return *found, *nothing[differentiable:]
 
-    def differentiate_operator(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
-        return differentiate(ctx, backward_operator, grad)
+    def operator_backward(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
+        return differentiate(ctx, lambda _: backward_operator, grad)
 
     def refuse(ctx, *grads):
         instead = "use impl='reference', or set CONVATTN_IMPL=reference"
         raise RuntimeError(f"convattn::{name} has no second derivatives: {instead}")
 
-    torch.library.register_autograd(f"convattn::{name}", differentiate_operator, setup_context=save)
+    torch.library.register_autograd(f"convattn::{name}", operator_backward, setup_context=save)
     torch.library.register_autograd(f"convattn::{name}_backward", refuse)
 
     def eager_forward(ctx, *given):
@@ -109,11 +110,13 @@ def register(
         save(ctx, given, output)
         return output
 
-    def eager_backward(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
+    def way_back(given: tuple[Tensor, ...]) -> Callable:
         # a gradient that is to be differentiated itself is the operator's to refuse
         seen = torch.compiler.is_compiling() or torch.is_grad_enabled()
-        direct = not seen and are_plain((grad, *ctx.saved_tensors), device_types)
-        return differentiate(ctx, backward if direct else backward_operator, grad)
+        return backward if not seen and are_plain(given, device_types) else backward_operator
+
+    def eager_backward(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
+        return differentiate(ctx, way_back, grad)
 
     passes = {"forward": staticmethod(eager_forward), "backward": staticmethod(eager_backward)}
     eager = type(f"convattn::{name}", (torch.autograd.Function,), passes)
