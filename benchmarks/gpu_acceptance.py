@@ -6,7 +6,7 @@ every step DIR/acceptance.json and DIR/acceptance.md are written anew, so that a
 leaves what it had. A run takes the steps, in order, whose limits fit into --seconds together; a
 step takes twice its limit at most, from what earlier ones left over. Nine minutes hold the checks,
 the operations and the whole models that the aims compare. The real training needs --source and
-nine minutes of its own, and so do further comparisons. All of them are --seconds 1790, or several
+nine minutes of its own, and so do further comparisons. All of them are --seconds 1870, or several
 runs with --only.
 """
 

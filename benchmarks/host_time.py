@@ -123,7 +123,10 @@ def main() -> None:
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch sees no GPU")
     torch.set_num_threads(arguments.threads)
-    print(f"{setting(machine(arguments.device))}\n\n{TABLE.header}")
+    print(setting(machine(arguments.device)))
+    if arguments.device == "cpu":
+        print("On a CPU an update is not divided into the host's time and the kernels'.")
+    print(f"\n{TABLE.header}")
     rows = []
     for task in arguments.tasks:
         for model in arguments.models:

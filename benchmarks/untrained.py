@@ -2,6 +2,7 @@
 
 import shlex
 import tempfile
+import warnings
 from pathlib import Path
 
 from fairseq import options, tasks
@@ -30,8 +31,9 @@ def untrained(
         given = shlex.split(f"--arch {architecture} {more} --required-batch-size-multiple 1")
         parser = options.get_training_parser()
         arguments = [folder, "--user-dir", str(PLUGIN), *given]
-        configuration = convert_namespace_to_omegaconf(
-            options.parse_args_and_arch(parser, arguments)
-        )
+        with warnings.catch_warnings(action="ignore"):  # hydra's, of its own future
+            configuration = convert_namespace_to_omegaconf(
+                options.parse_args_and_arch(parser, arguments)
+            )
         task = tasks.setup_task(configuration.task)
     return task, task.build_model(configuration.model), configuration
