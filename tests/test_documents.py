@@ -263,6 +263,24 @@ def test_figures_of_the_h200_are_those_of_the_acceptance_page(file, names, colum
         assert float(line[column]) == pytest.approx(given, rel=1e-3, abs=unit / 2000), line
 
 
+def test_figures_of_glue_are_those_of_its_results():
+    files = {"absolute positions": "absolute", "absolute positions, pre-norm": "prenorm"}
+    metrics = {"accuracy": "RTE accuracy", "pearson": "STS-B Pearson", "spearman": "STS-B Spearman"}
+    data = ROOT / "docs" / "data"
+    expected = {}
+    for positions, name in files.items():
+        for task in ("RTE", "STS-B"):
+            results = json.loads(text_of(data / "glue" / f"{name}-{task}.json"))
+            for metric, scores in results["summary"].items():
+                figures = [f"{scores[part]:.2f}" for part in ("median", "min", "max")]
+                expected[positions, str(results["epochs"]), metrics[metric]] = figures
+    found = {
+        tuple(row.values())[:3]: [*row.values()][3:]
+        for row in generate.read_table(data / "glue_epochs.csv")
+    }
+    assert found == expected
+
+
 def test_tables_are_current():
     for document in generate.documents():
         if document != generate.OPTIONS:

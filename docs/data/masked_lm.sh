@@ -2,6 +2,7 @@
 # A pre-training of masked_lm.csv and its fine-tunings of glue.csv.
 #
 #     bash docs/data/masked_lm.sh absolute attention_bert_tiny
+#     bash docs/data/masked_lm.sh prenorm attention_bert_tiny --encoder-normalize-before
 #     bash docs/data/masked_lm.sh none attention_bert_tiny --no-token-positional-embeddings
 #     bash docs/data/masked_lm.sh fixed composite_attention_bert_tiny --attention-terms content,fixed
 #     bash docs/data/masked_lm.sh query composite_attention_bert_tiny
