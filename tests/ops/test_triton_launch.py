@@ -1,5 +1,8 @@
 """Which compiled kernel a launch takes."""
 
+import importlib
+import inspect
+
 import pytest
 import torch
 from triton_cases import triton_tensors
@@ -108,3 +111,26 @@ def test_arguments_of_one_kind_are_alike_to_triton():
         seen.setdefault(triton_tensors.kind(value), set()).add(str(special))
     assert all(len(specials) == 1 for specials in seen.values()), seen
     assert len(seen) < len(values)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "attention.triton_tiles",
+        *("convolution.triton_runs", "convolution.triton_tiles"),
+        *("short_convolution.triton_runs", "short_convolution.triton_tiles"),
+    ],
+)
+def test_constants_of_kernels_alone_have_names_in_capitals(module):
+    """Which is how a launch tells them from other arguments."""
+    name = f"fairseq_convattn.ops.{module}"
+    launched = [
+        kernel
+        for called, kernel in vars(importlib.import_module(name)).items()
+        if called.startswith(("forward", "backward"))
+    ]
+    assert launched
+    for kernel in launched:
+        for parameter in inspect.signature(kernel.fn).parameters.values():
+            constant = "constexpr" in str(parameter.annotation)
+            assert parameter.name.isupper() == constant, parameter
