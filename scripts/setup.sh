@@ -6,8 +6,9 @@
 #     CONVATTN_MINIMAL=yes bash scripts/setup.sh   # without what tests and some corpora need
 #
 # Everything goes into the active environment (VIRTUAL_ENV or CONDA_PREFIX) or, without
-# one, into .venv at the repository root. A torch that is there already is kept. An
-# interrupted set-up continues with the next call, a finished one costs nothing.
+# one, into .venv at the repository root. A torch that is there already is kept; without one,
+# a machine with a GPU gets 2.11, any other 2.13. An interrupted set-up continues with the
+# next call, a finished one costs nothing.
 
 if [ "${BASH_SOURCE[0]}" != "$0" ]; then
   "$BASH" "${BASH_SOURCE[0]}" || return 1
@@ -21,7 +22,7 @@ fi
 set -euo pipefail
 case ${1-} in
   '') ;;
-  -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit ;;
+  -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit ;;
   *) echo "usage: bash scripts/setup.sh [--help]" >&2; exit 2 ;;
 esac
 CDPATH='' cd -P "$(dirname "$0")/.."
@@ -90,9 +91,12 @@ torch_version() {
 }
 
 install_torch() {
-  # a CPU build, where pip is configured to find one, is a tenth of the size
-  if ! nvidia-smi -L >/dev/null 2>&1 && pip_install torch==2.13.0+cpu; then return; fi
-  pip_install torch==2.13.0
+  if nvidia-smi -L >/dev/null 2>&1; then
+    pip_install 'torch==2.11.*'  # newer ones have not run on a GPU
+  else
+    # a CPU build, where pip is configured to find one, is a tenth of the size
+    pip_install torch==2.13.0+cpu || pip_install torch==2.13.0
+  fi
 }
 
 kernels=fairseq_convattn/ops/native

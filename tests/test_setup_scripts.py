@@ -101,6 +101,12 @@ def test_installs_torch_first_and_then_nothing_again(checkout):
     assert len(checkout.pip_calls()) == 3
 
 
+def test_a_gpu_gets_the_torch_that_has_run_on_one(checkout):
+    checkout.add_command("nvidia-smi", f"#!{BASH}\n")
+    assert checkout.set_up().returncode == 0
+    assert "torch==2.11.*" in checkout.pip_calls()[0]
+
+
 def test_a_tour_installs_no_more_than_it_needs(checkout):
     assert checkout.set_up(CONVATTN_MINIMAL="yes").returncode == 0
     assert checkout.pip_calls()[-1].endswith("--editable .")
