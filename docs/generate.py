@@ -59,6 +59,8 @@ from fairseq_convattn.architectures.overview import (  # noqa: E402
     table_of_sizes,
 )
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES  # noqa: E402
+from fairseq_convattn.mixers import MIXERS  # noqa: E402
+from fairseq_convattn.mixers.options import Option  # noqa: E402
 from fairseq_convattn.report.collected import results_table  # noqa: E402
 from fairseq_convattn.report.markdown import Table, raw_table  # noqa: E402
 from fairseq_convattn.summarization.options import own_options  # noqa: E402
@@ -75,32 +77,40 @@ class Task(NamedTuple):
     Attributes:
         title: its heading.
         model: the base model.
-        types: the vocabulary that the counts of parameters assume.
+        vocabulary: what the counts of parameters assume.
     """
 
     title: str
     model: str
-    types: str
+    vocabulary: str
 
 
 TASKS = (
     Task(
         "Translation and summarization",
         "convattn",
-        f"with one table of {VOCABULARY:,} types for source, target and output (the model of\n"
-        "[CNN/DailyMail](summarization.md#cnndailymail) has three tables)",
+        f"with a shared vocabulary of {VOCABULARY:,} (the model of\n"
+        "[CNN/DailyMail](summarization.md#cnndailymail) has three vocabularies)",
     ),
     Task(
         "Language models",
         "convattn_lm",
-        "with the types of the table above",
+        "with the vocabulary of the table above",
     ),
     Task(
         "Masked language models",
         "convattn_mlm",
-        f"with {PIECES:,} types and 512 positions",
+        f"with a vocabulary of {PIECES:,} and 512 positions",
     ),
 )
+
+
+MIXER_OPTIONS = {  # by the first mixer that reads them
+    "Layers": "",
+    "Convolutions": "lightweight",
+    "Composite attention and TISA": "composite",
+    "Short convolutions in attention": "attention",
+}
 
 
 def documents() -> list[Path]:
@@ -272,14 +282,20 @@ def options_page() -> str:
         "(https://fairseq.readthedocs.io/en/latest/command_line_tools.html#fairseq-train).",
         "## Mixer options, all tasks",
         "Language models have only a decoder, masked language models only an encoder.",
-        _option_list(
-            (name, option.text(), option.kind.annotation)
-            for name, option in mixer_options(("encoder", "decoder")).items()
-        ),
     ]
+    options = mixer_options(("encoder", "decoder"))
+    for title, reader in MIXER_OPTIONS.items():
+        own = ((name, each) for name, each in options.items() if _first_reader(each) == reader)
+        listed = ((name, each.text(), each.kind.annotation) for name, each in own)
+        sections += [f"### {title}", _option_list(listed)]
     for task in TASKS:
         sections += _task_sections(task)
     return "\n\n".join(sections) + "\n"
+
+
+def _first_reader(option: Option) -> str:
+    """The first of the mixers that read an option; empty if all do."""
+    return "" if option.readers in ((), tuple(MIXERS)) else option.readers[0]
 
 
 def _task_sections(task: Task) -> list[str]:
@@ -290,7 +306,7 @@ def _task_sections(task: Task) -> list[str]:
         f"## {task.title}",
         f"Architectures: {patterns}. `--arch {task.model}` has the defaults below.",
         _table_of_rows(table_of_shapes(family)),
-        f"Million parameters, {task.types}:",
+        f"Million parameters, {task.vocabulary}:",
         _table_of_rows(table_of_sizes(family)),
         "Options that architectures set, or whose default is not fairseq's:",
         _option_list(_own_or_set(family)),

@@ -160,7 +160,7 @@ def table_of_shapes(family: Family) -> list[dict[str, str]]:
         )
         row = {head: column(lightweight, last) for head, column in family.columns.items()}
         if len(set(family.types.values())) > 1:
-            row["types"] = f"{types:,}"
+            row["vocabulary"] = f"{types:,}"
         rows.append({"X": f"`{shape}`"} | {head: str(cell) for head, cell in row.items()})
     return rows
 

@@ -88,7 +88,7 @@ class MixerConfig:
     kernel_size: int = _row(
         31,
         whole_numbers("3,7,15,31"),
-        "taps of the {side}'s convolutions, {taps}; " + PER_LAYER,
+        "kernel sizes of the {side}'s convolutions, {taps}; " + PER_LAYER,
         default=None,  # a stack's default has a size per layer
         default_text="3,7,15 and then 31",
         readers=CONVOLUTIONS,
@@ -115,13 +115,13 @@ class MixerConfig:
     weight_dropout: float = _row(
         0.0,
         probability(below_one="1 would drop every tap"),
-        "DropConnect: probability of dropping a normalised tap",
+        "DropConnect: probability of dropping a kernel weight, after normalisation",
         readers=CONVOLUTIONS,
     )
     tap_norm: str = _row(
         "softmax",
         choice(TAP_NORMALIZATIONS),
-        f"normalisation of the K taps W of a kernel. {_listed(TAP_NORMALIZATIONS)}",
+        f"normalisation of a kernel's K weights W. {_listed(TAP_NORMALIZATIONS)}",
         readers=(*CONVOLUTIONS, *COMPOSITE),
         reads=conditions.normalises,
         needs="the mixer lightweight or dynamic, or such a projection in composite attention",
@@ -139,7 +139,7 @@ class MixerConfig:
     renorm_padding: bool = _row(
         False,
         FLAG,
-        "normalise kernels over the taps that fall on tokens, so that no weight is "
+        "normalise kernels over the positions that are tokens, so that no weight is "
         "lost at the edges and at padding",
         readers=CONVOLUTIONS,
         refused=conditions.bad_renormalization,
@@ -214,7 +214,7 @@ class MixerConfig:
     projection_kernel_size: int | None = _row(
         None,
         whole(1),
-        "taps of the projection convolutions and of --value-conv, odd with an encoder",
+        "kernel size of the projection convolutions and of --value-conv, odd with an encoder",
         default_text="2 n + 1 in an encoder, n + 1 in a decoder, with --attention-span n",
         readers=COMPOSITE,
         reads=conditions.convolves,
@@ -266,7 +266,7 @@ class MixerConfig:
     short_convolution_taps: int = _row(
         4,
         whole(1),
-        "taps of the short convolutions",
+        "kernel size of the short convolutions",
         readers=ATTENTION,
         reads=conditions.is_short_convolved,
         needs=_SHORT,
