@@ -13,10 +13,13 @@ from ..mixers.options import refuse
 _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
 _FACTORS = ("adaptive_softmax_factor", "adaptive_input_factor")
 _DIMENSIONS = ("decoder_output_dim", "decoder_input_dim")
+_OUTPUT = ("decoder_output_dim", "decoder_embed_dim")
 _LEARNED = ("encoder_learned_pos", "decoder_learned_pos")
+# fairseq puts no projection before the output
+_TYING = ("share_all_embeddings", "share_decoder_input_output_embed", "tie_adaptive_weights")
 _SHARING = ("share_encoder_layers", "share_tables_across_layers")
 _DDP = ("pytorch_ddp", "c10d")  # PyTorch's: it allows one gradient per parameter and update
-_PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")
+_PLAIN_CRITERIA = ("cross_entropy", "label_smoothed_cross_entropy")  # and what starts so
 _OTHER_ARCHITECTURES = {  # of tasks that fairseq's transformer does not fit either
     "multilingual_translation": "multilingual_transformer; or use translation_multi_simple_epoch",
     "translation_lev": "cmlm_transformer",
@@ -31,9 +34,9 @@ def encoder_decoder(options: Namespace) -> None:
         if getattr(options, option):
             _need_equal(options, option, "encoder_embed_dim", "decoder_embed_dim")
     if not options.adaptive_softmax_cutoff:
-        for option in ("share_all_embeddings", "share_decoder_input_output_embed"):
+        for option in _TYING:
             if getattr(options, option):
-                _need_equal(options, option, "decoder_output_dim", "decoder_embed_dim")
+                _need_equal(options, option, *_OUTPUT)
         if options.merge_src_tgt_embed:  # the encoder's table is the output's too
             _need_equal(options, "merge_src_tgt_embed", "decoder_output_dim", "encoder_embed_dim")
 
@@ -60,7 +63,7 @@ def language_model(options: Namespace) -> None:
                 "tie_adaptive_weights",
                 "needs --adaptive-input and --adaptive-softmax-cutoff, or the value false",
             )
-        for pair in (_CUTOFFS, _FACTORS, _DIMENSIONS):
+        for pair in (_CUTOFFS, _FACTORS, _DIMENSIONS, _OUTPUT):
             _need_equal(options, "tie_adaptive_weights", *pair)
 
 
@@ -138,7 +141,7 @@ def run(
     cutoffs = getattr(options, "adaptive_softmax_cutoff", None)
     if criterion == "adaptive_loss" and not cutoffs:
         refuse("criterion", "adaptive_loss needs --adaptive-softmax-cutoff")
-    if cutoffs and criterion in _PLAIN_CRITERIA:
+    if cutoffs and (criterion or "").startswith(_PLAIN_CRITERIA):
         refuse(
             "criterion",
             f"{criterion} cannot train an adaptive softmax; use adaptive_loss with "

@@ -127,7 +127,13 @@ _NEEDS_OFF = {
     "decoder_learned_pos": ("no_token_positional_embeddings", "false"),
     "share_decoder_input_output_embed": ("adaptive_softmax_cutoff", "none"),
 }
-_HELP = {"export": "use PyTorch's layer norm, not apex's; models cannot be exported"}
+_HELP = {
+    "export": "use PyTorch's layer norm, not apex's; TorchScript cannot export the models",
+    "encoder_attention_heads": "encoder: number of heads, of attention and of convolutions",
+    "decoder_attention_heads": "decoder: number of heads, of attention and of convolutions",
+    "adaptive_softmax_factor": "how many times narrower each cluster of the adaptive softmax is",
+    "offload_activations": "checkpoint activations and keep them in the CPU's memory",
+}
 _ROBERTA = (
     *("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_layers", "encoder_attention_heads"),
     *("encoder_normalize_before", "encoder_layerdrop", "encoder_layers_to_keep"),

@@ -100,12 +100,23 @@ class ConfiguredModel:
 
 def _pruned(weights: dict[str, Any], cfg: Namespace | DictConfig, side: str) -> dict[str, Any]:
     """The weights without the layers of a stack that ``cfg`` does not keep, numbered anew; all, if
-    they lack layers already."""
+    they lack these already.
+
+    Raises:
+        ValueError: they lack other layers.
+    """
     layer = re.compile(rf"({side}\.(?:sentence_encoder\.)?layers)\.(\d+)\.(.+)")
     found = {name: layer.fullmatch(name) for name in weights}
-    if len({match[2] for match in found.values() if match}) != getattr(cfg, f"{side}_layers"):
+    present = len({match[2] for match in found.values() if match})
+    layers, kept = getattr(cfg, f"{side}_layers"), kept_layers(cfg, side)
+    if present == len(kept):
         return weights
-    numbers = {str(old): new for new, old in enumerate(kept_layers(cfg, side))}
+    if present != layers:
+        refuse(
+            f"{side}_layers_to_keep",
+            f"the checkpoint has {present} of {layers} layers: it is pruned already",
+        )
+    numbers = {str(old): new for new, old in enumerate(kept)}
     return {
         f"{match[1]}.{numbers[match[2]]}.{match[3]}" if match else name: weights[name]
         for name, match in found.items()

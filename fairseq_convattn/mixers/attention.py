@@ -79,12 +79,13 @@ class AttentionMixer(TokenMixer):
                 [k.new_zeros(k.size(0), n, dtype=torch.bool) if m is None else m for m, n in masks],
                 dim=1,
             )
+        alike = k is v
         if "prev_key" in state:
-            alike = k is v
             v = torch.cat([state["prev_value"], v], dim=2)
             k = v if alike else torch.cat([state["prev_key"], k], dim=2)
         kept = slice(0 if window is None else max(0, k.size(2) - window), None)
-        state |= {"prev_key": k[:, :, kept], "prev_value": v[:, :, kept]}
+        state["prev_value"] = v[:, :, kept]
+        state["prev_key"] = state["prev_value"] if alike else k[:, :, kept]
         if padding_mask is not None:
             state["prev_key_padding_mask"] = padding_mask[:, kept]
         return k, v, padding_mask

@@ -107,12 +107,14 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         Args:
             new_order: ``[batch]``, for every new hypothesis the number of its old one.
         """
-        state = {
-            name: past.reorder(new_order)
+        state = self._get_input_buffer(incremental_state)
+        reordered = {
+            key: past.reorder(new_order)
             if isinstance(past, Past)
             else past.index_select(0, new_order)
-            for name, past in self._get_input_buffer(incremental_state).items()
+            for key, past in {id(past): past for past in state.values()}.items()
         }
+        state = {name: reordered[id(past)] for name, past in state.items()}
         self._set_input_buffer(incremental_state, state)
         return incremental_state
 

@@ -46,7 +46,7 @@ SHORT_CONVOLUTIONS = {
 }
 INITIALIZATIONS = {
     "default": "PyTorch's for linear layers, as in fairseq's transformer",
-    "xavier": "Xavier's and no bias, as in the code of Wu et al. 2019; it learns slower",
+    "xavier": "Xavier's, biases zero, as in the code of Wu et al. 2019; it learns slower",
 }
 PER_LAYER = "one for all layers, or a comma-separated list with one per layer"
 
@@ -339,10 +339,12 @@ def _impossible(config: MixerConfig) -> Iterator[tuple[str, str]]:
         yield "attention_dropout", reason
     if convolves and (reason := conditions.bad_conv_dim(config)):
         yield "conv_dim", reason
-    if conditions.normalises(config, {}) and (reason := conditions.bad_renormalization(config)):
+    if convolves and (reason := conditions.bad_renormalization(config)):
         yield "renorm_padding", reason
     if config.mixer in COMPOSITE and (reason := conditions.odd_halves(config)):
         yield "convolved_heads", reason
+    if config.mixer in ATTENTION and (reason := conditions.bad_short_convolution(config)):
+        yield "short_convolution", reason
 
 
 def _as_option(value: Any, option: Option) -> Any:

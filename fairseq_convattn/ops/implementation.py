@@ -50,8 +50,8 @@ _forced = checked_name(
 
 @contextlib.contextmanager
 def use_implementation(name: str | None) -> Iterator[None]:
-    """Within the block every convolution and :func:`composite_attention`, in every thread, uses
-    this implementation or raises ValueError.
+    """Within the block every operation of this package, in every thread, uses this implementation
+    or raises ValueError.
 
     Args:
         name: as ``impl`` of :func:`lightweight_conv`; None for the fastest.

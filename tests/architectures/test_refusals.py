@@ -66,6 +66,10 @@ REFUSED = {
         ("--base-layers 1", "needs several processes"),
         ("--adaptive-input", "only language models support adaptive input"),
         ("--adaptive-softmax-cutoff 8", "--criterion: cross_entropy cannot train an adaptive"),
+        (
+            "--criterion label_smoothed_cross_entropy_with_rdrop --adaptive-softmax-cutoff 8",
+            "label_smoothed_cross_entropy_with_rdrop cannot train an adaptive softmax",
+        ),
         ("--criterion adaptive_loss", "adaptive_loss needs --adaptive-softmax-cutoff"),
         (
             "--tie-adaptive-weights --criterion adaptive_loss --adaptive-softmax-cutoff 8",
@@ -88,6 +92,12 @@ REFUSED = {
             "--tie-adaptive-weights --adaptive-softmax-cutoff 8 --adaptive-input "
             "--adaptive-input-cutoff 9",
             "needs equal --adaptive-softmax-cutoff and --adaptive-input-cu",
+        ),
+        (
+            "--tie-adaptive-weights --adaptive-softmax-cutoff 8 --adaptive-input "
+            "--adaptive-input-cutoff 8 --decoder-input-dim 64 --decoder-output-dim 64 "
+            "--criterion adaptive_loss",
+            "needs equal --decoder-output-dim and --decoder-embed-dim",
         ),
         (
             "--share-decoder-input-output-embed --adaptive-input --adaptive-input-cutoff 8",

@@ -127,6 +127,14 @@ def test_pruning_leaves_the_highway_layers_of_characters():
     assert torch.equal(layer.fc1.weight, whole.decoder.layers[2].fc1.weight)
 
 
+def test_pruned_weights_are_not_pruned_again():
+    two, _ = language_model("dynamic", decoder_layers_to_keep="0,2")
+    one, _ = language_model("dynamic", decoder_layers_to_keep="2")
+    cfg = Namespace(arch="convattn_lm", decoder_layers=3, decoder_layers_to_keep="2")
+    with pytest.raises(ValueError, match="--decoder-layers-to-keep: .* has 2 of 3 layers"):
+        one.load_state_dict(two.state_dict(), model_cfg=cfg)
+
+
 @torch.no_grad()
 def test_pruning_the_layers_that_know_positions_adds_no_absolute_ones():
     whole, dictionary = language_model("attention,attention,tisa")

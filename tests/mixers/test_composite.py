@@ -244,6 +244,19 @@ def test_tisa_is_composite_attention_with_content_and_tisa():
     torch.testing.assert_close(run(tisa, x), run(composite, x))
 
 
+def test_keys_that_are_values_are_kept_once():
+    module, state = mixer(attention_terms=("fixed",)), {}
+    x = torch.randn(3, BATCH, WIDTH)
+    with torch.no_grad():
+        whole = run(module, x)
+        run(module, x[:2], state=state)
+        module.reorder_incremental_state(state, torch.arange(BATCH).flip(0))
+        last = run(module, x[2:].flip(1), state=state)
+    (cache,) = (value for name, value in state.items() if name.endswith("attn_state"))
+    assert cache["prev_key"] is cache["prev_value"]
+    torch.testing.assert_close(last.flip(1), whole[2:])
+
+
 @pytest.mark.parametrize("terms", ["fixed", "content,query"])
 def test_a_window_keeps_no_more_than_it_can_see(terms):
     module, state = mixer(attention_terms=tuple(terms.split(",")), beyond_span="mask"), {}

@@ -13,7 +13,9 @@ from torch.autograd import gradcheck
 
 from fairseq_convattn.ops import composite_attention, relative_bias, use_implementation
 from fairseq_convattn.ops.attention import BEYOND, TERMS
+from fairseq_convattn.ops.attention import scores as attention_scores
 from fairseq_convattn.ops.attention.dropout import Dropout
+from fairseq_convattn.ops.attention.terms import Options
 from fairseq_convattn.ops.native import is_built
 
 HEADS, WIDTH, SPAN = 2, 4, 2
@@ -333,6 +335,22 @@ def test_gradients_of_any_stride(impl):
         actual = torch.autograd.grad(y, wanted, strided, retain_graph=True)
         expected = torch.autograd.grad(y, wanted, strided.contiguous(), retain_graph=True)
         assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("queries, keys", [(2, 2), (1, 30)])
+def test_tables_meet_no_keys_that_they_do_not_reach(monkeypatch, queries, keys):
+    sizes, multiply = [], attention_scores._products
+
+    def products(x, table):
+        sizes.append((x.size(2), table.size(1)))
+        return multiply(x, table)
+
+    monkeypatch.setattr(attention_scores, "_products", products)
+    q, k, v = inputs(queries, keys)
+    options = Options(True, "mask", SPAN, None, 0.0, 1.0)
+    attention_scores.decompose(q, k, v, parameters(["key"], True), options)
+    reached = min(keys, queries + SPAN)
+    assert sizes == [(reached, min(keys, SPAN + 1))]
 
 
 def test_beyond_the_span(impl):

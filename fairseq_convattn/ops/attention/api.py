@@ -64,7 +64,7 @@ def composite_attention(
         padding_mask: boolean ``[batch, keys]``, True at padding, where keys and values must be
             finite. A query that sees nothing gets zeros.
         dropout_p: probability of dropping a normalised weight.
-        scale: of the content; ``head_dim ** -0.5`` when None.
+        scale: of the terms content, query, key and key_only; ``head_dim ** -0.5`` when None.
         impl: ``reference`` (builds a score tensor per head), ``tiled`` (tiles in PyTorch),
             ``native`` (the same with compiled kernels for the CPU) or ``triton`` (kernels for
             GPUs), the last two in float32 or half precision. None: as :func:`lightweight_conv`.

@@ -95,7 +95,10 @@ def decompose(
     """
     causal, beyond, span, padding_mask, _, scale = options
     past = k.size(2) - q.size(2)
-    left = span if "query" in terms or "key" in terms else 0
+    left = cut = 0
+    if "query" in terms or "key" in terms:
+        left = min(span, k.size(2) - 1)
+        cut = span - left
     right = 0 if causal else left
     more = -(left + 1 + right) % 8 if left and _in_halves(q) else 0
     left += more
@@ -109,13 +112,15 @@ def decompose(
 
     column = band = row_step = column_step = None
     if "query" in terms:
-        table, _, step = _from_edge(wide(terms["query"]) * scale, causal, beyond, more)
+        table, _, step = _from_edge(wide(terms["query"]) * scale, causal, beyond, cut, more)
         band, row_step = _products(q, table), _product(q, step)
     if "key" in terms:
-        table, edge, step = _from_edge(wide(terms["key"]).flip(1) * scale, causal, beyond, more)
+        table = wide(terms["key"]).flip(1) * scale
+        table, edge, step = _from_edge(table, causal, beyond, cut, more)
         column, column_step = _product(k, edge), _product(k, step)
-        along_keys = F.pad(_products(k, table), (0, 0, left, right))
-        along_keys = _Sheared.apply(along_keys, past, q.size(2))
+        first = max(0, past - left)  # of the keys that a band reaches
+        along_keys = F.pad(_products(k[:, :, first:], table), (0, 0, left, right))
+        along_keys = _Sheared.apply(along_keys, past - first, q.size(2))
         band = along_keys if band is None else band + along_keys
     if "key_only" in terms:
         by_key = _product(k, wide(terms["key_only"]).unsqueeze(1) * scale)
@@ -150,15 +155,20 @@ def _product(x: Tensor, vector: Tensor | None) -> Tensor | None:
 
 
 def _from_edge(
-    table: Tensor, causal: bool, beyond: str, more: int
+    table: Tensor, causal: bool, beyond: str, cut: int, more: int
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Split a table ``[heads or 1, taps, width]`` into differences from its first tap, the first
     tap, and the step from it to the last. Products are linear in the table, so they split alike.
-    ``more`` taps of zero come before the differences."""
-    if beyond != "clip":
-        return F.pad(table, (0, 0, more, 0)), None, None
-    first, last = table[:, :1], table[:, -1:]
-    return F.pad(table - first, (0, 0, more, 0)), first, None if causal else last - first
+    ``cut`` of the differences on either side, beyond all keys, are left out; ``more`` taps of zero
+    come before the others."""
+    first = last = None
+    if beyond == "clip":
+        first, last = table[:, :1], table[:, -1:]
+    close = table[:, cut : table.size(1) - (0 if causal else cut)]
+    if first is not None:
+        close = close - first
+    step = None if first is None or causal else last - first
+    return F.pad(close, (0, 0, more, 0)), first, step
 
 
 class _HalfProducts(torch.autograd.Function):
