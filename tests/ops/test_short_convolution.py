@@ -158,8 +158,10 @@ def test_gradients(kind, impl, time, taps, before):
 
 @needs_kernels
 @pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("tokens", [1, 1000], ids=["sentence by sentence", "all sentences at once"])
 @pytest.mark.parametrize("time, taps, before", [(1, 3, 2), (5, 4, 1), (70, 5, 4)])
-def test_native_gradients_reach_what_came_before(kind, time, taps, before):
+def test_native_gradients_reach_what_came_before(monkeypatch, kind, time, taps, before, tokens):
+    monkeypatch.setattr(native, "TOKENS", tokens)
     tensors = inputs(kind, time, taps, dtype=torch.float32)
     tail, grad = torch.randn(before, BATCH, 6), torch.randn_like(tensors[0])
 
@@ -244,6 +246,19 @@ def test_every_instruction_set(instructions):
         for dtype in native.DTYPES:
             tensors = inputs("low_rank", 70, 4, 70, dtype, 17)
             compare("low_rank", tensors, "native", TOLERANCES[dtype], causal=False)
+
+
+@needs_kernels
+@pytest.mark.parametrize("instructions", ["portable", "avx2", "avx512", "amx"])
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_some_sentences_at_a_time(monkeypatch, kind, instructions):
+    """Five in pieces of two, whose gradients of the kernels are summed."""
+    monkeypatch.setattr(native, "TOKENS", 10)
+    monkeypatch.setitem(globals(), "BATCH", 5)
+    with kernels_for(instructions):
+        for dtype in native.DTYPES:
+            tensors = inputs(kind, 6, 4, dtype=dtype)
+            compare(kind, tensors, "native", TOLERANCES[dtype], causal=True)
 
 
 @needs_kernels

@@ -3,7 +3,7 @@
    y[i, b, c] = sum_k (sum_r z[i, b, r] u[r, k, c]) x[i + k - left, b, c]
 
    and its gradients; kernels exist in registers alone. A piece of work is some panels of channels of
-   one sentence, packed into scratch, in float, by tiles of time, so that edges, strides and dtypes
+   some sentences, packed into scratch, in float, by tiles of time, so that edges, strides and dtypes
    are those of the packing alone. Sums do not depend on the number of threads. */
 
 #include <stdlib.h>
@@ -46,6 +46,7 @@ typedef struct {
 /* `left` is from 0 to taps - 1. Gradients without data are not wanted. */
 typedef struct {
     int64_t time, inputs, batch, channels, ranks, taps, left;
+    int64_t sentences; /* of a piece of work, which sums their gradients of u */
     int64_t own;    /* the tap whose input is added to the output; -1: none */
     int64_t half;   /* whether sequences are bfloat16 */
     int64_t stride; /* ranks, as whole vectors */
@@ -56,10 +57,10 @@ typedef struct {
        and of channels, [panels, taps, PANEL / 2, stride, 2] */
     const uint16_t *rank_pairs, *channel_pairs;
     float *grad_z;  /* [panels, time, batch, stride] */
-    float *grad_u;  /* [batch, panels, taps, stride, PANEL] */
+    float *grad_u;  /* [pieces of sentences, panels, taps, stride, PANEL] */
 } problem;
 
-/* Some panels of a sentence, and scratch of `most_rows` rows of each: a tile's and its neighbours',
+/* Some panels of sentence `b`, and scratch of `most_rows` rows of each: a tile's and its neighbours',
    of which a tile at the end needs `rows`. */
 typedef struct {
     const problem *p;
@@ -84,6 +85,11 @@ static long rows_of(const problem *p, int64_t start, int64_t end)
 static int64_t panels_of(const problem *p)
 {
     return (p->channels + PANEL - 1) / PANEL;
+}
+
+static int64_t pieces_of_sentences(const problem *p)
+{
+    return (p->batch + p->sentences - 1) / p->sentences;
 }
 
 /* Panel `n` of the piece at position t, and how many channels it has. */
@@ -198,10 +204,10 @@ static void add_to_factors(const piece *w, int64_t start, long skipped)
         const float *grad = w->grad + (n * w->most_rows + skipped) * PANEL;
         float *grad_u = NULL, *grad_z = NULL;
         if (p->grad_u)
-            grad_u = p->grad_u + (w->b * panels_of(p) + panel) * p->taps * tap;
+            grad_u = p->grad_u + (w->b / p->sentences * panels_of(p) + panel) * p->taps * tap;
         if (p->grad_z)
             grad_z = p->grad_z + ((panel * p->time + start) * p->batch + w->b) * p->stride;
-        if (grad_u && !start)
+        if (grad_u && !start && w->b % p->sentences == 0)
             memset(grad_u, 0, 4 * p->taps * tap);
         if (p->rank_pairs && grad_u && grad_z) {
             gradients_of_blocks(x, grad, w->turned_z, p->channel_pairs + panel * p->taps * tap,
@@ -267,14 +273,16 @@ static void work(void *argument)
     for (;;) {
         int64_t n = j->group * __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
         int64_t padded = (panels_of(p) + j->group - 1) / j->group * j->group;
-        if (n >= p->batch * padded)
+        if (n >= pieces_of_sentences(p) * padded)
             break;
-        w.b = n / padded, w.first_panel = n % padded;
+        w.first_panel = n % padded;
         w.panels = smaller(panels_of(p) - w.first_panel, j->group);
-        if (j->backward)
-            backward(&w);
-        else
-            forward(&w);
+        int64_t first = n / padded * p->sentences, end = smaller(first + p->sentences, p->batch);
+        for (w.b = first; w.b < end; w.b++)
+            if (j->backward)
+                backward(&w);
+            else
+                forward(&w);
     }
     if (p->rank_pairs)
         end_blocks();
@@ -286,7 +294,7 @@ static void work(void *argument)
 int convattn_short_convolve(
     const problem *p, int backward, unsigned threads, run_in_parallel *parallel)
 {
-    int64_t few = p->batch * panels_of(p) < threads * GROUP * RUNS;
+    int64_t few = pieces_of_sentences(p) * panels_of(p) < threads * GROUP * RUNS;
     job j = {p, backward, parallel && threads > 1 && few ? 1 : GROUP, 0, 0};
     if (parallel && threads > 1)
         parallel(work, &j, threads, 0);

@@ -12,6 +12,7 @@ from .operators import register
 
 DTYPES = (torch.float32, torch.bfloat16)
 VECTOR = 16  # floats of the widest
+TOKENS = 512  # of a piece of work, at least: each has a gradient of u of its own
 
 
 class _Sequence(ctypes.Structure):
@@ -25,7 +26,7 @@ class _Sequence(ctypes.Structure):
 class _Problem(ctypes.Structure):
     _fields_ = [
         *((n, ctypes.c_int64) for n in ("time", "inputs", "batch", "channels", "ranks", "taps")),
-        *((n, ctypes.c_int64) for n in ("left", "own", "half", "stride")),
+        *((n, ctypes.c_int64) for n in ("left", "sentences", "own", "half", "stride")),
         *((n, _Sequence) for n in ("x", "y", "grad", "grad_x")),
         *((n, ctypes.c_void_p) for n in ("z", "u", "rank_pairs", "channel_pairs")),
         *((n, ctypes.c_void_p) for n in ("grad_z", "grad_u")),
@@ -48,10 +49,12 @@ def _sequence(x: Tensor) -> _Sequence:
     return _Sequence(x.data_ptr(), x.stride(0), x.stride(1))
 
 
-def _in_panels(up: Tensor) -> Tensor:
-    """``[panels, taps, ranks, channels of a panel]``, ranks and channels with zeros at the end."""
+def _in_panels(up: Tensor, whole: bool) -> Tensor:
+    """``[panels, taps, ranks, channels of a panel]``, channels with zeros at the end; ranks, too,
+    if they are to be ``whole`` vectors."""
     panel = _library.convattn_panel_of_short_convolution()
-    padded = F.pad(up.float(), (0, -up.size(2) % panel, 0, 0, 0, -up.size(0) % VECTOR))
+    ranks = -up.size(0) % VECTOR if whole else 0
+    padded = F.pad(up.float(), (0, -up.size(2) % panel, 0, 0, 0, ranks))
     return padded.unflatten(2, (-1, panel)).permute(2, 1, 0, 3).contiguous()
 
 
@@ -67,6 +70,11 @@ def _in_pairs(u: Tensor, x: Tensor, z: Tensor, up: Tensor) -> tuple[Tensor, Tens
     return ranks, channels
 
 
+def _sentences(z: Tensor) -> int:
+    """How many of ``z``, ``[time, batch, ranks]``, make a piece of work."""
+    return -(-TOKENS // z.size(0))
+
+
 def _problem(
     x: Tensor, z: Tensor, u: Tensor, pairs: tuple[Tensor, Tensor] | None, left: int, own: int
 ) -> _Problem:
@@ -78,6 +86,7 @@ def _problem(
         ranks=z.size(2),
         taps=u.size(1),
         left=left,
+        sentences=_sentences(z),
         own=own,
         half=x.dtype == torch.bfloat16,
         stride=u.size(2),
@@ -95,7 +104,7 @@ def _run(problem: _Problem, backward: bool) -> None:
 
 
 def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
-    u = _in_panels(up)
+    u = _in_panels(up, whole=up.size(0) > 1)
     pairs = _in_pairs(u, x, z, up)
     x, z = native.dense(x), z.float().contiguous()
     y = x.new_empty(z.size(0), *x.shape[1:])
@@ -108,7 +117,7 @@ def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
 def _backward(
     grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int, own: int, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    u, dtype = _in_panels(up), z.dtype
+    u, dtype = _in_panels(up, whole=up.size(0) > 1 or wanted[1]), z.dtype
     pairs = _in_pairs(u, x, z, up)
     grad, x, z = native.dense(grad), native.dense(x), z.float().contiguous()
     problem = _problem(x, z, u, pairs, left, own)
@@ -121,7 +130,7 @@ def _backward(
         grad_z = z.new_empty(u.size(0), *z.shape[:2], u.size(2))
         problem.grad_z = grad_z.data_ptr()
     if wanted[2]:
-        grad_u = u.new_empty(x.size(1), *u.shape)
+        grad_u = u.new_empty(-(-x.size(1) // problem.sentences), *u.shape)
         problem.grad_u = grad_u.data_ptr()
     _run(problem, backward=True)
     if wanted[1]:
