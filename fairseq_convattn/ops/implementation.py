@@ -1,8 +1,10 @@
 """Which implementation of an operation runs, and where operators can be used."""
 
 import contextlib
+import functools
 import importlib.util
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -107,15 +109,32 @@ def choose(
         check(not unfit, f"impl={name!r} {unfit}")
         return chosen.run
     device = inputs[0].device.type
-    if device == "cuda" and has_triton():
-        kernels = triton()
-        if not kernels.unfit(*inputs):
+    if device == "cuda":
+        kernels = triton() if has_triton() else None
+        unfit = kernels.unfit(*inputs) if kernels else "needs Triton: pip install triton"
+        if not unfit:
             return kernels.run
+        if not unfit_for_operators():
+            warn_of_pytorch(unfit)
     if device == "cpu" and native_pays and not implementations["native"].unfit(*inputs):
         return implementations["native"].run
     if device == "cpu" and not is_built() and not unfit_for_operators():
         warn_that_not_built()
     return implementations[otherwise].run
+
+
+def warn_of_pytorch(reason: str) -> None:
+    """Warn once per process and reason; a compiled function warns when it is traced."""
+    _warn_once(reason)
+
+
+warn_of_pytorch._dynamo_marked_constant = True  # as in native
+
+
+@functools.cache
+def _warn_once(reason: str) -> None:
+    message = "an operation of fairseq_convattn runs in PyTorch, several times slower: its Triton"
+    warnings.warn(f"{message} kernel {reason}", stacklevel=4)
 
 
 _found_triton = importlib.util.find_spec("triton") is not None
