@@ -121,7 +121,7 @@ def _of_term(term: str, by_layer: list[dict]) -> str:
     return (
         f"The {term} term ({layers}) is highest at the position itself in "
         f"{len(peaks) - before - after} of {len(peaks)} heads, before it in {before} and after it "
-        f"in {after}. The highest value is {value:.3g}, at distance {distance:+d} ({place})."
+        f"in {after}. The highest value is {value:#.3g}, at distance {distance:+d} ({place})."
     )
 
 
