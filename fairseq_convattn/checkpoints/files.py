@@ -31,7 +31,7 @@ from .checks import (
 
 logger = logging.getLogger(__name__)
 
-CONVERT = "a checkpoint of 2019 has to be converted: convattn convert OLD NEW"
+CONVERT = "a LightConv or DynamicConv model of 2019 has to be converted: convattn convert OLD NEW"
 
 
 def read_checkpoint(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> dict:

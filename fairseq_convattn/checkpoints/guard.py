@@ -24,6 +24,8 @@ from .recovery import recovered
 
 logger = logging.getLogger(__name__)
 
+NAMES_OF_2019 = {"encoder.layers.0.linear1.weight", "encoder.layers.0.layer_norms.0.weight"}
+
 
 def install() -> None:
     """Check what fairseq's commands load, and recover trainings that were killed."""
@@ -65,13 +67,13 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
 
 
 def _refuse_2019(outline: dict) -> None:
-    """Refuse fairseq's own models of 2019, whose weights have other names today.
+    """Refuse fairseq's LightConv and DynamicConv models of 2019, whose weights have other names
+    today. fairseq itself renames those of its Transformers.
 
     Raises:
         CheckpointError: the file holds one; the message says how to convert it.
     """
-    names = outline.get("model") or ()
-    if any(name.startswith("encoder.layers.0.layer_norms.") for name in names):
+    if NAMES_OF_2019.issubset(outline.get("model") or ()):
         raise CheckpointError(CONVERT)
 
 

@@ -301,8 +301,21 @@ def test_commands_as_typed_refuse_it(trained, data, tmp_path, name):
 
 
 def test_a_checkpoint_of_2019_is_to_be_converted(tmp_path):
-    state = {"args": Namespace(arch="lightconv"), "model": {}}
-    state["model"]["encoder.layers.0.layer_norms.0.weight"] = torch.ones(4)
+    names = ("linear1.weight", "layer_norms.0.weight")
+    state = {"args": Namespace(arch="lightconv")}
+    state["model"] = {f"encoder.layers.0.{name}": torch.ones(4) for name in names}
     torch.save(state, tmp_path / "old.pt")
     with pytest.raises(CheckpointError, match="old.pt.*convattn convert"):
         checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "old.pt"))
+
+
+def test_a_transformer_of_then_is_let_in(fairseqs_transformer, data, tmp_path):
+    """fairseq still reads its names of layer norms."""
+    state = torch.load(fairseqs_transformer / "checkpoint_last.pt")
+    for name in [name for name in state["model"] if name.startswith("encoder.layers.")]:
+        old = name.replace("self_attn_layer_norm", "layer_norms.0")
+        old = old.replace("final_layer_norm", "layer_norms.1")
+        state["model"][old] = state["model"].pop(name)
+    assert "encoder.layers.0.layer_norms.1.bias" in state["model"]
+    torch.save(state, tmp_path / "old.pt")
+    assert generate(data, tmp_path / "old.pt")
