@@ -385,3 +385,29 @@ def test_what_cannot_be_asked(here):
         model.translate("oak", beam=0)
     with pytest.raises(ValueError, match="only language models"):
         model.score("oak")
+
+
+@pytest.mark.parametrize("name", ["translation", "lm", "mlm"])
+def test_a_model_of_another_class(name, here):
+    classes = {"translation": ConvAttnModel, "lm": ConvAttnLanguageModel}
+    classes["mlm"] = ConvAttnMaskedLanguageModel
+    right = classes.pop(name)
+    for wrong in classes.values():
+        with pytest.raises(ValueError) as raised:
+            load(wrong, name, "lm" if name == "mlm" else None, **PIECES)
+        message = f"checkpoint_last.pt is no {wrong.__name__}: use {right.__name__}.from_pretrained"
+        assert str(raised.value) == message
+
+
+def test_what_other_kinds_of_models_do(here):
+    model = load(ConvAttnLanguageModel, "lm", **PIECES)
+    for call in (model.translate, model.summarize):
+        with pytest.raises(ValueError, match="a language model only continues texts: use sample"):
+            call("oak")
+    model = load(ConvAttnMaskedLanguageModel, "mlm", "lm", **PIECES)
+    with pytest.raises(ValueError, match="no classification head: fine-tune it first"):
+        model.predict("sentence_classification_head", model.encode("oak"))
+    model.register_classification_head("kind", num_classes=3)
+    assert model.predict("kind", model.encode("oak")).exp().sum().item() == pytest.approx(1)
+    with pytest.raises(ValueError, match="no classification head 'sort'; it has kind"):
+        model.predict("sort", model.encode("oak"))

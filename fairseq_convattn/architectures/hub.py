@@ -38,6 +38,18 @@ class ConvAttnHub(GeneratorHubInterface):
             cfg.dataset.max_tokens = max(cfg.dataset.max_tokens, longest)
         self.eval()
 
+    def translate(
+        self, sentences: str | list[str], beam: int = 5, verbose: bool = False, **options
+    ) -> str | list[str]:
+        """Translate sentences.
+
+        Raises:
+            ValueError: the model is a language model.
+        """
+        if not hasattr(self.models[0], "encoder"):
+            raise ValueError("a language model only continues texts: use sample")
+        return super().translate(sentences, beam, verbose, **options)
+
     def summarize(self, sentences: str | list[str], beam: int = 5, **options) -> str | list[str]:
         """Summarize texts: ``translate`` under the name of the task.
 
@@ -86,6 +98,23 @@ class ConvAttnHub(GeneratorHubInterface):
         return super().generate(tokenized_sentences, beam, *args, **options)
 
 
+class ConvAttnMaskedHub(RobertaHubInterface):
+    """fairseq's interface of a masked language model."""
+
+    def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
+        """Log-probabilities of the classes, ``[sentences, classes]``.
+
+        Raises:
+            ValueError: the model has no such classification head.
+        """
+        heads = ", ".join(self.model.classification_heads)
+        if not heads:
+            raise ValueError("this model has no classification head: fine-tune it first")
+        if head not in self.model.classification_heads:
+            raise ValueError(f"this model has no classification head {head!r}; it has {heads}")
+        return super().predict(head, tokens, return_logits)
+
+
 class Pretrained:
     """A model class whose checkpoints open as :class:`ConvAttnHub`."""
 
@@ -111,14 +140,15 @@ class Pretrained:
 
         Raises:
             FileNotFoundError: a folder or its dictionaries are not there.
-            ValueError: an option cannot work; the message names it.
+            ValueError: an option cannot work, or the model is of another class; the message names
+                it.
         """
         loaded = _load(cls, model_name_or_path, checkpoint_file, data_name_or_path, options)
         return ConvAttnHub(loaded["args"], loaded["task"], loaded["models"])
 
 
 class PretrainedMaskedLanguageModel:
-    """A model class whose checkpoints open as fairseq's ``RobertaHubInterface``."""
+    """A model class whose checkpoints open as :class:`ConvAttnMaskedHub`."""
 
     @classmethod
     def from_pretrained(
@@ -128,14 +158,14 @@ class PretrainedMaskedLanguageModel:
         data_name_or_path: str | os.PathLike = ".",
         bpe: str = "sentencepiece",
         **options,
-    ) -> RobertaHubInterface:
+    ) -> ConvAttnMaskedHub:
         """Load a trained model, in evaluation mode.
 
         Arguments and errors are those of :meth:`Pretrained.from_pretrained`.
         """
         options = {"bpe": bpe, "load_checkpoint_heads": True, **options}
         loaded = _load(cls, model_name_or_path, checkpoint_file, data_name_or_path, options)
-        return RobertaHubInterface(loaded["args"], loaded["task"], loaded["models"][0]).eval()
+        return ConvAttnMaskedHub(loaded["args"], loaded["task"], loaded["models"][0]).eval()
 
 
 def _load(
@@ -166,7 +196,13 @@ def _load(
         if options.get(option) not in (None, *registry):
             names = ", ".join(sorted(registry))
             raise ValueError(f"{option}={options[option]!r} is unknown; fairseq has {names}")
-    return from_pretrained(folder, checkpoint_file, data, model.hub_models(), **options)
+    loaded = from_pretrained(folder, checkpoint_file, data, model.hub_models(), **options)
+    for found in map(type, loaded["models"]):
+        if not issubclass(found, model):
+            raise ValueError(
+                f"{checkpoint_file} is no {model.__name__}: use {found.__name__}.from_pretrained"
+            )
+    return loaded
 
 
 def _data_folder(folder: str, data: str) -> str:
