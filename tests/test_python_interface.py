@@ -411,3 +411,16 @@ def test_what_other_kinds_of_models_do(here):
     assert model.predict("kind", model.encode("oak")).exp().sum().item() == pytest.approx(1)
     with pytest.raises(ValueError, match="no classification head 'sort'; it has kind"):
         model.predict("sort", model.encode("oak"))
+
+
+@pytest.mark.parametrize(
+    "kind, name", [(ConvAttnModel, "translation"), (ConvAttnLanguageModel, "lm")]
+)
+def test_a_sentence_that_is_too_long(kind, name, here):
+    model = load(kind, name, **PIECES)
+    longest = min(model.max_positions) if name == "translation" else model.max_positions
+    text = "oak " * longest
+    message = rf"[\d,]+ tokens, the model takes {longest:,}: split the text"
+    with pytest.raises(ValueError, match=message) as raised:
+        model.sample(["ash", text])
+    assert raised.value.args[0].startswith(f"{len(model.encode(text)):,} tokens")

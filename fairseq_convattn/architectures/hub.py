@@ -1,8 +1,9 @@
 """Trained models from Python: ``from_pretrained`` and the interface that it returns."""
 
 import os
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_predicti
 # options of fairseq-generate that no model from Python follows
 _OF_COMMANDS = {"prefix_size", "lm_path", "retain_dropout"}
 CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # found by fairseq beside a checkpoint
+# what fairseq says of a sentence's size and the most it may be, each for one side or for both
+_TOO_LONG = re.compile(
+    r"Size of sample #\d+ is invalid \(=\(?(?:np\.int64\()?(\d+).* max_positions=\(?(\d+)"
+)
 
 
 class ConvAttnHub(GeneratorHubInterface):
@@ -85,7 +90,8 @@ class ConvAttnHub(GeneratorHubInterface):
             The hypotheses of the sentence, best first; for a list, a list of those.
 
         Raises:
-            ValueError: the beam is below 1, or an option is not one of fairseq-generate's.
+            ValueError: the beam is below 1, an option is not one of fairseq-generate's, or a
+                sentence is longer than the model's positions.
         """
         if beam < 1:
             raise ValueError(f"beam must be at least 1, not {beam}")
@@ -96,6 +102,18 @@ class ConvAttnHub(GeneratorHubInterface):
             names = ", ".join(sorted(unknown))
             raise ValueError(f"{names}: no such option of fairseq-generate from Python")
         return super().generate(tokenized_sentences, beam, *args, **options)
+
+    def _build_batches(
+        self, tokens: list[Tensor], skip_invalid_size_inputs: bool
+    ) -> Iterator[dict[str, Any]]:
+        try:
+            return super()._build_batches(tokens, skip_invalid_size_inputs)
+        except Exception as error:  # fairseq raises this very class
+            found = _TOO_LONG.match(str(error))
+            if not found:
+                raise
+            size, most = map(int, found.groups())
+            raise ValueError(f"{size:,} tokens, the model takes {most:,}: split the text") from None
 
 
 class ConvAttnMaskedHub(RobertaHubInterface):
