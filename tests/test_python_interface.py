@@ -424,3 +424,22 @@ def test_a_sentence_that_is_too_long(kind, name, here):
     with pytest.raises(ValueError, match=message) as raised:
         model.sample(["ash", text])
     assert raised.value.args[0].startswith(f"{len(model.encode(text)):,} tokens")
+
+
+def test_text_that_is_not_split_into_subwords(here, caplog):
+    model = load(ConvAttnModel, "translation", **PIECES)
+    model.translate(SOURCES, beam=1, max_len_b=2)
+    assert "unknown" not in caplog.text
+    model.translate("火 水", beam=1, max_len_b=2)
+    assert "4 of 4 tokens are unknown to the dictionary: is the text in the lang" in caplog.text
+    caplog.clear()
+    model = load(ConvAttnModel, "translation")
+    model.translate(["▁ash ▁oak", *SOURCES], beam=1, max_len_b=2)
+    (line,) = [message for message in caplog.messages if "unknown" in message]
+    assert line == (
+        "3 of 3 tokens are unknown to the dictionary: is the text split into subwords? "
+        "Give sentencepiece_model=FILE"
+    )
+    caplog.clear()
+    model.generate(model.encode("oak"), beam=1, max_len_b=2)
+    assert caplog.text.count("1 of 1 tokens are unknown") == 1

@@ -1,5 +1,6 @@
 """Trained models from Python: ``from_pretrained`` and the interface that it returns."""
 
+import logging
 import os
 import re
 import warnings
@@ -15,6 +16,8 @@ from fairseq.models.roberta import RobertaHubInterface
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_prediction's
 # options of fairseq-generate that no model from Python follows
@@ -106,6 +109,7 @@ class ConvAttnHub(GeneratorHubInterface):
     def _build_batches(
         self, tokens: list[Tensor], skip_invalid_size_inputs: bool
     ) -> Iterator[dict[str, Any]]:
+        self._warn_of_unknown_tokens(tokens)
         try:
             return super()._build_batches(tokens, skip_invalid_size_inputs)
         except Exception as error:  # fairseq raises this very class
@@ -114,6 +118,21 @@ class ConvAttnHub(GeneratorHubInterface):
                 raise
             size, most = map(int, found.groups())
             raise ValueError(f"{size:,} tokens, the model takes {most:,}: split the text") from None
+
+    def _warn_of_unknown_tokens(self, sentences: Sequence[Tensor]) -> None:
+        """Warn of the first sentence of which the dictionary has less than half."""
+        way_out = "is the text in the language of the training?"
+        if self.bpe is None:
+            way_out = "is the text split into subwords? Give sentencepiece_model=FILE"
+        for sentence in sentences:
+            tokens = sentence[sentence != self.src_dict.eos()]
+            unknown = int((tokens == self.src_dict.unk()).sum())
+            if 2 * unknown > len(tokens):
+                logger.warning(
+                    "%d of %d tokens are unknown to the dictionary: %s",
+                    *(unknown, len(tokens), way_out),
+                )
+                return
 
 
 class ConvAttnMaskedHub(RobertaHubInterface):
