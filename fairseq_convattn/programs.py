@@ -193,10 +193,25 @@ def _was_named(path: Path) -> bool:
 def _missing(path: Path) -> str:
     if path.name == "dict.txt" and _is_given("--lm-path"):
         return f"there is no {path}; --lm-path needs its model's dict.txt in the data folder"
+    if path.name == "dict.txt" and any(path.parent.glob("dict.*.txt")):
+        return _sentence_pairs(path.parent)
     is_data = path.name.startswith("dict.") or not path.suffix
     way_out = "; give the folder that fairseq-preprocess wrote (its --destdir)" if is_data else ""
     missing = path if path.parent.is_dir() else path.parent
     return f"there is no {missing}{way_out}"
+
+
+def _sentence_pairs(folder: Path) -> str:
+    """What to say of a folder of pairs where a text is needed."""
+    if Path(sys.argv[0]).name == "fairseq-eval-lm":
+        return (
+            f"{folder} has sentence pairs, and fairseq-eval-lm scores no translation models; a "
+            "language model needs the folder that fairseq-preprocess --only-source wrote"
+        )
+    return (
+        f"{folder} has sentence pairs; the task needs the folder that "
+        "fairseq-preprocess --only-source wrote"
+    )
 
 
 def _missing_checkpoint(path: Path) -> str:

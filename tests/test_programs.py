@@ -61,6 +61,17 @@ def test_mistyped_data(trained, tmp_path, capsys, monkeypatch):
     assert "has no sentence pairs; give the folder that fairseq-preprocess wrote" in line
 
 
+def test_sentence_pairs_for_a_language_model(trained, data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fairseq-train", str(data)])
+    options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
+    line = reported(capsys, train, data, tmp_path, *options)
+    assert line.startswith(f"error: {data} has sentence pairs; the task needs the folder that ")
+    assert line.endswith("fairseq-preprocess --only-source wrote")
+    monkeypatch.setattr(sys, "argv", ["fairseq-eval-lm", str(data)])
+    line = reported(capsys, eval_lm, data, trained)
+    assert "has sentence pairs, and fairseq-eval-lm scores no translation models; " in line
+
+
 def test_a_checkpoint_of_another_vocabulary(trained, tmp_path, capsys):
     pairs = [("a b", "B A"), ("b a", "A B")]
     splits = {"train": pairs, "valid": pairs, "test": pairs}
