@@ -130,8 +130,10 @@ def test_a_perplexity_of_a_part_is_an_error(monolingual, tmp_path):
     assert eval_lm(monolingual, last, "--tokens-per-sample", "8") > 0
 
 
-def test_a_perplexity_of_a_translator_is_an_error(capsys):
-    """What fairseq's task asks of its model, when the dictionary is a translator's."""
+def test_a_perplexity_of_a_translator_is_an_error(trained, monolingual, capsys):
+    """Of fairseq's own, too, of which its task asks this attribute."""
+    line = reported(capsys, eval_lm, monolingual, trained)
+    assert line.startswith("error: this is a translation or summarization model; fairseq-eval-lm")
     line = reported(capsys, lambda: ConvAttnModel.supported_targets)
     assert line.startswith("error: the checkpoint is no language model")
 

@@ -5,6 +5,7 @@ from argparse import Namespace
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.tasks import FairseqTask
+from fairseq.tasks.language_modeling import LanguageModelingTask
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
@@ -36,8 +37,14 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
         """Build the model that ``cfg`` describes (flat; what it lacks is filled in).
 
         Raises:
-            ValueError: an option cannot work; the message names it.
+            ValueError: an option cannot work; the message names it. Or the task is for language
+                models, as that of fairseq-eval-lm.
         """
+        if isinstance(task, LanguageModelingTask):
+            raise ValueError(
+                "this is a translation or summarization model; fairseq-eval-lm, --lm-path and "
+                "--task language_modeling need a language model"
+            )
         options = options_to_build(cfg, cls.schema)
         remember_dictionaries(cfg, task)
         types = len(task.target_dictionary)
