@@ -1,5 +1,7 @@
 """Checks for common mistakes between a model's output and its score."""
 
+import html
+import unicodedata
 from collections.abc import Sequence
 
 UNKNOWN = "<unk>"
@@ -35,6 +37,25 @@ def reference_warnings(references: Sequence[str]) -> list[str]:
             "lacks; they match nothing, so score against the original text instead"
         )
     return lines
+
+
+def is_of_another_set(targets: Sequence[str], references: Sequence[str]) -> bool:
+    """Whether references, as many as the targets that fairseq wrote, are other sentences: fewer
+    than a tenth of the targets share most of their text, however it is split, cased or escaped."""
+    texts = [_grams(target.replace(UNKNOWN_IN_REFERENCE, "")) for target in targets]
+    shares = [
+        len(text & _grams(reference)) / len(text)
+        for text, reference in zip(texts, references, strict=True)
+        if text
+    ]
+    return 10 * sum(share > 0.5 for share in shares) < len(shares)
+
+
+def _grams(text: str) -> set[str]:
+    """The sequences of four letters or digits, which words, subwords and Chinese have alike."""
+    folded = unicodedata.normalize("NFKC", html.unescape(text)).casefold()
+    letters = "".join(filter(str.isalnum, folded))
+    return {letters[i : i + 4] for i in range(len(letters) - 3)}
 
 
 def _warnings(texts: Sequence[str], kind: str) -> list[str]:
