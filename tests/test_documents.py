@@ -279,6 +279,13 @@ def test_figures_of_glue_are_those_of_its_results():
         for row in generate.read_table(data / "glue_epochs.csv")
     }
     assert found == expected
+    rates = []
+    for rate in ("-1e-4", "-2e-4", "", "-1e-3"):
+        results = json.loads(text_of(data / "glue" / f"absolute-STS-B{rate}.json"))
+        (scores,) = (each["scores"] for each in results["seeds"] if each["seed"] == 1)
+        figures = (f"{scores[metric]:.2f}" for metric in ("pearson", "spearman"))
+        rates.append([str(results["lr"]), *figures])
+    assert [[*row.values()] for row in generate.read_table(data / "glue_rates.csv")] == rates
 
 
 def test_tables_are_current():
