@@ -37,9 +37,10 @@ _SET_BY_THE_RECIPE = (
     *("--distributed-init-method", "--distributed-no-spawn", "--distributed-num-procs"),
     *("--nprocs-per-node", "--log-format", *_BATCH),
 )
-_OF_GENERATION_TOO = (
+_OF_EVALUATION_TOO = (
     *("--source-lang", "-s", "--target-lang", "-t"),
     *("--max-source-tokens", "--truncate-source", "--source-prefix"),
+    *("--add-bos-token", "--output-dictionary-size"),
 )
 _DIGITS = 8  # digits of a checkpoint's SHA-256, as many files are called model.pt
 
@@ -57,7 +58,7 @@ def command_line() -> argparse.ArgumentParser:
         "results.json in the folder of the run has the scores beside the paper's, every command, "
         "versions, seed, commit and machine.",
         epilog=f"recipes:\n{titles}\n\nOptions after -- go to fairseq-train and override the "
-        f"recipe's. Refused: {', '.join((*_SET_BY_THE_RECIPE, *_OF_GENERATION_TOO))}.",
+        f"recipe's. Refused: {', '.join((*_SET_BY_THE_RECIPE, *_OF_EVALUATION_TOO))}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -116,8 +117,8 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
         return
     _require(recipe, settings, chosen)
     to_do = runner.check(chosen)
-    if "average" in to_do:
-        recipe.require_epochs(settings)
+    if {"average", "score"} & set(to_do) and not settings.checkpoint:
+        recipe.require_evaluable(settings)
     if "prepare" in to_do:
         _require_new(settings)
     if to_do and "prepare" not in to_do:
@@ -143,10 +144,8 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
             raise RecipeError(
                 f"{name} after --: a run continues its own training; give --finetune-from-model"
             )
-        if option in _OF_GENERATION_TOO:
-            raise RecipeError(
-                f"{name} after --: fairseq-generate needs it too and would not get it"
-            )
+        if option in _OF_EVALUATION_TOO:
+            raise RecipeError(f"{name} after --: the evaluation needs it too and would not get it")
         if option in _SET_BY_THE_RECIPE:
             raise RecipeError(
                 f"{name} after --: the recipe sets it, or --mixer, --seed, --output, --gpus and "

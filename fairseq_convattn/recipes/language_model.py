@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from ..run_records import parse_options
 from .command import Command, CommandOptions, RecipeError, Stage, options
 from .devices import Batch
 from .recipe import Recipe, Score
@@ -37,6 +38,22 @@ class LanguageModel(Recipe):
     def shrunk(self) -> CommandOptions:
         adaptive = self.training["--criterion"] == "adaptive_loss"
         return _SHRUNK | ({"--adaptive-softmax-cutoff": "10,20"} if adaptive else {})
+
+    def require_evaluable(self, settings: Settings) -> None:
+        """Check that the model takes samples as long as those of the evaluation, which are the
+        recipe's own.
+
+        Raises:
+            RecipeError: the user's options limit it to shorter ones.
+        """
+        needed = int(self.train(settings).options["--tokens-per-sample"])
+        given = parse_options(settings.extra)
+        for name in ("--tokens-per-sample", "--max-target-positions"):
+            if int(given.get(name) or needed) < needed:
+                raise RecipeError(
+                    f"{name} {given[name]} after --: the evaluation has samples of up to {needed:,}"
+                    " tokens, and the model has to take as many"
+                )
 
     def generate(self, settings: Settings) -> Stage:
         return Stage("generate", note="a language model is scored by its perplexity")

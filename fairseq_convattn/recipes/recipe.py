@@ -177,14 +177,14 @@ class Recipe(ABC):
             return converted if settings.published_format else settings.checkpoint
         return settings.checkpoints / ("average.pt" if self.average else self.single)
 
-    def require_epochs(self, settings: Settings) -> None:
-        """Check that the training keeps the checkpoints that are averaged.
+    def require_evaluable(self, settings: Settings) -> None:
+        """Check that the training leaves what is evaluated: the checkpoints that are averaged.
 
         Raises:
             RecipeError: the user's options keep fewer.
         """
         needed = self._epochs_averaged(settings)
-        if not needed or settings.checkpoint:
+        if not needed:
             return
         given = parse_options(settings.extra)
         between = int(given.get("--save-interval") or 1)

@@ -238,8 +238,10 @@ def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
         ("multi30k -- --restore-file x", "--restore-file after --: a run continues its own"),
         ("multi30k -- --save-dir=x", "--save-dir=x after --: the recipe sets it, or --mixer"),
         ("multi30k -- -atransformer", "-atransformer after --: the recipe sets it"),
-        ("multi30k -- -s de -t en", "-s after --: fairseq-generate needs it too"),
-        ("samsum -- --source-prefix summarize", "--source-prefix after --: fairseq-generate needs"),
+        ("multi30k -- -s de -t en", "-s after --: the evaluation needs it too"),
+        ("samsum -- --source-prefix summarize", "--source-prefix after --: the evaluation needs"),
+        ("wikitext2 -- --add-bos-token", "--add-bos-token after --: the evaluation needs it too"),
+        ("gbw -- --output-dictionary-size=9", "--output-dictionary-size=9 after --: the eval"),
         ("multi30k -- --log-format simple", "--log-format after --: the recipe sets it"),
         ("multi30k --output runs/10:30", "--output: fairseq takes ':' for the end of a path"),
         ("multi30k --data .", "--data .: give the folder by its name"),
@@ -267,6 +269,21 @@ def test_a_training_that_keeps_too_few_epochs_to_average_does_not_begin(given, t
     with pytest.raises(SystemExit, match=f"^error: {given[:9]}.* after --: .* 10 epochs is"):
         main(["multi30k", "--output", str(output), "--", *given.split()])
     assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "needed"),
+    [
+        ("wikitext2 -- --tokens-per-sample 128", 256),
+        ("wikitext2 --smoke -- --tokens-per-sample=64", 128),
+        ("wikitext103 -- --max-target-positions 512", "3,072"),
+    ],
+)
+def test_a_model_that_takes_too_few_tokens_to_be_evaluated_is_not_trained(given, needed, tmp_path):
+    name, *options = given.split()
+    with pytest.raises(SystemExit, match=f"^error: --.* after --: .* up to {needed} tokens"):
+        main([name, "--output", str(tmp_path / "run"), *options])
+    assert not (tmp_path / "run").exists()
 
 
 def test_unknown_names(capsys):
