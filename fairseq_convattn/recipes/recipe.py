@@ -186,11 +186,14 @@ class Recipe(ABC):
         needed = self._epochs_averaged(settings)
         if not needed:
             return
+        options = parse_options(self.train(settings).words())
         given = parse_options(settings.extra)
-        between = int(given.get("--save-interval") or 1)
-        least = {"--max-epoch": needed * between, "--keep-last-epochs": needed}
-        few = [name for name, count in least.items() if 0 < int(given.get(name) or 0) < count]
-        few += [name for name in ("--no-epoch-checkpoints", "--no-save") if name in given]
+        few = [name for name in ("--no-epoch-checkpoints", "--no-save") if name in options]
+        if 0 < int(options.get("--keep-last-epochs") or 0) < needed:
+            few.append("--keep-last-epochs")
+        between = int(options.get("--save-interval") or 1)
+        if 0 < int(options.get("--max-epoch") or 0) < needed * between:
+            few += [name for name in ("--max-epoch", "--save-interval") if name in given]
         if few:
             raise RecipeError(f"{few[0]} after --: the mean of {needed} epochs is evaluated")
 

@@ -271,6 +271,13 @@ def test_a_training_that_keeps_too_few_epochs_to_average_does_not_begin(given, t
     assert not output.exists()
 
 
+def test_the_recipes_own_number_of_epochs_counts_too(tmp_path):
+    output = tmp_path / "run"
+    with pytest.raises(SystemExit, match="^error: --save-interval after --: .* 2 epochs is"):
+        main(["multi30k", "--smoke", "--output", str(output), "--", "--save-interval", "2"])
+    assert not output.exists()
+
+
 @pytest.mark.parametrize(
     ("given", "needed"),
     [
