@@ -257,7 +257,7 @@ def _command(run: Run, pretrained: Pretrained, examples: int, seed: int, folder:
         *("--max-positions", str(run.max_positions), "--shorten-method", "truncate"),
         *("--arch", pretrained.architecture, *pretrained.options),
         *("--finetune-from-model", str(run.model), "--find-unused-parameters"),
-        *("--optimizer", "adam", "--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-6"),
+        *("--optimizer", "convattn_adam", "--adam-betas", "(0.9, 0.999)", "--adam-eps", "1e-6"),
         *("--weight-decay", "0.01", "--clip-norm", "1.0", "--lr", str(run.lr)),
         *("--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates)),
         *("--warmup-updates", str(int(_WARMUP * updates)), "--max-epoch", str(run.epochs)),

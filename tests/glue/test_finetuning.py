@@ -124,6 +124,30 @@ def test_an_interrupted_seed_continues(folder, roberta, tmp_path, in_process, mo
     assert (tmp_path / "out" / "results.json").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.ci
+def test_an_interrupted_seed_has_the_weights_of_an_uninterrupted_one(
+    folder, model, tmp_path, in_process, monkeypatch
+):
+    """In bfloat16, where fairseq's own optimizer forgets the float32 weights."""
+    whole, weights = finetuning.run_command, []
+
+    def interrupted(command: list[str], log: Path) -> None:
+        whole([*command, "--max-epoch", "1"], log)
+        whole(command, log)
+
+    def scored(task, checkpoint: Path, *_) -> dict:
+        weights.append(torch.load(checkpoint)["model"])
+        return evaluated({"accuracy": 50.0, "f1": 50.0}, len(weights), checkpoint)
+
+    monkeypatch.setattr(finetuning, "evaluate", scored)
+    for name, run in (("whole", whole), ("part", interrupted)):
+        monkeypatch.setattr(finetuning, "run_command", run)
+        finetuned("MRPC", folder, model, tmp_path / name, extra=(*ON_CPU, "--bf16"))
+    _, expected, _, found = weights
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def evaluated(scores: dict[str, float], epoch: int, checkpoint: Path) -> dict:
     """In place of an evaluation."""
     updates = 5 * epoch
