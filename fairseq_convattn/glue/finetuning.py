@@ -185,6 +185,7 @@ def _finetune_seed(run: Run, pretrained: Pretrained, examples: int, seed: int) -
     result, log = folder / "result.json", folder / "train.log"
     if result.is_file():
         print(f"seed {seed} is done already", flush=True)
+        _keep_only(Path(read_json(result)["checkpoint"]).name, folder)
         return
     folder.mkdir(exist_ok=True)
     restore_last(folder)
@@ -209,8 +210,13 @@ def _finetune_seed(run: Run, pretrained: Pretrained, examples: int, seed: int) -
         | {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"},
     }
     write_json(record, result)
+    _keep_only(Path(best["checkpoint"]).name, folder)
+
+
+def _keep_only(best: str, folder: Path) -> None:
+    """Delete the other checkpoints of a seed."""
     for checkpoint in folder.glob("checkpoint*.pt"):
-        if str(checkpoint) != best["checkpoint"]:
+        if checkpoint.name != best:
             checkpoint.unlink()
 
 

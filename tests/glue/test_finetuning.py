@@ -195,7 +195,11 @@ def test_the_best_epoch_is_kept(folder, roberta, tmp_path, monkeypatch):
     (seed,) = finetuned("MRPC", folder, roberta, tmp_path / "out", 4)["seeds"]
     assert (seed["epoch"], seed["updates"]) == (2, 10)
     assert [one["epoch"] for one in seed["all_epochs"]] == [1, 2, 10, 11]
-    assert files(tmp_path / "out" / "seed4") == {"checkpoint2.pt", "result.json", "train.log"}
+    kept = {"checkpoint2.pt", "result.json", "train.log"}
+    assert files(tmp_path / "out" / "seed4") == kept
+    (tmp_path / "out" / "seed4" / "checkpoint1.pt").touch()  # as if killed before it was deleted
+    finetuned("MRPC", folder, roberta, tmp_path / "out", 4)
+    assert files(tmp_path / "out" / "seed4") == kept
 
 
 def test_results_of_other_settings_are_refused(folder, roberta, tmp_path, monkeypatch):
