@@ -282,7 +282,7 @@ def run_of_a_recipe(here: Path, folder: Path, name: str, **changes) -> Path:
     ],
 )
 def test_a_packed_model_is_one_folder(name, model, use, here, tmp_path, monkeypatch):
-    run = run_of_a_recipe(here, tmp_path / "run", name)
+    run = trained_with_paths(run_of_a_recipe(here, tmp_path / "run", name))
     monkeypatch.setattr(sys, "argv", ["pack", str(run), "--output", str(tmp_path / "packed")])
     pack.main()
     card = (tmp_path / "packed" / "README.md").read_text()
@@ -291,13 +291,44 @@ def test_a_packed_model_is_one_folder(name, model, use, here, tmp_path, monkeypa
     assert "last_optimizer_state" not in state
     floats = [w for w in state["model"].values() if w.is_floating_point()]
     assert {w.dtype for w in floats} == {torch.float16}
-    assert str(here) not in str(state["cfg"]) and str(ROOT) not in str(state["cfg"])
+    paths = {word for word in re.findall(r"'(/[^']*)", str(state)) if word != "/tmp/plasma"}
+    assert not paths and "metrics" not in state["extra_state"]
     assert use(model.from_pretrained(tmp_path / "packed"))
     kept = load(model, name, "lm" if name == "mlm" else None, **PIECES)
     expected = use(kept.half().float())
     shutil.move(tmp_path / "packed", tmp_path / "elsewhere")
     monkeypatch.chdir("/")
     assert use(model.from_pretrained(tmp_path / "elsewhere")) == expected
+
+
+def trained_with_paths(run: Path) -> Path:
+    """The same run, whose training was given files of its machine."""
+    original = run.joinpath("checkpoints").resolve()
+    (run / "checkpoints").unlink()
+    (run / "checkpoints").mkdir()
+    for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
+        state = torch.load(original / name)
+        state["cfg"]["checkpoint"]["finetune_from_model"] = "/home/me/first.pt"
+        state["cfg"]["common"]["tensorboard_logdir"] = "/home/me/curves"
+        if "encoder_embed_path" in state["cfg"]["model"]:
+            state["cfg"]["model"]["encoder_embed_path"] = "/home/me/vectors.txt"
+        torch.save(state, run / "checkpoints" / name)
+    return run
+
+
+def test_fairseqs_commands_take_a_packed_model(here, tmp_path):
+    """With the data of the training."""
+    for name in ("translation", "lm"):
+        run = run_of_a_recipe(here, tmp_path / name, name)
+        pack.pack(run, tmp_path / f"packed-{name}")
+    found = generate(here / "data" / "translation", tmp_path / "packed-translation" / "model.pt")
+    assert found.keys() == set(range(len(SOURCES)))
+    blocks = ("--sample-break-mode", "eos")
+    packed, before = (
+        eval_lm(here / "data" / "lm", model, *blocks)
+        for model in (tmp_path / "packed-lm" / "model.pt", "checkpoints/lm/checkpoint_best.pt")
+    )
+    assert abs(packed - before) < 0.01
 
 
 def test_bpe_codes_are_packed_too(here, tmp_path):

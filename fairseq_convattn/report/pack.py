@@ -16,9 +16,11 @@ import torch
 from fairseq.data.data_utils import infer_language_pair
 from torch import Tensor
 
+from ..architectures.dictionaries import STORED
 from ..architectures.hub import CODES, PIECES
 from ..checkpoints.checks import CheckpointError, check_finite
 from ..checkpoints.files import read_checkpoint, write_checkpoint
+from ..checkpoints.legacy import plain_configuration
 from ..child_processes import exit_on_signals
 from ..durable import appearing
 from ..run_records import write_json
@@ -79,9 +81,8 @@ def pack(run: Path, output: Path, data: Path | None = None) -> None:
         if "source_lang" in task and not task["source_lang"]:
             task["source_lang"], task["target_lang"] = infer_language_pair(str(binarised))
         bpe = _copy_subwords(binarised.parent / "bpe", task.get("source_lang"), folder)
-        task["data"], state["cfg"]["common"]["user_dir"] = ".", None
-        state["cfg"]["checkpoint"]["save_dir"] = "checkpoints"
-        state["cfg"]["bpe"] = bpe
+        state["cfg"] = _configuration(state["cfg"], bpe)
+        state["extra_state"] = {"train_iterator": {"epoch": 1}}
         state["model"] = _halved(state["model"], model)
         write_checkpoint(state, folder / "model.pt")
         write_json(results, folder / "results.json")
@@ -121,6 +122,20 @@ def _copy_subwords(prepared: Path, source: str | None, folder: Path) -> dict[str
             shutil.copyfile(prepared / name, folder / kept)
             return {"_name": bpe, option: kept}
     return None
+
+
+def _configuration(cfg: Mapping[str, Any], bpe: dict[str, str] | None) -> dict[str, Any]:
+    """What loading needs of a training's configuration, the rest as fairseq's defaults: it has
+    paths of the machine that trained."""
+    packed = plain_configuration(*(cfg[part]["_name"] for part in ("task", "model", "criterion")))
+    packed |= {name: cfg[name] for name in ("tokenizer", STORED) if name in cfg}
+    for name in ("max_tokens", "batch_size"):
+        packed["dataset"][name] = cfg["dataset"][name]
+    packed["task"] = {**cfg["task"], "data": "."}
+    model = {name: None for name in cfg["model"] if name.endswith("_embed_path")}
+    packed["model"] = {**cfg["model"], **model}  # the weights have what was read there
+    packed["bpe"] = bpe
+    return packed
 
 
 def _halved(weights: Mapping[str, Tensor], model: Path) -> dict[str, Tensor]:
