@@ -331,6 +331,17 @@ def test_fairseqs_commands_take_a_packed_model(here, tmp_path):
     assert abs(packed - before) < 0.01
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("lm", "the words of its dictionary, split by spaces"), ("translation", "writes subwords")],
+)
+def test_what_a_model_without_subwords_reads(name, said, here, tmp_path):
+    run = run_of_a_recipe(here, tmp_path / "run", name)
+    shutil.copytree(here / "data" / name, tmp_path / "data" / "bin")
+    pack.pack(run, tmp_path / "packed", tmp_path / "data")
+    assert said in (tmp_path / "packed" / "README.md").read_text()
+
+
 def test_bpe_codes_are_packed_too(here, tmp_path):
     run = run_of_a_recipe(here, tmp_path / "run", "translation", reading="")
     data = tmp_path / "data"

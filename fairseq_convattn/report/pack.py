@@ -31,18 +31,23 @@ from .runs import Run
 
 
 class _Use(NamedTuple):
-    """How a task's models are used from Python, and which checkpoint a recipe scores that
-    averages none."""
+    """How a task's models are used from Python, which checkpoint a recipe scores that averages
+    none, and what its models read if nothing splits text for them."""
 
     model: str
     call: str
     checkpoint: str = "checkpoint_best.pt"
+    without_pieces: str = "It reads and writes subwords: the folder has nothing that splits text."
 
 
 _USES = {
     "translation": _Use("ConvAttnModel", "translate({text!r})"),
     "summarization": _Use("ConvAttnModel", "summarize({text!r})"),
-    "language_modeling": _Use("ConvAttnLanguageModel", "sample('the', sampling=True)"),
+    "language_modeling": _Use(
+        "ConvAttnLanguageModel",
+        "sample('the', sampling=True)",
+        without_pieces="It reads the words of its dictionary, split by spaces.",
+    ),
     "masked_lm": _Use(
         "ConvAttnMaskedLanguageModel", "fill_mask('the <mask>')", "checkpoint_last.pt"
     ),
@@ -182,7 +187,7 @@ def _card(
     if CODES in kept:
         parts.append("Its subwords need `pip install subword-nmt`.")
     elif PIECES not in kept:
-        parts.append("It reads and writes subwords: the folder has nothing that splits text.")
+        parts.append(use.without_pieces)
     parts += [
         "## Results",
         results_table([folder / "results.json"]),
