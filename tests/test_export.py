@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -202,6 +203,23 @@ def test_command_exports_a_language_model(language_model, tmp_path, alone):
     else:
         actual = run_language_model(tmp_path / "exported", tokens)
     assert_close(actual, expected)
+
+
+def test_dictionaries_beside_the_checkpoint_are_the_models(
+    language_model, monolingual, tmp_path, monkeypatch
+):
+    """As in a packed folder, whose checkpoint names none."""
+    state = torch.load(language_model)
+    state["cfg"]["task"]["data"] = "."
+    (tmp_path / "packed").mkdir()
+    torch.save(state, tmp_path / "packed" / "model.pt")
+    monkeypatch.chdir(tmp_path)
+    given = tmp_path / "packed" / "model.pt"
+    fails([given], "dict.txt", "--data is the folder of the dictionaries")
+    shutil.copyfile(monolingual / "dict.txt", tmp_path / "packed" / "dict.txt")
+    monkeypatch.setattr(sys.modules[main.__module__], "export", lambda model: ({}, []))
+    main([str(given), "--output", str(tmp_path / "exported")])
+    assert (tmp_path / "exported").is_dir()
 
 
 def fails(given, *causes):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy
 import torch
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from fairseq.models import BaseFairseqModel
 from torch import Tensor
 from torch.export import ExportedProgram
 
@@ -27,27 +28,42 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="convattn export", description=__doc__)
     parser.add_argument("checkpoint")
     parser.add_argument("--output", required=True, help="folder to write; it must not exist")
-    parser.add_argument("--data", help="folder of the dictionaries (default: that of the training)")
+    beside = "the checkpoint's, if they are there, or that of the training"
+    parser.add_argument("--data", help=f"folder of the dictionaries (default: {beside})")
     parser.add_argument(
         "--onnx", action="store_true", help="write ONNX too (pip install onnx onnxscript)"
     )
     arguments = parser.parse_args(argv)
     exit_on_signals()
     output = Path(arguments.output)
-    overrides = {"data": arguments.data} if arguments.data else {}
     if arguments.onnx and (missing := missing_modules("onnx", "onnxscript")):
         sys.exit(f"error: --onnx needs {missing}")
     try:
         require_new(output)
-        with in_a_line(f"{arguments.checkpoint} cannot be loaded"):
-            (model,), _, _ = load_model_ensemble_and_task([arguments.checkpoint], overrides)
-        programs, start = export(model)
+        programs, start = export(_loaded(arguments.checkpoint, arguments.data))
         with appearing(output) as complete:
             complete.mkdir()
             _write(complete, programs, start, arguments.onnx)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     print(*(path for path in sorted(output.iterdir())), sep="\n")
+
+
+def _loaded(checkpoint: str, data: str | None) -> BaseFairseqModel:
+    """The model of a checkpoint.
+
+    Args:
+        data: the folder of the dictionaries; None: the checkpoint's or that of the training.
+    """
+    if data is None and any(Path(checkpoint).parent.glob("dict*.txt")):
+        data = str(Path(checkpoint).parent)
+    with in_a_line(f"{checkpoint} cannot be loaded"):
+        try:
+            overrides = {"data": data} if data else {}
+            (model,), _, _ = load_model_ensemble_and_task([checkpoint], overrides)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{error}; --data is the folder of the dictionaries") from None
+    return model
 
 
 def _write(
