@@ -239,6 +239,14 @@ def test_a_decoder_that_attends_to_its_source_by_itself_is_refused():
         export(net)
 
 
+@pytest.mark.parametrize("architecture", ["transformer_lm", "lstm_lm"])
+def test_another_packages_model_is_refused(architecture, monolingual, tmp_path):
+    given = ("--task", "language_modeling", "--arch", architecture, "--decoder-embed-dim", "8")
+    given += ("--decoder-layers", "1", "--tokens-per-sample", "30", "--max-update", "1")
+    train(monolingual, tmp_path, *given)
+    fails([tmp_path / "checkpoint_last.pt"], "is no model of this plugin")
+
+
 def test_what_fails_is_said_in_a_line(language_model, tmp_path, monkeypatch):
     state = torch.load(language_model)
     del state["model"]["decoder.embed_tokens.weight"]
@@ -246,7 +254,7 @@ def test_what_fails_is_said_in_a_line(language_model, tmp_path, monkeypatch):
     fails([tmp_path / "without.pt"], "without.pt cannot be loaded: ", "embed_tokens.weight")
     state["cfg"]["model"]["_name"] = "other"
     torch.save(state, tmp_path / "other.pt")
-    fails([tmp_path / "other.pt"], "other.pt cannot be loaded: ")
+    fails([tmp_path / "other.pt"], "it needs the plugin that defines its architecture, other")
     fails([tmp_path / "none.pt"], "none.pt")
 
     def unable(*arguments, **options):

@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy
 import torch
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
-from fairseq.models import BaseFairseqModel
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, BaseFairseqModel
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from ..checkpoints.checks import CheckpointError
+from ..checkpoints.files import architecture_of, read_outline
 from ..child_processes import exit_on_signals
 from ..command_lines import missing_modules
 from ..durable import appearing, require_new
@@ -63,6 +65,14 @@ def _loaded(checkpoint: str, data: str | None) -> BaseFairseqModel:
             (model,), _, _ = load_model_ensemble_and_task([checkpoint], overrides)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{error}; --data is the folder of the dictionaries") from None
+        except KeyError:
+            architecture = architecture_of(read_outline(checkpoint))
+            if architecture in {*ARCH_MODEL_REGISTRY, *MODEL_REGISTRY}:
+                raise
+            raise CheckpointError(
+                f"{checkpoint} cannot be loaded: it needs the plugin that defines its "
+                f"architecture, {architecture}"
+            ) from None
     return model
 
 

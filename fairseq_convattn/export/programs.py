@@ -170,8 +170,12 @@ def export(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list[Te
     Raises:
         ValueError: the model cannot be exported; the message is one line.
     """
-    for layer in model.decoder.layers.children() if hasattr(model, "decoder") else ():
-        if not layer.self_attn.config.self_attention:
+    if hasattr(model, "decoder"):
+        layers = model.decoder.layers.children() if hasattr(model.decoder, "layers") else ()
+        mixers = [getattr(layer, "self_attn", None) for layer in layers]
+        if not mixers or not all(isinstance(mixer, TokenMixer) for mixer in mixers):
+            raise ValueError(f"{type(model).__name__} is no model of this plugin: not exported")
+        if not all(mixer.config.self_attention for mixer in mixers):
             raise ValueError("a model with --cross-self-attention cannot be exported")
     with in_a_line("torch.export"):
         return _programs(model)
