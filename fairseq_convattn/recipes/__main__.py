@@ -25,7 +25,7 @@ from .checkpoint import evaluated, require_data
 from .command import RecipeError, Stage
 from .devices import PRECISIONS, Batch, Devices, choose_devices
 from .recipe import STAGES, Recipe
-from .record import results, score_lines
+from .record import precisions, results, score_lines
 from .runner import Runner, exclusive
 from .settings import Settings
 
@@ -126,6 +126,7 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     with exclusive(settings.output):
         if "train" in to_do and settings.devices.nodes == 1:
             restore_last(settings.checkpoints)
+            _tell_of_another_precision(settings)
         _run(command, recipe, settings, runner, chosen)
 
 
@@ -198,9 +199,12 @@ def _devices(options: argparse.Namespace, batch: Batch) -> Devices:
 
 def _with_precision(devices: Devices, extra: Sequence[str]) -> Devices:
     """The same devices, without a precision if the user's own option sets one."""
-    given = next((name for name in extra if name in PRECISIONS), None)
-    if given is None:
+    names = {PRECISIONS[name]: name for name in extra if name in PRECISIONS}
+    if not names:
         return devices
+    if len(names) > 1:
+        raise RecipeError(f"{' and '.join(names.values())} after --: give one precision")
+    (given,) = names.values()
     if devices.fsdp:
         raise RecipeError(f"{given} after --: --fsdp has float16, and no other")
     if not devices.gpus and PRECISIONS[given] == "float16":
@@ -273,6 +277,13 @@ def _require_new(settings: Settings) -> None:
     data = settings.data
     if data.is_dir() and not settings.binarised.is_dir() and any(data.iterdir()):
         raise RecipeError(f"--data {data} has no folder bin and is not empty; choose another")
+
+
+def _tell_of_another_precision(settings: Settings) -> None:
+    """Say so if a training goes on in another precision, as on another machine."""
+    ran = precisions(settings) if any(settings.checkpoints.glob("*.pt")) else []
+    if ran and ran[-1] != settings.precision:
+        print(f"note: this training ran in {ran[-1]} and goes on in {settings.precision}")
 
 
 def _run(

@@ -7,13 +7,14 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..run_records import sha256, versions
-from .devices import FLOAT32, PRECISIONS, processor_name
+from .devices import PRECISIONS, processor_name
 from .recipe import Recipe, Score
 from .settings import ROOT, Settings
 
@@ -99,11 +100,28 @@ def results(
 
 
 def _precision(training: Mapping[str, Any] | None, settings: Settings) -> str:
-    """That of the training if it is done; that of ``settings`` else."""
+    """That of the training if it is done, or those of its sessions; that of ``settings`` else."""
     if not training:
         return settings.precision
-    words = " ".join(training["commands"]).split()
-    return next((PRECISIONS[word] for word in words if word in PRECISIONS), PRECISIONS[FLOAT32])
+    return ", then ".join(precisions(settings) or [_of_command(" ".join(training["commands"]))])
+
+
+def precisions(settings: Settings) -> list[str]:
+    """Those in which the training has run by its log, in order; one for equal ones in a row."""
+    log = settings.output / "logs" / "train.log"
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    found: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("+ fairseq-train "):
+            found.append(_of_command(line))
+        elif "No existing checkpoint found" in line:  # fairseq's, of a training that begins
+            found = found[-1:]
+    return [name for name, _ in groupby(found)]
+
+
+def _of_command(line: str) -> str:
+    """The precision of a training by its command."""
+    return next((PRECISIONS[word] for word in line.split() if word in PRECISIONS), "float32")
 
 
 def _compared(score: Score, recipe: Recipe, settings: Settings) -> dict[str, Any]:

@@ -146,7 +146,8 @@ def test_a_cpu_trains_in_the_precision_that_it_computes_in(capsys, monkeypatch):
     [
         ("--dropuot 0.1", "after --: unrecognized arguments: --dropuot 0.1"),
         ("--encoder-mixers no", "after --: --encoder-mixers: unknown mixer 'no', choose from "),
-        ("--bf16 --fp16", "after --: Cannot combine --fp16"),
+        ("--bf16 --fp16", "--bf16 and --fp16 after --: give one precision"),
+        ("--fp32 --bf16", "--fp32 and --bf16 after --: give one precision"),
         ("--encoder-layers -3", "after --: --encoder-layers"),
     ],
 )

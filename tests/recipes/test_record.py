@@ -1,6 +1,9 @@
 """What a recipe prints at its end."""
 
-from fairseq_convattn.recipes.record import score_lines
+from fairseq_convattn.recipes import catalogue, devices
+from fairseq_convattn.recipes.__main__ import command_line, main, resolve
+from fairseq_convattn.recipes.record import results, score_lines
+from fairseq_convattn.recipes.runner import Runner
 
 
 def score(name, **further):
@@ -23,3 +26,27 @@ def test_scores_with_published_figures_come_last_and_baselines_are_called_so():
         "  published, A paper: dynamic 30.00 (difference +1.26), attention 29.50",
         "  S",
     ]
+
+
+def test_a_training_that_changed_its_precision_says_so(tmp_path, capsys, monkeypatch):
+    """As where it began on a machine that computes in bfloat16 and goes on here."""
+    monkeypatch.setattr(devices, "processor", dict)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr(Runner, "run", lambda *_: None)
+    arguments = ["multi30k", "--smoke", "--output", str(tmp_path)]
+    for name in ("logs", "checkpoints", "stages"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "checkpoints" / "checkpoint1.pt").touch()
+    new = "INFO | fairseq.trainer | No existing checkpoint found checkpoint_last.pt"
+    log = ["+ fairseq-train --fp16", new, "+ fairseq-train --bf16", new, "+ fairseq-train --bf16"]
+    (tmp_path / "logs" / "train.log").write_text("\n".join(log))
+    main(arguments)
+    assert "this training ran in bfloat16 and goes on in float32\n" in capsys.readouterr().out
+    (tmp_path / "logs" / "train.log").write_text("\n".join([*log, "+ fairseq-train --cpu"]))
+    recipe = catalogue.recipe("multi30k")
+    settings = resolve(command_line().parse_args(arguments), recipe, [])
+    stages = {"train": {"commands": ["fairseq-train --cpu"]}}
+    found = results("", recipe, settings, stages, [])
+    assert found["precision"] == "bfloat16, then float32"
+    main(arguments)
+    assert "this training ran in" not in capsys.readouterr().out
