@@ -79,14 +79,8 @@ read_options() {
 
 # origin: what the data are made of; --source relative to them, so that both may move
 origin() {
-  local source_dir=$source_dir
+  local source_dir=$source_dir option variable told="the whole release"
   [ -z "$source_dir" ] || source_dir=$(realpath -m --relative-to="$output" "$source_dir")
-  origin_as_typed
-}
-
-# origin_as_typed: the same, as earlier versions recorded it
-origin_as_typed() {
-  local option variable told="the whole release"
   [ -z "$sample" ] || told="a sample of ${source_dir:-${mirror:-the release}}"
   for option in "${shaping[@]}"; do
     variable=${options[$option]:-${flags[$option]:-}}
@@ -100,7 +94,7 @@ require_same_origin() {
   local found
   [ -f "$1/origin" ] || return 0
   found=$(cat "$1/origin")
-  [ "$found" = "$(origin)" ] || [ "$found" = "$(origin_as_typed)" ] ||
+  [ "$found" = "$(origin)" ] ||
     die "$1 is $found; remove it or choose another folder with --output"
 }
 

@@ -170,12 +170,12 @@ class Runner:
         """First difference between a stage and its record; None if they agree."""
         if not record:
             return None
-        if not record.keys() >= {"directory", "settings"}:
+        if not record.keys() >= {"directory", "digests", "settings"}:
             return "its record has no options"
         before, after = (
             [
                 {"from": str(self._place(known["directory"]))},
-                known.get("digests", stage.digests),  # older versions recorded none
+                known["digests"],
                 *known["settings"],
             ]
             for known in (record, self._identity(stage))
@@ -184,9 +184,8 @@ class Runner:
         return next(filter(None, (difference(*pair) for pair in pairs)), None)
 
     def _place(self, directory: str) -> Path:
-        """The working directory of a record; older ones do not follow the links of the output."""
-        literal = Path(os.path.normpath(self.output.absolute() / directory))
-        return literal if literal == Path.cwd() else (self.output / directory).resolve()
+        """The working directory of a record."""
+        return (self.output / directory).resolve()
 
     def _log(self, stage: Stage) -> Path:
         return self.output / "logs" / f"{stage.name}.log"

@@ -257,7 +257,8 @@ def test_a_training_that_has_a_checkpoint_needs_its_data_and_options(prepared, t
     with pytest.raises(SystemExit, match="bin has no dictionary: prepare the data again: convattn"):
         main(arguments)
     (tmp_path / "moved").rename(tmp_path / "dict.en.txt")
-    begun = {"settings": [{"--dropout": "0.9"}], "directory": os.path.relpath(ROOT, output)}
+    directory = os.path.relpath(ROOT, output)
+    begun = {"settings": [{"--dropout": "0.9"}], "directory": directory, "digests": {}}
     write_json(begun, output / "stages" / "train.begun")
     with pytest.raises(SystemExit, match="was run with other options .--dropout 0.9, not 0.3"):
         main(arguments)

@@ -17,7 +17,7 @@ from fairseq_convattn.recipes import record
 from fairseq_convattn.recipes.command import Command, RecipeError, Stage
 from fairseq_convattn.recipes.recipe import STAGES
 from fairseq_convattn.recipes.runner import Runner, exclusive
-from fairseq_convattn.run_records import read_json, write_json
+from fairseq_convattn.run_records import read_json
 
 
 @pytest.fixture
@@ -191,8 +191,6 @@ def test_a_linked_folder_is_the_folder(tmp_path, monkeypatch):
     run(disk / "x", stages, ["prepare"])
     record = read_json(disk / "x" / "stages" / "prepare.json")
     assert (project / "runs" / "x" / record["directory"]).resolve() == project
-    write_json({**record, "directory": "../.."}, disk / "x" / "stages" / "prepare.json")
-    run(Path("runs", "x"), stages, ["prepare"])  # as older versions recorded it
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
