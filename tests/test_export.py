@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import SHRUNK_LM, random_tokens, task_of, train
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from fairseq.models.roberta import RobertaModel
 
 from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel, ConvAttnModel
 from fairseq_convattn.export import export
@@ -237,6 +238,11 @@ def test_a_decoder_that_attends_to_its_source_by_itself_is_refused():
     net, _ = built("attention", cross_self_attention=True)
     with pytest.raises(ValueError, match="--cross-self-attention"):
         export(net)
+
+
+def test_fairseqs_masked_language_model_is_refused():
+    with pytest.raises(ValueError, match="RobertaModel is no model of this plugin"):
+        export(RobertaModel.__new__(RobertaModel))
 
 
 @pytest.mark.parametrize("architecture", ["transformer_lm", "lstm_lm"])

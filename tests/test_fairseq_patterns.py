@@ -22,6 +22,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq_cli import generate, interactive, preprocess
 
+from fairseq_convattn.architectures import ConvAttnModel
+
 HYBRID = ("--encoder-mixers", "dynamic,composite", "--decoder-mixers", "attention,lightweight")
 MODELS = {
     "transformer": ("--arch", "transformer", "--max-target-positions", "40"),
@@ -166,6 +168,13 @@ def test_ensembles(models, data, second):
     both = [models("ours"), models(second)]
     assert_forced(run(data, both, "--beam", "3"), both)
     assert_forced(run(data, both, "--score-reference"), both)
+
+
+def test_an_ensemble_with_the_transformer_opens_in_python(models, data):
+    both = f"{models('transformer')}:{models('ours')}"
+    hub = ConvAttnModel.from_pretrained("/", both, data, bpe=None)
+    assert [type(model).__name__ for model in hub.models] == ["TransformerModel", "ConvAttnModel"]
+    assert hub.translate("x", beam=1)
 
 
 @BOTH

@@ -8,10 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairseq.data import Dictionary
 from fairseq.data.encoders import BPE_REGISTRY, TOKENIZER_REGISTRY
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.hub_utils import GeneratorHubInterface, from_pretrained
-from fairseq.models import FairseqModel
+from fairseq.models import (
+    FairseqEncoderDecoderModel,
+    FairseqEncoderModel,
+    FairseqLanguageModel,
+    FairseqModel,
+)
 from fairseq.models.roberta import RobertaHubInterface
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
@@ -22,6 +28,7 @@ logger = logging.getLogger(__name__)
 DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_prediction's
 # options of fairseq-generate that no model from Python follows
 _OF_COMMANDS = {"prefix_size", "lm_path", "retain_dropout"}
+_KINDS = (FairseqEncoderDecoderModel, FairseqLanguageModel, FairseqEncoderModel)
 CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # found by fairseq beside a checkpoint
 # what fairseq says of a sentence's size and the most it may be, each for one side or for both
 _TOO_LONG = re.compile(
@@ -121,9 +128,9 @@ class ConvAttnHub(GeneratorHubInterface):
 
     def _warn_of_unknown_tokens(self, sentences: Sequence[Tensor]) -> None:
         """Warn of the first sentence of which the dictionary has less than half."""
-        way_out = "is the text in the language of the training?"
-        if self.bpe is None:
-            way_out = "is the text split into subwords? Give sentencepiece_model=FILE"
+        way_out = "is the text in the language of the training, and prepared as there?"
+        if self.bpe is None and (option := _subword_option(self.src_dict)):
+            way_out = f"is the text split into subwords? Give {option}"
         for sentence in sentences:
             tokens = sentence[sentence != self.src_dict.eos()]
             unknown = int((tokens == self.src_dict.unk()).sum())
@@ -133,6 +140,15 @@ class ConvAttnHub(GeneratorHubInterface):
                     *(unknown, len(tokens), way_out),
                 )
                 return
+
+
+def _subword_option(dictionary: Dictionary) -> str | None:
+    """The option of ``from_pretrained`` that splits text into a dictionary's subwords, if any."""
+    if any(symbol.startswith("\u2581") for symbol in dictionary.symbols):
+        return "sentencepiece_model=FILE"
+    if any(symbol.endswith("@@") for symbol in dictionary.symbols):
+        return "bpe='subword_nmt', bpe_codes=FILE"
+    return None
 
 
 class ConvAttnMaskedHub(RobertaHubInterface):
@@ -234,11 +250,11 @@ def _load(
             names = ", ".join(sorted(registry))
             raise ValueError(f"{option}={options[option]!r} is unknown; fairseq has {names}")
     loaded = from_pretrained(folder, checkpoint_file, data, model.hub_models(), **options)
-    for found in map(type, loaded["models"]):
-        if not issubclass(found, model):
-            raise ValueError(
-                f"{checkpoint_file} is no {model.__name__}: use {found.__name__}.from_pretrained"
-            )
+    kind = next(kind for kind in _KINDS if issubclass(model, kind))
+    for name, found in zip(checkpoint_file.split(os.pathsep), loaded["models"], strict=False):
+        if not isinstance(found, kind):
+            right = type(found).__name__
+            raise ValueError(f"{name} is no {model.__name__}: use {right}.from_pretrained")
     return loaded
 
 

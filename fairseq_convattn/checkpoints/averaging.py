@@ -146,16 +146,11 @@ def _require_count(
 ) -> None:
     if len(found) < count:
         option = "--best" if kind == "best" else "--last"
-        way_out = f"; {option} {len(found)} is what there is"
+        way_out = f"; {option} {len(found)} is what there is, or train for longer"
         if not found and kind == "best":
             way_out = ": train with --keep-best-checkpoints N"
         elif not found:
             way_out = ": no epoch ended, or the training had --no-epoch-checkpoints"
-        if kind != "best":
-            way_out += (
-                "; a recipe has to train for longer or with a smaller --save-interval, in another "
-                "--output"
-            )
         raise CheckpointError(
             f"{directory} has {len(found)} {kind} checkpoints, fewer than {count}{way_out}"
         )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.overrides import TorchFunctionMode
 
+from ..architectures import ConvAttnLanguageModel, ConvAttnMaskedLanguageModel, ConvAttnModel
 from ..checkpoints.checks import CheckpointError
 from ..mixers.base import TokenMixer
 from ..ops import Past
@@ -170,11 +171,10 @@ def export(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list[Te
     Raises:
         ValueError: the model cannot be exported; the message is one line.
     """
+    if not isinstance(model, ConvAttnModel | ConvAttnLanguageModel | ConvAttnMaskedLanguageModel):
+        raise ValueError(f"{type(model).__name__} is no model of this plugin: not exported")
     if hasattr(model, "decoder"):
-        layers = model.decoder.layers.children() if hasattr(model.decoder, "layers") else ()
-        mixers = [getattr(layer, "self_attn", None) for layer in layers]
-        if not mixers or not all(isinstance(mixer, TokenMixer) for mixer in mixers):
-            raise ValueError(f"{type(model).__name__} is no model of this plugin: not exported")
+        mixers = [layer.self_attn for layer in model.decoder.layers.children()]
         if not all(mixer.config.self_attention for mixer in mixers):
             raise ValueError("a model with --cross-self-attention cannot be exported")
     with in_a_line("torch.export"):

@@ -214,10 +214,12 @@ def _finetune_seed(run: Run, pretrained: Pretrained, examples: int, seed: int) -
 
 
 def _keep_only(best: str, folder: Path) -> None:
-    """Delete the other checkpoints of a seed."""
-    for checkpoint in folder.glob("checkpoint*.pt"):
+    """Delete a seed's checkpoints of the other epochs, if the best one is there."""
+    if not (folder / best).is_file():
+        return
+    for checkpoint in (*_checkpoints(folder), folder / "checkpoint_last.pt"):
         if checkpoint.name != best:
-            checkpoint.unlink()
+            checkpoint.unlink(missing_ok=True)
 
 
 def best_checkpoint(model: Path) -> Path:

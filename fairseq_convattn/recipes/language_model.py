@@ -48,12 +48,13 @@ class LanguageModel(Recipe):
         """
         needed = int(self.train(settings).options["--tokens-per-sample"])
         given = parse_options(settings.extra)
-        for name in ("--tokens-per-sample", "--max-target-positions"):
-            if int(given.get(name) or needed) < needed:
-                raise RecipeError(
-                    f"{name} {given[name]} after --: the evaluation has samples of up to {needed:,}"
-                    " tokens, and the model has to take as many"
-                )
+        names = ("--max-target-positions", "--tokens-per-sample")  # the first that is given counts
+        name = next((name for name in names if given.get(name)), None)
+        if name and int(given[name]) < needed:
+            raise RecipeError(
+                f"{name} {given[name]} after --: the evaluation has samples of up to {needed:,} "
+                f"tokens; add --max-target-positions {needed}"
+            )
 
     def generate(self, settings: Settings) -> Stage:
         return Stage("generate", note="a language model is scored by its perplexity")

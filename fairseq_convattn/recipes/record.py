@@ -103,7 +103,8 @@ def _precision(training: Mapping[str, Any] | None, settings: Settings) -> str:
     """That of the training if it is done, or those of its sessions; that of ``settings`` else."""
     if not training:
         return settings.precision
-    return ", then ".join(precisions(settings) or [_of_command(" ".join(training["commands"]))])
+    last = _of_command(" ".join(training["commands"]))
+    return ", then ".join(name for name, _ in groupby([*precisions(settings), last]))
 
 
 def precisions(settings: Settings) -> list[str]:
@@ -111,11 +112,14 @@ def precisions(settings: Settings) -> list[str]:
     log = settings.output / "logs" / "train.log"
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     found: list[str] = []
+    precision = ""
     for line in text.splitlines():
         if line.startswith("+ fairseq-train "):
-            found.append(_of_command(line))
-        elif "No existing checkpoint found" in line:  # fairseq's, of a training that begins
-            found = found[-1:]
+            precision = _of_command(line)
+        elif "No existing checkpoint found" in line:  # fairseq's, of a training from the start
+            found = []
+        elif "begin training epoch" in line and precision:
+            found.append(precision)
     return [name for name, _ in groupby(found)]
 
 

@@ -40,15 +40,18 @@ def reference_warnings(references: Sequence[str]) -> list[str]:
 
 
 def is_of_another_set(targets: Sequence[str], references: Sequence[str]) -> bool:
-    """Whether references, as many as the targets that fairseq wrote, are other sentences: fewer
-    than a tenth of the targets share most of their text, however it is split, cased or escaped."""
+    """Whether references, as many as the targets that fairseq wrote, are other sentences: they
+    share hardly more with the targets than with each other's, however these are split, cased or
+    escaped."""
     texts = [_grams(target.replace(UNKNOWN_IN_REFERENCE, "")) for target in targets]
-    shares = [
-        len(text & _grams(reference)) / len(text)
-        for text, reference in zip(texts, references, strict=True)
-        if text
-    ]
-    return 10 * sum(share > 0.5 for share in shares) < len(shares)
+    others = [_grams(reference) for reference in references]
+    return _shared(texts, others) <= 2 * _shared(texts, [*others[1:], *others[:1]])
+
+
+def _shared(texts: Sequence[set[str]], others: Sequence[set[str]]) -> float:
+    """The mean share of a text that is in the other one of its line."""
+    shares = [len(a & b) / len(a) for a, b in zip(texts, others, strict=True) if a]
+    return sum(shares) / max(1, len(shares))
 
 
 def _grams(text: str) -> set[str]:

@@ -198,8 +198,13 @@ def test_the_best_epoch_is_kept(folder, roberta, tmp_path, monkeypatch):
     kept = {"checkpoint2.pt", "result.json", "train.log"}
     assert files(tmp_path / "out" / "seed4") == kept
     (tmp_path / "out" / "seed4" / "checkpoint1.pt").touch()  # as if killed before it was deleted
+    (tmp_path / "out" / "seed4" / "checkpoint_avg.pt").touch()  # somebody's own
     finetuned("MRPC", folder, roberta, tmp_path / "out", 4)
-    assert files(tmp_path / "out" / "seed4") == kept
+    assert files(tmp_path / "out" / "seed4") == {*kept, "checkpoint_avg.pt"}
+    (tmp_path / "out" / "seed4" / "checkpoint2.pt").rename(tmp_path / "best.pt")
+    (tmp_path / "out" / "seed4" / "checkpoint1.pt").touch()
+    finetuned("MRPC", folder, roberta, tmp_path / "out", 4)
+    assert (tmp_path / "out" / "seed4" / "checkpoint1.pt").exists()
 
 
 def test_results_of_other_settings_are_refused(folder, roberta, tmp_path, monkeypatch):

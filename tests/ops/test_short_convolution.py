@@ -162,6 +162,7 @@ def test_gradients(kind, impl, time, taps, before):
 @pytest.mark.parametrize("time, taps, before", [(1, 3, 2), (5, 4, 1), (70, 5, 4)])
 def test_native_gradients_reach_what_came_before(monkeypatch, kind, time, taps, before, tokens):
     monkeypatch.setattr(native, "TOKENS", tokens)
+    monkeypatch.setattr(native, "PIECES", 1)
     tensors = inputs(kind, time, taps, dtype=torch.float32)
     tail, grad = torch.randn(before, BATCH, 6), torch.randn_like(tensors[0])
 
@@ -254,6 +255,7 @@ def test_every_instruction_set(instructions):
 def test_some_sentences_at_a_time(monkeypatch, kind, instructions):
     """Five in pieces of two, whose gradients of the kernels are summed."""
     monkeypatch.setattr(native, "TOKENS", 10)
+    monkeypatch.setattr(native, "PIECES", 3)
     monkeypatch.setitem(globals(), "BATCH", 5)
     with kernels_for(instructions):
         for dtype in native.DTYPES:

@@ -11,7 +11,7 @@ from fairseq.options import get_training_parser, parse_args_and_arch
 
 from fairseq_convattn.architectures.registration import TASK_MODELS
 from fairseq_convattn.recipes import catalogue, devices
-from fairseq_convattn.recipes.__main__ import main
+from fairseq_convattn.recipes.__main__ import command_line, main, resolve
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -292,6 +292,15 @@ def test_a_model_that_takes_too_few_tokens_to_be_evaluated_is_not_trained(given,
     with pytest.raises(SystemExit, match=f"^error: --.* after --: .* up to {needed} tokens"):
         main([name, "--output", str(tmp_path / "run"), *options])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "given", ["wikitext2 -- --tokens-per-sample 128 --max-target-positions 256", "gbw"]
+)
+def test_a_model_that_takes_enough_tokens_is_evaluable(given):
+    name, *options = given.split()
+    recipe = catalogue.recipe(name)
+    recipe.require_evaluable(resolve(command_line().parse_args([name]), recipe, options[1:]))
 
 
 def test_unknown_names(capsys):

@@ -38,15 +38,20 @@ def test_a_training_that_changed_its_precision_says_so(tmp_path, capsys, monkeyp
         (tmp_path / name).mkdir()
     (tmp_path / "checkpoints" / "checkpoint1.pt").touch()
     new = "INFO | fairseq.trainer | No existing checkpoint found checkpoint_last.pt"
-    log = ["+ fairseq-train --fp16", new, "+ fairseq-train --bf16", new, "+ fairseq-train --bf16"]
+    begun = "INFO | fairseq.trainer | begin training epoch 1"
+    log = ["+ fairseq-train --fp16", new, begun, "+ fairseq-train --bf16", new, begun]
+    log += ["+ fairseq-train --fp16", "out of memory", "+ fairseq-train --bf16", begun]
     (tmp_path / "logs" / "train.log").write_text("\n".join(log))
     main(arguments)
     assert "this training ran in bfloat16 and goes on in float32\n" in capsys.readouterr().out
-    (tmp_path / "logs" / "train.log").write_text("\n".join([*log, "+ fairseq-train --cpu"]))
+    (tmp_path / "logs" / "train.log").write_text("\n".join([*log, "+ fairseq-train --cpu", begun]))
     recipe = catalogue.recipe("multi30k")
     settings = resolve(command_line().parse_args(arguments), recipe, [])
     stages = {"train": {"commands": ["fairseq-train --cpu"]}}
     found = results("", recipe, settings, stages, [])
     assert found["precision"] == "bfloat16, then float32"
+    elsewhere = {"train": {"commands": ["torchrun --fp16"]}}  # whose command is in no log
+    found = results("", recipe, settings, elsewhere, [])
+    assert found["precision"] == "bfloat16, then float32, then float16"
     main(arguments)
     assert "this training ran in" not in capsys.readouterr().out

@@ -314,7 +314,13 @@ def test_references_of_another_set_are_told(score, write):
         "gen", generated(raw, raw, [f"{tokens} <<unk>> .", "我们 昨天 去 了 北京 。", "<<unk>> !"])
     )
     other = ["A man walks with his two dogs.", "他很高兴。", "Snow falls on the town."]
-    for name, lines in {"raw": raw, "other": other, "half": [other[0], *raw[1:]]}.items():
+    again = [
+        "Do not go: it's the modern house of Müller and Söhne.",
+        "昨天我们去北京了。",
+        "Never!",
+    ]
+    texts = {"raw": raw, "other": other, "half": [other[0], *raw[1:]], "again": again}
+    for name, lines in texts.items():
         write(name, lines)
     files = ("--hypothesis", "gen", "--reference")
     told = score("bleu", *files, "other")
@@ -323,7 +329,7 @@ def test_references_of_another_set_are_told(score, write):
         "warning: gen: its T- lines are not those of other: is it the reference of another set?"
     )
     assert told.status == 0 and told.out.startswith("BLEU")
-    for reference in (("raw",), ("half",), ("other", "raw")):
+    for reference in (("raw",), ("half",), ("again",), ("other", "raw")):
         assert "another set" not in score("bleu", *files, *reference).err
     assert "another set" not in score("bleu", "--hypothesis", "gen").err
 

@@ -12,7 +12,8 @@ from .operators import register
 
 DTYPES = (torch.float32, torch.bfloat16)
 VECTOR = 16  # floats of the widest
-TOKENS = 512  # of a piece of work, at least: each has a gradient of u of its own
+# Sentences share a gradient of u until they have so many tokens, unless there are fewer pieces.
+TOKENS, PIECES = 512, 64
 
 
 class _Sequence(ctypes.Structure):
@@ -70,11 +71,6 @@ def _in_pairs(u: Tensor, x: Tensor, z: Tensor, up: Tensor) -> tuple[Tensor, Tens
     return ranks, channels
 
 
-def _sentences(z: Tensor) -> int:
-    """How many of ``z``, ``[time, batch, ranks]``, make a piece of work."""
-    return -(-TOKENS // z.size(0))
-
-
 def _problem(
     x: Tensor, z: Tensor, u: Tensor, pairs: tuple[Tensor, Tensor] | None, left: int, own: int
 ) -> _Problem:
@@ -86,7 +82,7 @@ def _problem(
         ranks=z.size(2),
         taps=u.size(1),
         left=left,
-        sentences=_sentences(z),
+        sentences=1,
         own=own,
         half=x.dtype == torch.bfloat16,
         stride=u.size(2),
@@ -130,7 +126,8 @@ def _backward(
         grad_z = z.new_empty(u.size(0), *z.shape[:2], u.size(2))
         problem.grad_z = grad_z.data_ptr()
     if wanted[2]:
-        grad_u = u.new_empty(-(-x.size(1) // problem.sentences), *u.shape)
+        problem.sentences = min(-(-TOKENS // z.size(0)), -(-z.size(1) // PIECES))
+        grad_u = u.new_empty(-(-z.size(1) // problem.sentences), *u.shape)
         problem.grad_u = grad_u.data_ptr()
     _run(problem, backward=True)
     if wanted[1]:
