@@ -263,6 +263,16 @@ def test_some_sentences_at_a_time(monkeypatch, kind, instructions):
             compare(kind, tensors, "native", TOLERANCES[dtype], causal=True)
 
 
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_sentences(monkeypatch, kind, impl):
+    monkeypatch.setitem(globals(), "BATCH", 0)
+    tensors = inputs(kind, 5, 4, dtype=torch.float32)
+    function = partial(convolve, kind, causal=True, impl=impl)
+    y, *gradients = with_gradients(function, tensors, torch.zeros(5, 0, 6))
+    assert y.shape == (5, 0, 6) and not any(x.abs().sum() for x in gradients)
+
+
 @needs_kernels
 @pytest.mark.parametrize("dtype", native.DTYPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)

@@ -126,8 +126,9 @@ def _backward(
         grad_z = z.new_empty(u.size(0), *z.shape[:2], u.size(2))
         problem.grad_z = grad_z.data_ptr()
     if wanted[2]:
-        problem.sentences = min(-(-TOKENS // z.size(0)), -(-z.size(1) // PIECES))
-        grad_u = u.new_empty(-(-z.size(1) // problem.sentences), *u.shape)
+        time, batch = z.shape[:2]
+        problem.sentences = max(1, min(-(-TOKENS // time), -(-batch // PIECES)))
+        grad_u = u.new_empty(-(-batch // problem.sentences), *u.shape)
         problem.grad_u = grad_u.data_ptr()
     _run(problem, backward=True)
     if wanted[1]:
