@@ -161,14 +161,11 @@ def _from_edge(
     tap, and the step from it to the last. Products are linear in the table, so they split alike.
     ``cut`` of the differences on either side, beyond all keys, are left out; ``more`` taps of zero
     come before the others."""
-    first = last = None
-    if beyond == "clip":
-        first, last = table[:, :1], table[:, -1:]
     close = table[:, cut : table.size(1) - (0 if causal else cut)]
-    if first is not None:
-        close = close - first
-    step = None if first is None or causal else last - first
-    return F.pad(close, (0, 0, more, 0)), first, step
+    if beyond != "clip":
+        return F.pad(close, (0, 0, more, 0)), None, None
+    first, last = table[:, :1], table[:, -1:]
+    return F.pad(close - first, (0, 0, more, 0)), first, None if causal else last - first
 
 
 class _HalfProducts(torch.autograd.Function):
