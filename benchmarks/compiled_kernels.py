@@ -179,8 +179,9 @@ def attentions(arguments: argparse.Namespace) -> Iterator[Case]:
 
 
 def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
-    """Causal, of four taps, as architectures have them by default. The floor of each kernel
-    backward is of its own bytes; the target is for all together."""
+    """Causal, of four taps, as architectures have them by default, and a static one of 17, as
+    encoders have it in projections. The floor of each kernel backward is of its own bytes; the
+    target is for all together."""
     dtype, taps = getattr(torch, arguments.dtype), 4
     batch = max(1, arguments.all_tokens // arguments.tokens)
     x = torch.empty(arguments.tokens, batch, arguments.channels, dtype=dtype)
@@ -195,9 +196,9 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
 
         return launch, z
 
-    def by_heads(heads: int) -> tuple[Callable, Tensor]:
+    def by_heads(heads: int, taps: int = taps) -> tuple[Callable, Tensor]:
         predicted = x.new_empty(*x.shape[:2], heads, taps)
-        given = x, predicted, x.new_empty(arguments.channels, taps), *place
+        given = x, predicted, x.new_empty(arguments.channels, taps), taps - 1, taps - 1
 
         def launch() -> None:
             headwise._forward(*given)
@@ -205,9 +206,14 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
 
         return launch, predicted
 
-    kinds = {"static": by_heads(0), "headwise": by_heads(arguments.heads), "low_rank": by_z(16)}
+    kinds = {
+        "static 4": by_heads(0),
+        "static 17": by_heads(0, 17),
+        "headwise 4": by_heads(arguments.heads),
+        "low_rank 4": by_z(16),
+    }
     for kind, (launch, predicted) in kinds.items():
-        if kind == "low_rank":
+        if kind == "low_rank 4":
             blocks = of_blocks = triton.cdiv(arguments.channels, low_rank.CHANNELS)
             kernels = low_rank._Kernels(
                 x, predicted, x.new_empty(16, taps, arguments.channels), *place
@@ -215,7 +221,8 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
             backward = kernels.blocks["up"]
             rows, programs = backward.runs * kernels.run(backward), backward.programs
         else:
-            kernels, of_blocks = headwise._Kernels(x, predicted, x[0, 0, :, None], *place), 1
+            static = x.new_empty(arguments.channels, predicted.size(3))
+            kernels, of_blocks = headwise._Kernels(x, predicted, static, *place), 1
             blocks, backward = kernels.blocks, kernels.backward_blocks
             rows, programs = kernels.runs(backward) * backward.run, backward.programs
         of_tiles = batch * triton.cdiv(arguments.tokens, rows) * blocks / programs
@@ -234,7 +241,7 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
             "backward_up": of_two,
             "backward_z": of_two,
         }
-        yield Case("short_convolution", f"{kind} {taps}", launch, rounds, floors)
+        yield Case("short_convolution", kind, launch, rounds, floors)
 
 
 OPERATIONS = {

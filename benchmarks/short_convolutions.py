@@ -3,8 +3,9 @@
 
 Computes (forward) and trains (forward and backward) causal attention and the whole decoder layer
 around it, without short convolutions and with each kind on queries, keys and values, and a single
-one beside a copy of its input (``operation``); those of low rank by the eager formula too, which
-stores a kernel per position and channel. All in turn, round after round, with memory that is freed
+one beside a copy of its input (``operation``), where there is a static one of 17 taps, too, as in
+``separable`` projections; those of low rank by the eager formula too, which stores a kernel per
+position and channel. All in turn, round after round, with memory that is freed
 kept for the next one. On a GPU many calls are one CUDA graph, so that what is timed are kernels.
 Linux only.
 """
@@ -35,6 +36,7 @@ from measuring import (
 )
 
 KINDS = ("none", "static", "headwise", "low_rank", "low_rank, eager formula")
+LONG = "static, 17 taps"
 LIBRARIES = {"headwise, dynamic-conv1d": "headwise", "low_rank, dynamic-conv1d": "lowrank"}
 FIELDS = ("dtype", "pass", "part", "kind", "ms", "lower quartile", "upper quartile", "ratio")
 WIDTH, HEADS, FFN = 512, 8, 2048
@@ -64,11 +66,11 @@ def operation(kind: str, x: torch.Tensor) -> tuple[Callable, list[torch.Tensor]]
     """One short convolution, or a copy, as a function of x and of random kernels, and these."""
     from fairseq_convattn.ops import low_rank_short_conv, short_conv
 
-    taps, rank = 4, 15
+    taps, rank = 17 if kind == LONG else 4, 15
     static = torch.randn(WIDTH, taps).to(x)
     if kind == "none":
         return torch.clone, [x]
-    if kind == "static":
+    if kind in ("static", LONG):
         return lambda x, static: short_conv(x, None, static, causal=True), [x, static]
     if kind.startswith("headwise"):
         predicted = torch.randn(*x.shape[:2], HEADS, taps).to(x)
@@ -100,7 +102,9 @@ def _librarys_low_rank(x, z, up, static) -> tuple[Callable, list[torch.Tensor]]:
 
 
 def kinds_of(part: str, options: Namespace) -> list[str]:
-    return [*KINDS, *LIBRARIES] if part == "operation" and options.dynamic_conv1d else [*KINDS]
+    if part != "operation":
+        return [*KINDS]
+    return [*KINDS, LONG, *(LIBRARIES if options.dynamic_conv1d else ())]
 
 
 def steps(part: str, training: bool, options: Namespace) -> Iterator[Callable[[], None]]:

@@ -52,6 +52,10 @@ def convolve_shortly(dtype: torch.dtype, taps: int, ranks: int) -> None:
     z, up = torch.randn(TIME, BATCH, ranks, dtype=dtype), torch.randn(ranks, taps, 256, dtype=dtype)
     short_convolution._forward(x, z, up, taps - 1, taps - 1)
     short_convolution._backward(x, x, z, up, taps - 1, taps - 1, [True] * 3)
+    x, of_none = torch.randn(TIME, BATCH, 256, dtype=dtype), torch.empty(TIME, BATCH, 0, 2 * taps)
+    of_static = x, of_none, torch.randn(256, 2 * taps, dtype=dtype), 2 * taps - 1, -1
+    headwise._forward(*of_static)
+    headwise._backward(x, *of_static, [True, False, True])
     for width in (64, 96, 128):
         x = torch.randn(TIME, BATCH, HEADS * width, dtype=dtype)
         predicted = torch.randn(TIME, BATCH, HEADS, taps, dtype=dtype)

@@ -1,6 +1,8 @@
 """The short convolutions' Triton kernels against the formula: on a GPU, else interpreted."""
 
 import importlib
+import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -25,7 +27,7 @@ DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=needs
 def set_blocks(monkeypatch, of_low_rank, of_heads):
     for name in ("FEW", "MANY"):
         monkeypatch.setattr(low_rank, name, dict.fromkeys(low_rank.FEW, of_low_rank))
-    for name in ("FORWARD", "STATIC", "HEADWISE", "MANY"):
+    for name in ("FORWARD", "STATIC", "HEADWISE", "MANY", "LONG_FORWARD", "LONG_BACKWARD"):
         monkeypatch.setattr(headwise, name, of_heads)
 
 
@@ -112,8 +114,10 @@ def test_is_the_formula_without_z(kind, time, taps, channels, before, own, dtype
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("taps", [4, 6])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind, taps",
+    [*itertools.product(KINDS, (4, 6)), ("static", 17), ("static", low_rank.MOST_STATIC_TAPS)],
+)
 def test_own_blocks(own_blocks, kind, taps, dtype):
     """Of several tiles, and of widths that are no power of two."""
     sizes = [(1, 64), (70, 80)] if DEVICE == "cpu" else [(1, 64), (5, 6), (257, 80), (700, 256)]
@@ -294,11 +298,28 @@ def test_each_kind_has_its_kernels(kind, monkeypatch):
     assert (len(launched), len(others)) == ((0, 3) if kind == "low_rank" else (1, 0))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_more_taps_than_the_kernels_take(kind):
-    tensors = [t.float().to(DEVICE) for t in inputs(kind, 20, 17)]
-    with pytest.raises(ValueError, match="impl='triton' takes kernels of at most 16 taps, not 17"):
+@pytest.mark.parametrize("kind, taps", [("low_rank", 17), ("static", 33), ("headwise", 33)])
+def test_more_taps_than_the_kernels_take(kind, taps):
+    tensors = [t.float().to(DEVICE) for t in inputs(kind, 20, taps)]
+    message = (
+        f"impl='triton' takes kernels of at most 16 taps, static ones of at most 32, not {taps}"
+    )
+    with pytest.raises(ValueError, match=message):
         convolve(kind, *tensors, causal=True, impl="triton")
+
+
+@pytest.mark.parametrize("kind", ["static", "headwise"])
+def test_static_kernels_of_more_taps_than_those_of_heads(kind):
+    tensors = [t.float().to(DEVICE) for t in inputs(kind, 20, 17)]
+    grad = torch.randn_like(tensors[0])
+    options = {"causal": False, "residual": False}
+    actual = with_gradients(partial(convolve, kind, **options, impl="triton"), tensors, grad)
+    wide = [t.double() for t in tensors]
+    expected = with_gradients(
+        partial(convolve, kind, **options, impl="reference"), wide, grad.double()
+    )
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-5)
 
 
 def test_operator_keeps_pytorchs_rules():

@@ -38,19 +38,23 @@ class Blocks(NamedTuple):
     registers: int | None = None
 
 
-# The fastest on an H200 of those that spill no registers. MANY, of many taps or of float32
-# backward, was not measured.
+# The fastest on an H200 of those that spill no registers. MANY, of many taps of heads or of float32
+# backward, was not measured, nor LONG, of many static taps, which take the fewest instructions of
+# those that spill few registers or none.
 FORWARD = Blocks(4, 256, 1)
 STATIC = Blocks(8, 256, 1, 528, 3)
 HEADWISE = Blocks(3, 256, 1, 1584, 1, 168)
 MANY = Blocks(2, 256, 2, 1056)
+LONG_FORWARD = Blocks(16, 128, 2)
+LONG_BACKWARD = Blocks(8, 128, 2, 1056)
 
 
 def unfit(x: Tensor, taps: Tensor, static: Tensor) -> str:
     """Why the kernels cannot take such inputs; empty when they can."""
     if x.size(2) > (taps.size(2) or x.size(2)) * MOST_HEAD_DIM:
         return f"takes heads of at most {MOST_HEAD_DIM} channels"
-    return too_many_taps(taps.size(3)) or triton_tensors.unfit(x, taps, static)
+    too_many = too_many_taps(taps.size(3), is_static=not taps.size(2))
+    return too_many or triton_tensors.unfit(x, taps, static)
 
 
 def _of_heads(taps: Tensor | None) -> Strided | None:
@@ -107,13 +111,18 @@ class _Kernels:
 
     @property
     def forward_blocks(self) -> Blocks:
-        return FORWARD if self.given["TAPS"] <= FEW_TAPS else MANY
+        if self.given["TAPS"] <= FEW_TAPS:
+            return FORWARD
+        return LONG_FORWARD if self.given["taps"] is None else MANY
 
     @property
     def backward_blocks(self) -> Blocks:
-        if self.given["TAPS"] > FEW_TAPS or self.x.dtype == torch.float32:
+        is_static, many = self.given["taps"] is None, self.given["TAPS"] > FEW_TAPS
+        if is_static and many:
+            return LONG_BACKWARD
+        if many or self.x.dtype == torch.float32:
             return MANY
-        return STATIC if self.given["taps"] is None else HEADWISE
+        return STATIC if is_static else HEADWISE
 
     def forward(self) -> Tensor:
         y = self.x.new_empty(self.time, *self.x.shape[1:])

@@ -12,6 +12,7 @@ from .triton_runs import VARYING
 from .triton_tiles import MOST_HELD, backward_up, backward_x, backward_z, forward
 
 MOST_TAPS = 16  # a program goes through all of them
+MOST_STATIC_TAPS = 32  # by the kernels of triton_headwise
 MOST_RANKS = 64  # a program holds all of them, the static kernel's too
 CHANNELS = 64  # of a block
 LEAST = 16  # a side of the matrices that are multiplied
@@ -50,8 +51,11 @@ def unfit(x: Tensor, z: Tensor, up: Tensor) -> str:
     return too_many_taps(up.size(1)) or triton_tensors.unfit(x, z, up)
 
 
-def too_many_taps(taps: int) -> str:
-    return "" if taps <= MOST_TAPS else f"takes kernels of at most {MOST_TAPS} taps, not {taps}"
+def too_many_taps(taps: int, is_static: bool = False) -> str:
+    if taps <= (MOST_STATIC_TAPS if is_static else MOST_TAPS):
+        return ""
+    limits = f"{MOST_TAPS} taps, static ones of at most {MOST_STATIC_TAPS}"
+    return f"takes kernels of at most {limits}, not {taps}"
 
 
 def _strided(x: Tensor) -> Strided:
