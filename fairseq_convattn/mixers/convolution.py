@@ -14,16 +14,33 @@ from .config import MixerConfig
 
 
 def convolve(
-    x: Tensor, taps: Tensor, bias: Tensor | None, state: State | None, name: str, **options
+    x: Tensor,
+    logits: Tensor,
+    bias: Tensor | None,
+    state: State | None,
+    name: str,
+    *,
+    tap_norm: str,
+    causal: bool,
+    inside: Tensor | None = None,
+    dropout_p: float = 0.0,
 ) -> Tensor:
-    """A convolution that continues from ``state[name]``, a tail or a ``Past``, and updates it.
+    """Normalise kernels and convolve. The convolution continues from ``state[name]``, a tail or a
+    ``Past``, and updates it.
 
     Args:
         x: ``[time, batch, channels]``.
-        taps: ``[heads, kernel_size]`` or ``[time, batch, heads, kernel_size]``.
-        options: those of :func:`fairseq_convattn.ops.lightweight_conv`.
+        logits: kernels before normalisation, ``[heads, kernel_size]`` or ``[time, batch, heads,
+            kernel_size]``.
+        inside: which taps fall on real tokens, ``[time, batch, 1, kernel_size]``; None: all count.
+        dropout_p: probability of dropping a tap, independently at every position.
     """
+    softmax = tap_norm == "softmax" and inside is None
+    taps = logits if softmax else normalize_taps(logits, tap_norm, inside)
+    if taps.dim() == 2 and dropout_p > 0:
+        taps = taps.expand(*x.shape[:2], -1, -1)
     convolution = lightweight_conv if taps.dim() == 2 else dynamic_conv
+    options = {"causal": causal, "softmax": softmax, "dropout_p": dropout_p}
     if state is None:
         return convolution(x, taps, bias, **options)
     past = state[name] if name in state else Past.none(x.size(1), x)
@@ -70,18 +87,20 @@ class ConvolutionMixer(TokenMixer):
         return self.out_proj(self._convolve(x, padding_mask, state))
 
     def _convolve(self, x: Tensor, padding_mask: Tensor | None, state: State | None) -> Tensor:
-        options = {"causal": self.config.causal, "dropout_p": dropout_p(self.tap_dropout_module)}
-        taps = self.kernel_logits(x)
-        if self.config.tap_norm == "softmax" and not self.config.renorm_padding:
-            options["softmax"] = True
-        else:
-            inside = None
-            if self.config.renorm_padding:
-                inside = self._taps_inside(x, padding_mask, state)
-            taps = normalize_taps(taps, self.config.tap_norm, inside)
-        if taps.dim() == 2 and options["dropout_p"] > 0:
-            taps = taps.expand(*x.shape[:2], -1, -1)
-        return convolve(x, taps, self.bias, state, "past", **options)
+        inside = None
+        if self.config.renorm_padding:
+            inside = self._taps_inside(x, padding_mask, state)
+        return convolve(
+            x,
+            self.kernel_logits(x),
+            self.bias,
+            state,
+            "past",
+            tap_norm=self.config.tap_norm,
+            causal=self.config.causal,
+            inside=inside,
+            dropout_p=dropout_p(self.tap_dropout_module),
+        )
 
     def _taps_inside(self, x: Tensor, padding_mask: Tensor | None, state: State | None) -> Tensor:
         """Which taps fall on real tokens, ``[time, batch, 1, kernel_size]``; ``state`` keeps

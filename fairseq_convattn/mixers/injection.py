@@ -6,7 +6,7 @@ import torch
 from fairseq.utils import get_activation_fn
 from torch import Tensor, nn
 
-from ..ops import normalize_taps, short_conv
+from ..ops import short_conv
 from .base import State, without_padding
 from .config import MixerConfig
 from .convolution import convolve
@@ -117,10 +117,10 @@ class LightweightProjection(ProjectionConvolution):
     ) -> Tensor:
         y = linear(x)
         convolved, rest = y[..., : self.channels], y[..., self.channels :]
-        taps = normalize_taps(self.kernel_logits(convolved), self.config.tap_norm)
+        logits = self.kernel_logits(convolved)
         convolved = without_padding(convolved, padding_mask)
-        convolved = convolve(convolved, taps, None, state, name, causal=self.config.causal)
-        convolved = self.activation(convolved)
+        norm = {"tap_norm": self.config.tap_norm, "causal": self.config.causal}
+        convolved = self.activation(convolve(convolved, logits, None, state, name, **norm))
         return torch.cat([convolved, rest], dim=-1) if rest.size(-1) else convolved
 
 
