@@ -52,16 +52,19 @@ def convolve_shortly(dtype: torch.dtype, taps: int, ranks: int) -> None:
     z, up = torch.randn(TIME, BATCH, ranks, dtype=dtype), torch.randn(ranks, taps, 256, dtype=dtype)
     short_convolution._forward(x, z, up, taps - 1, taps - 1)
     short_convolution._backward(x, x, z, up, taps - 1, taps - 1, [True] * 3)
-    x, of_none = torch.randn(TIME, BATCH, 256, dtype=dtype), torch.empty(TIME, BATCH, 0, 2 * taps)
-    of_static = x, of_none, torch.randn(256, 2 * taps, dtype=dtype), 2 * taps - 1, -1
-    headwise._forward(*of_static)
-    headwise._backward(x, *of_static, [True, False, True])
     for width in (64, 96, 128):
         x = torch.randn(TIME, BATCH, HEADS * width, dtype=dtype)
         predicted = torch.randn(TIME, BATCH, HEADS, taps, dtype=dtype)
         given = x, predicted, torch.randn(HEADS * width, taps, dtype=dtype), taps - 1, taps - 1
         headwise._forward(*given)
         headwise._backward(x, *given, [True] * 3)
+
+
+def convolve_statically(dtype: torch.dtype, taps: int) -> None:
+    x, of_none = torch.randn(TIME, BATCH, 256, dtype=dtype), torch.empty(TIME, BATCH, 0, taps)
+    given = x, of_none, torch.randn(256, taps, dtype=dtype), taps - 1, -1
+    headwise._forward(*given)
+    headwise._backward(x, *given, [True, False, True])
 
 
 OPERATIONS = {
@@ -71,6 +74,7 @@ OPERATIONS = {
         convolve_shortly,
         [(4, 15), (3, 16), (8, 64), (4, 17), (3, 33), (16, 64), (16, 1)],
     ),
+    "static_convolution": (convolve_statically, [(17,), (5,), (32,)]),
 }
 
 

@@ -23,6 +23,7 @@ KERNELS = {
     },
     "attention": {"forward_by_queries", "backward_by_queries", "backward_by_keys"},
     "short_convolution": {"forward", "backward", "backward_x", "backward_up", "backward_z"},
+    "static_convolution": {"forward", "backward"},
 }
 pytestmark = pytest.mark.skipif(
     not importlib.util.find_spec("triton"), reason="needs Triton: pip install triton"
@@ -82,6 +83,14 @@ def test_short_convolutions_move_128_bits(capability):
     assert all(kernel["stores"] == [128] for kernel in found if kernel["kernel"] in of_channels)
     of_low_rank = found[len(found) // 2 :][:4]  # 16 factors are loaded in pairs at least
     assert all(min(kernel["loads"] + kernel["stores"]) >= 32 for kernel in of_low_rank)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=pytest.mark.ci), "float32"])
+def test_static_kernels_of_17_taps_spill_no_registers(dtype):
+    for kernel in compiled("static_convolution", "90", dtype, "1"):
+        assert kernel["stack"] == 0, kernel
+        assert max(kernel["stores"]) == (32 if dtype == "bfloat16" else 64), kernel
 
 
 @pytest.mark.slow
