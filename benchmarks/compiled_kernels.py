@@ -224,7 +224,7 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
             static = x.new_empty(arguments.channels, predicted.size(3))
             kernels, of_blocks = headwise._Kernels(x, predicted, static, *place), 1
             blocks, backward = kernels.blocks, kernels.backward_blocks
-            rows, programs = kernels.runs(backward) * backward.run, backward.programs
+            rows, programs = kernels.runs(backward) * kernels.run(backward), backward.programs
         of_tiles = batch * triton.cdiv(arguments.tokens, rows) * blocks / programs
         rounds = {
             "forward": of_blocks,

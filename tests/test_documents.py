@@ -265,7 +265,7 @@ def test_figures_of_the_h200_are_those_of_the_acceptance_page(file, names, colum
 
 def test_figures_of_glue_are_those_of_its_results():
     files = {
-        "absolute positions": "absolute",
+        "absolute positions, again": "absolute",
         "absolute positions, pre-norm": "prenorm",
         "content,tisa, again": "tisa",
     }

@@ -118,8 +118,9 @@ def _of_term(term: str, by_layer: list[dict]) -> str:
     before, after = sum(x < 0 for _, x, _ in peaks), sum(x > 0 for _, x, _ in peaks)
     value, distance, place = max(peaks, key=lambda peak: peak[0])
     layers = layer_names(sorted(layer for curves in by_layer for layer in curves["layers"]))
+    what = f"norm of the {term} term" if term in ("query", "key") else f"{term} term"
     return (
-        f"The {term} term ({layers}) is highest at the position itself in "
+        f"The {what} ({layers}) is highest at the position itself in "
         f"{len(peaks) - before - after} of {len(peaks)} heads, before it in {before} and after it "
         f"in {after}. The highest value is {value:#.3g}, at distance {distance:+d} ({place})."
     )

@@ -1,7 +1,7 @@
 """Compiles the Triton kernels for a GPU that need not be there; prints what each takes as JSON.
 
 export PYTHONPATH=.:benchmarks
-python tests/ops/compile_for_gpus.py convolution 90 bfloat16      # attention, short_convolution
+python tests/ops/compile_for_gpus.py convolution 90 bfloat16      # or another of OPERATIONS
 python tests/ops/compile_for_gpus.py convolution 90 bfloat16 2    # the first two shapes
 """
 

@@ -1,7 +1,6 @@
 """The short convolutions' Triton kernels against the formula: on a GPU, else interpreted."""
 
 import importlib
-import itertools
 from functools import partial
 
 import pytest
@@ -114,10 +113,8 @@ def test_is_the_formula_without_z(kind, time, taps, channels, before, own, dtype
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    "kind, taps",
-    [*itertools.product(KINDS, (4, 6)), ("static", 17), ("static", low_rank.MOST_STATIC_TAPS)],
-)
+@pytest.mark.parametrize("taps", [4, 6])
+@pytest.mark.parametrize("kind", KINDS)
 def test_own_blocks(own_blocks, kind, taps, dtype):
     """Of several tiles, and of widths that are no power of two."""
     sizes = [(1, 64), (70, 80)] if DEVICE == "cpu" else [(1, 64), (5, 6), (257, 80), (700, 256)]
@@ -130,6 +127,20 @@ def test_own_blocks(own_blocks, kind, taps, dtype):
         for a, e in zip(actual, expected, strict=True):
             if a.numel():
                 assert (a - e).abs().max() <= TOLERANCES[dtype] * max(1, e.abs().max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("time, taps, before", [(1, 17, 16), (33, 17, 2), (33, 32, 0)])
+def test_own_blocks_of_long_static_kernels(own_blocks, time, taps, before, dtype):
+    """Also of a single position, and continued."""
+    operator, (x, of_none, static) = operator_and_inputs("static", time, taps, 20, dtype=dtype)
+    x = torch.cat([torch.randn_like(x[:1]).expand(before, -1, -1), x])
+    every, grad = (x, of_none, static), torch.randn_like(x[:time])
+    actual = with_gradients(operator, every, grad, taps - 1 - before, taps - 1)
+    wide = [t.double() for t in every]
+    expected = with_gradients(formula, wide, grad.double(), taps - 1 - before, taps - 1)
+    for a, e in zip(actual, expected, strict=True):
+        assert not a.numel() or (a - e).abs().max() <= TOLERANCES[dtype] * max(1, e.abs().max())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -320,6 +331,13 @@ def test_static_kernels_of_more_taps_than_those_of_heads(kind):
     )
     for a, e in zip(actual, expected, strict=True):
         torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("taps", [4, 17])
+def test_another_reason_is_told_before_that_of_taps(taps):
+    x, static = inputs("static", 20, taps)
+    with pytest.raises(ValueError, match="takes float32 and half precision, not torch.float64"):
+        short_conv(x.to(DEVICE), None, static.to(DEVICE), causal=True, impl="triton")
 
 
 def test_operator_keeps_pytorchs_rules():

@@ -54,7 +54,7 @@ def unfit(x: Tensor, taps: Tensor, static: Tensor) -> str:
     if x.size(2) > (taps.size(2) or x.size(2)) * MOST_HEAD_DIM:
         return f"takes heads of at most {MOST_HEAD_DIM} channels"
     too_many = too_many_taps(taps.size(3), is_static=not taps.size(2))
-    return too_many or triton_tensors.unfit(x, taps, static)
+    return triton_tensors.unfit(x, taps, static) or too_many
 
 
 def _of_heads(taps: Tensor | None) -> Strided | None:
@@ -91,17 +91,20 @@ class _Kernels:
         return Strided(x, of_time, of_batch, of_channel * self.width, of_channel)
 
     def _tiles(self, rows: int, blocks: Blocks) -> int:
-        return self.x.size(1) * cdiv(rows, self.runs(blocks) * blocks.run)
+        return self.x.size(1) * cdiv(rows, self.runs(blocks) * self.run(blocks))
 
     def runs(self, blocks: Blocks) -> int:
         return blocks.elements // self.given["CHANNELS"]
+
+    def run(self, blocks: Blocks) -> int:
+        return min(blocks.run, power_of_2(self.time))
 
     def _launch(self, kernel, programs: int, blocks: Blocks, **arguments) -> None:
         given = {
             **self.given,
             **arguments,
             "RUNS": self.runs(blocks),
-            "RUN": blocks.run,
+            "RUN": self.run(blocks),
             "STAGES": blocks.stages,
         }
         options = {"num_warps": blocks.warps, "num_stages": 1}

@@ -48,7 +48,7 @@ def unfit(x: Tensor, z: Tensor, up: Tensor) -> str:
     """Why the kernels cannot take such inputs; empty when they can."""
     if up.size(0) > MOST_RANKS:
         return f"takes at most {MOST_RANKS} ranks, one of them a static kernel, not {up.size(0)}"
-    return too_many_taps(up.size(1)) or triton_tensors.unfit(x, z, up)
+    return triton_tensors.unfit(x, z, up) or too_many_taps(up.size(1))
 
 
 def too_many_taps(taps: int, is_static: bool = False) -> str:
