@@ -292,6 +292,23 @@ def test_figures_of_glue_are_those_of_its_results():
     assert [[*row.values()] for row in generate.read_table(data / "glue_rates.csv")] == rates
 
 
+def test_figures_of_pre_trainings_and_fine_tunings_are_those_of_their_results():
+    files = {
+        ("content,tisa", "b7a3b1a"): "tisa-first-STS-B-3",
+        ("content,tisa", "c7f5b4a"): "tisa-first-STS-B-3-today",
+        ("content,tisa, again", "b4cff86"): "tisa-STS-B-3",
+        ("content,tisa, again", "b7a3b1a"): "tisa-STS-B-3-b7a3b1a",
+        ("content,tisa, seed 2", "b7a3b1a"): "tisa-seed2-STS-B-3",
+    }
+    data = ROOT / "docs" / "data"
+    rows = generate.read_table(data / "glue_origins.csv")
+    assert [(row["pre-training"], row["fine-tuned at"]) for row in rows] == [*files]
+    for row, name in zip(rows, files.values(), strict=True):
+        results = json.loads(text_of(data / "glue" / f"{name}.json"))
+        found = {each["seed"]: f"{each['scores']['pearson']:.2f}" for each in results["seeds"]}
+        assert [row[f"seed {n}"] for n in (1, 2, 3)] == [found.get(n, "") for n in (1, 2, 3)]
+
+
 def test_tables_are_current():
     for document in generate.documents():
         if document != generate.OPTIONS:
