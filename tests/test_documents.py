@@ -268,13 +268,17 @@ def test_figures_of_glue_are_those_of_its_results():
         "absolute positions, again": "absolute",
         "absolute positions, pre-norm": "prenorm",
         "content,tisa, again": "tisa",
+        "content,tisa": "tisa-first",
     }
     metrics = {"accuracy": "RTE accuracy", "pearson": "STS-B Pearson", "spearman": "STS-B Spearman"}
     data = ROOT / "docs" / "data"
     expected = {}
     for positions, name in files.items():
         for task in ("RTE", "STS-B"):
-            results = json.loads(text_of(data / "glue" / f"{name}-{task}.json"))
+            path = data / "glue" / f"{name}-{task}.json"
+            if not path.exists():  # RTE of the first pre-training
+                continue
+            results = json.loads(text_of(path))
             for metric, scores in results["summary"].items():
                 figures = [f"{scores[part]:.2f}" for part in ("median", "min", "max")]
                 expected[positions, str(results["epochs"]), metrics[metric]] = figures
