@@ -222,7 +222,8 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
             rows, programs = backward.runs * kernels.run(backward), backward.programs
         else:
             static = x.new_empty(arguments.channels, predicted.size(3))
-            kernels, of_blocks = headwise._Kernels(x, predicted, static, *place), 1
+            own = predicted.size(3) - 1
+            kernels, of_blocks = headwise._Kernels(x, predicted, static, own, own), 1
             blocks, backward = kernels.blocks, kernels.backward_blocks
             rows, programs = kernels.runs(backward) * kernels.run(backward), backward.programs
         of_tiles = batch * triton.cdiv(arguments.tokens, rows) * blocks / programs

@@ -5,9 +5,8 @@ Computes (forward) and trains (forward and backward) causal attention and the wh
 around it, without short convolutions and with each kind on queries, keys and values, and a single
 one beside a copy of its input (``operation``), where there is a static one of 17 taps, too, as in
 ``separable`` projections; those of low rank by the eager formula too, which stores a kernel per
-position and channel. All in turn, round after round, with memory that is freed
-kept for the next one. On a GPU many calls are one CUDA graph, so that what is timed are kernels.
-Linux only.
+position and channel. All in turn, round after round, with memory that is freed kept for the next
+one. On a GPU many calls are one CUDA graph, so that what is timed are kernels. Linux only.
 """
 
 import argparse

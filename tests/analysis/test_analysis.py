@@ -317,6 +317,14 @@ def test_findings_are_sentences_with_numbers():
     assert "0.31" not in next(findings(stack))
 
 
+@pytest.mark.parametrize("term, is_norm", [("query", True), ("key", True), ("fixed", False)])
+def test_vectors_are_told_by_their_norm(term, is_norm):
+    curves = [{"layers": [0], "distances": [0, 1], "heads": [[1, 2]]}]
+    others = {"positions": None, "attention": [], "kernels": {}}
+    (line,) = findings({**others, "terms": {term: curves}})
+    assert ("norm" in line) == is_norm
+
+
 def test_what_cannot_be_analysed(tmp_path):
     """``conv.weight`` is not fairseq's lightconv alone."""
     for name, weight in (("fc1", torch.ones(2, 2)), ("conv", torch.ones(2, 1, 3))):
