@@ -45,15 +45,16 @@ def checked_name(name: str | None, source: str = "") -> str | None:
     return name
 
 
-_forced = checked_name(
-    os.environ.get("CONVATTN_IMPL") or None, "CONVATTN_IMPL in the environment: "
-)
+# [name] of the environment and of each open block of use_implementation; the last one counts
+_requests = [
+    [checked_name(os.environ.get("CONVATTN_IMPL") or None, "CONVATTN_IMPL in the environment: ")]
+]
 
 
 @contextlib.contextmanager
 def use_implementation(name: str | None) -> Iterator[None]:
     """Within the block every operation of this package, in every thread, uses this implementation
-    or raises ValueError.
+    or raises ValueError. Of several open blocks the one that was entered last counts.
 
     Args:
         name: as ``impl`` of :func:`lightweight_conv`; None for the fastest.
@@ -61,12 +62,12 @@ def use_implementation(name: str | None) -> Iterator[None]:
     Raises:
         ValueError: there is none of this name.
     """
-    global _forced
-    before, _forced = _forced, checked_name(name)
+    request = [checked_name(name)]
+    _requests.append(request)
     try:
         yield
     finally:
-        _forced = before
+        _requests[:] = [other for other in _requests if other is not request]
 
 
 def requested(name: str | None) -> str | None:
@@ -76,7 +77,14 @@ def requested(name: str | None) -> str | None:
     Raises:
         ValueError: there is none of this name.
     """
-    return checked_name(name or _forced)
+    return checked_name(name or _requests[-1][0])
+
+
+def without_autocast(device: str) -> contextlib.AbstractContextManager:
+    """Autocast would compute an operation's products and sums in half precision."""
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return contextlib.nullcontext()
 
 
 def choose(

@@ -450,9 +450,11 @@ def test_refuses_what_does_not_go_together(terms, options, message):
         composite_attention(*inputs(5, 5), terms, **{"causal": False, **options})
 
 
-def test_refuses_inputs_of_wrong_shapes():
+def test_refuses_inputs_of_wrong_shapes_and_dtypes():
     q, k, v = inputs(5, 5)
     for bad in (
+        (q, k.float(), v),
+        (q.float(), k.float(), v),
         (q[0], k, v),
         (q, k[:2], v),
         (q, k, v[:, :, 1:]),

@@ -100,6 +100,15 @@ def test_half_precision_keeps_its_dtype_and_accumulates_in_float32(name, dtype, 
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_autocast_changes_nothing(name, impl):
+    x, taps, _ = inputs(name, 50, 31, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = CONVOLUTIONS[name](x, taps, causal=True, impl=impl)
+    assert torch.equal(y, CONVOLUTIONS[name](x, taps, causal=True, impl=impl))
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_gradients_of_half_precision_are_summed_in_float32(name, dtype, impl):

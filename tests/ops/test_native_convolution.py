@@ -1,5 +1,6 @@
 """The compiled convolutions: against the reference in float64, and as PyTorch's operators."""
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -12,7 +13,12 @@ from convolution_cases import KINDS, compare, dropconnect, inputs
 from kernel_cases import assert_equal, kernels_for, needs_kernels, with_gradients, with_threads
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_convattn.ops import dynamic_conv, lightweight_conv, use_implementation
+from fairseq_convattn.ops import (
+    dynamic_conv,
+    implementation,
+    lightweight_conv,
+    use_implementation,
+)
 from fairseq_convattn.ops import native as library
 from fairseq_convattn.ops.convolution import native
 
@@ -139,6 +145,12 @@ def test_choice_of_implementation():
         dynamic_conv(x.double(), taps.double(), causal=True)
     with pytest.raises(ValueError, match="choose from"), use_implementation("none such"):
         pytest.fail("there is none such")
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        first.enter_context(use_implementation("reference"))
+        second.enter_context(use_implementation("native"))
+        first.close()  # before the block that it was opened in, as another thread might
+        assert operator()
+    assert implementation.requested(None) is None
 
 
 def run(script, **environment):

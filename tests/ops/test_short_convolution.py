@@ -114,6 +114,15 @@ def test_is_the_papers_sum(kind, taps, impl):
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("kind", ALL_KINDS)
+def test_autocast_changes_nothing(kind, impl):
+    tensors = inputs(kind, 40, 4, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = convolve(kind, *tensors, causal=True, impl=impl)
+    assert torch.equal(y, convolve(kind, *tensors, causal=True, impl=impl))
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_any_dtype_and_any_strides(kind, impl):
     for dtype, layout in itertools.product(TOLERANCES, LAYOUTS):
         if impl == "native" and dtype not in native.DTYPES:

@@ -1,13 +1,18 @@
 """Composite attention: self-attention united with relative-position convolutions."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from ..implementation import Implementation, check, choose, unfit_for_operators
+from ..implementation import (
+    Implementation,
+    check,
+    choose,
+    unfit_for_operators,
+    without_autocast,
+)
 from . import native, reference, tiled
 from .terms import BEYOND, SHAPES, TABLE_TERMS, TERMS, Options, Terms
 
@@ -86,15 +91,8 @@ def composite_attention(
     options = Options(causal, beyond, span, padding_mask, dropout_p, scale)
     otherwise = "reference" if unfit_for_operators() else "tiled"
     attend = choose(impl, IMPLEMENTATIONS, _triton, (q, v), otherwise)
-    with _without_autocast(q.device.type):
+    with without_autocast(q.device.type):
         return attend(q, k, v, terms, options)
-
-
-def _without_autocast(device: str) -> AbstractContextManager:
-    """Autocast would compute scores in half precision."""
-    if torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
 
 
 def _triton() -> Implementation:
@@ -109,6 +107,8 @@ def _check_inputs(
     for name, x in (("q", q), ("k", k), ("v", v)):
         check(x.dim() == 4, f"{name} must be [batch, heads, time, width], not {list(x.shape)}")
         check(x.is_floating_point(), f"{name} must be of floating point, not {x.dtype}")
+    wide = {x.dtype == torch.float64 for x in (q, k, v)}
+    check(len(wide) == 1, f"float64 goes with float64, not {q.dtype}, {k.dtype} and {v.dtype}")
     check(
         q.shape[:2] == k.shape[:2] == v.shape[:2] and k.size(2) == v.size(2),
         f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not go together",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..implementation import Implementation, check, choose, requested
+from ..implementation import Implementation, check, choose, requested, without_autocast
 from ..masks import kept
 from . import native, reference, tiled
 from .past import Past, continued, step
@@ -67,7 +67,8 @@ def lightweight_conv(
             tail is given to a convolution that is not causal, or dropout_p is not in [0, 1).
     """
     check(taps.dim() == 2, f"taps must be [heads, kernel_size], not {list(taps.shape)}")
-    return _convolve(x, taps, bias, causal, tail, softmax, dropout_p, impl)
+    with without_autocast(x.device.type):
+        return _convolve(x, taps, bias, causal, tail, softmax, dropout_p, impl)
 
 
 def dynamic_conv(
@@ -92,7 +93,8 @@ def dynamic_conv(
     All else, results and errors are those of :func:`lightweight_conv`.
     """
     check_taps(x, taps)
-    return _convolve(x, taps, bias, causal, tail, softmax, dropout_p, impl)
+    with without_autocast(x.device.type):
+        return _convolve(x, taps, bias, causal, tail, softmax, dropout_p, impl)
 
 
 def check_taps(x: Tensor, taps: Tensor) -> None:

@@ -15,6 +15,7 @@ from ..implementation import (
     has_triton,
     requested,
     unfit_for_operators,
+    without_autocast,
 )
 from . import native, reference, tiled
 
@@ -138,7 +139,8 @@ def low_rank_short_conv(
         native_pays=not one_rank or up.size(1) <= STATIC_KERNEL_SIZE,
     )
     inputs, next_tail, left, own = _continued(x, tail, up.size(1), causal)
-    y = convolve(inputs, z, up, left, own if residual else -1)
+    with without_autocast(x.device.type):
+        y = convolve(inputs, z, up, left, own if residual else -1)
     return y if tail is None else (y, next_tail)
 
 
