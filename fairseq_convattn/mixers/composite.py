@@ -113,7 +113,7 @@ class CompositeAttention(AttentionMixer):
     def mix(self, x: Tensor, padding_mask: Tensor | None, state: State | None) -> Tensor:
         predicted = self.short_convolutions.predict(x)
         q, k, v = (self._project(name, x, predicted, padding_mask, state) for name in "qkv")
-        local = 0 if self.value_conv is None else self.value_conv(v, padding_mask, state)
+        local = None if self.value_conv is None else self.value_conv(v, padding_mask, state)
         v = self._heads(v)
         q, k = (v if x is None else self._heads(x) for x in (q, k))  # no term reads these
         own_padding = padding_mask
@@ -130,7 +130,8 @@ class CompositeAttention(AttentionMixer):
             padding_mask=padding_mask,
             dropout_p=dropout_p(self.dropout_module),
         )  # [batch, heads, time, head_dim]
-        y = self.out_proj(y.permute(2, 0, 1, 3).flatten(2) + local)
+        y = y.permute(2, 0, 1, 3).flatten(2)
+        y = self.out_proj(y if local is None else y + local)
         return self._convolved("o", y, predicted, own_padding, state)
 
     def _project(

@@ -272,6 +272,11 @@ def test_refuses_what_it_cannot_do(name):
             {"self_attention": False, "short_convolution": "low_rank"},
             "short_convolution: mutually exclusive with --cross-self-attention",
         ),
+        (
+            "composite",
+            {"attention_terms": ("fixed",), "short_convolution": "low_rank"},
+            "short_convolution_on: the terms fixed do not use q and k; give v",
+        ),
     ],
 )
 def test_impossible_configurations(mixer, options, message):
