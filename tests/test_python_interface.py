@@ -453,6 +453,8 @@ def test_what_other_kinds_of_models_do(here):
     assert model.predict("kind", model.encode("oak")).exp().sum().item() == pytest.approx(1)
     with pytest.raises(ValueError, match="no classification head 'sort'; it has kind"):
         model.predict("sort", model.encode("oak"))
+    model.register_classification_head("regression", num_classes=1)
+    assert model.predict("regression", model.encode("oak")) != 0  # the log-probability of one class
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,8 @@ class ConvAttnMaskedHub(RobertaHubInterface):
     """fairseq's interface of a masked language model."""
 
     def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
-        """Log-probabilities of the classes, ``[sentences, classes]``.
+        """Log-probabilities of the classes, ``[sentences, classes]``; of a regression, whose head
+        has one output, the score that it predicts, ``[sentences, 1]``.
 
         Raises:
             ValueError: the model has no such classification head.
@@ -165,7 +166,8 @@ class ConvAttnMaskedHub(RobertaHubInterface):
             raise ValueError("this model has no classification head: fine-tune it first")
         if head not in self.model.classification_heads:
             raise ValueError(f"this model has no classification head {head!r}; it has {heads}")
-        return super().predict(head, tokens, return_logits)
+        is_regression = self.model.classification_heads[head].out_proj.out_features == 1
+        return super().predict(head, tokens, return_logits or is_regression)
 
 
 class Pretrained:
