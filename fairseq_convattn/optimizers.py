@@ -12,7 +12,7 @@ from fairseq import checkpoint_utils
 from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from fairseq.optim.nag import FairseqNAG, FairseqNAGConfig
-from torch import Tensor, bfloat16, equal, float16, float32, optim
+from torch import Tensor, bfloat16, equal, float16, optim
 
 _WEIGHTS, _PATIENCE = "float32_weights", "patience"
 
@@ -20,6 +20,12 @@ _WEIGHTS, _PATIENCE = "float32_weights", "patience"
 class _Resumable:
     def __init__(self, *arguments) -> None:
         super().__init__(*arguments)
+        # fairseq makes its copies with gradients; a model's weights have none yet
+        self.optimizer.has_copies = any(
+            weight.grad is not None
+            for group in self.optimizer.param_groups
+            for weight in group["params"]
+        )
         # with --amp fairseq saves and loads torch's optimizer, not its own
         self.optimizer.register_state_dict_post_hook(_add)
         self.optimizer.register_load_state_dict_pre_hook(_load)
@@ -28,9 +34,8 @@ class _Resumable:
 def _add(optimizer: optim.Optimizer, state: dict) -> None:
     found = _stopping().items()
     state[_PATIENCE] = {name: float(x) for name, x in found if name in ("best", "num_runs")}
-    weights = _weights(optimizer)
-    if all(weight.dtype == float32 for weight in weights):  # not with --memory-efficient-*
-        state[_WEIGHTS] = weights
+    if optimizer.has_copies:
+        state[_WEIGHTS] = _weights(optimizer)
 
 
 def _load(optimizer: optim.Optimizer, state: dict) -> None:

@@ -3,6 +3,9 @@
 
 import pytest
 import torch
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.optim.fp16_optimizer import FP16Optimizer
+from fairseq.options import get_training_parser, parse_args_and_arch
 from fairseq_cli import train
 
 from fairseq_convattn.optimizers import ConvAttnAdam, FairseqAdamConfig
@@ -31,11 +34,19 @@ def test_rounded_weights_of_every_group_become_what_they_were(half):
     assert all(torch.equal(x, y) for x, y in zip(sum(new, []), expected, strict=True))
 
 
-def test_weights_are_saved_in_float32_alone():
-    given = weights((3, 5), (4,))
-    saved = optimizer(given).state_dict()["float32_weights"]
-    assert all(torch.equal(x, y) for x, y in zip(saved, given, strict=True))
-    assert "float32_weights" not in optimizer(weights((3, 5), dtype=torch.bfloat16)).state_dict()
+@pytest.mark.parametrize("options", [["--bf16"], ["--bf16", "--fp16-no-flatten-grads"]])
+def test_only_copies_of_the_weights_are_saved(options):
+    """The weights themselves are in the checkpoint already."""
+    parser = get_training_parser()
+    adam = ("--arch", "transformer", "--optimizer", "convattn_adam", "--lr", "0.1")
+    args = convert_namespace_to_omegaconf(parse_args_and_arch(parser, ["data", *adam, *options]))
+    given = weights((3, 5), (4,), dtype=torch.bfloat16)
+    fp16 = FP16Optimizer.build_optimizer(args, given).fp32_optimizer.optimizer
+    saved = torch.cat([copy.flatten() for copy in fp16.state_dict()["float32_weights"]])
+    assert torch.equal(saved, torch.cat([weight.float().flatten() for weight in given]))
+    for dtype in (torch.float32, torch.bfloat16):
+        own = optimizer(weights((3, 5), dtype=dtype))
+        assert "float32_weights" not in own.state_dict()
 
 
 def test_of_patience_the_best_loss_and_the_count_are_saved(monkeypatch):
