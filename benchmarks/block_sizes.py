@@ -3,8 +3,9 @@
 
 For each operation and pass it times the block sizes in use (the row "in use"), then others; those
 that a kernel cannot have are named and left out. Inputs are random, convolutions causal: dynamic
-and lightweight ones with softmax, and without of 3 and 4 taps; short ones of four taps and half as
-many channels. All kernels are compiled first, side by side. Many calls are one CUDA graph.
+and lightweight ones with softmax, and without of 3 and 4 taps; short ones of four taps, static ones
+of 17 too, and half as many channels. All kernels are compiled first, side by side. Many calls are
+one CUDA graph.
 """
 
 import argparse
@@ -40,7 +41,7 @@ FIELDS = ("operation", "taps", "pass", "blocks", "us")
 TABLE = Table(
     *(("operation", "<26"), ("taps", ">4"), ("pass", "<8"), ("blocks", "<58"), ("us", ">7.1f"))
 )
-SHORT_TAPS = 4
+SHORT_TAPS, MANY_STATIC_TAPS = 4, 17
 
 
 class Operation(NamedTuple):
@@ -107,37 +108,45 @@ def _of_convolutions(which: str, taps: int) -> dict[str, dict[str, object]]:
     return found
 
 
-def _giving(blocks: NamedTuple) -> Callable:
+def _giving(blocks: object) -> Callable:
     return lambda *_: blocks
 
 
 def static_ones(options: argparse.Namespace) -> Iterator[Operation]:
-    return _by_heads(options, "static", 0)
+    for taps in (SHORT_TAPS, MANY_STATIC_TAPS):
+        yield from _by_heads(options, "static", 0, taps)
 
 
 def headwise_ones(options: argparse.Namespace) -> Iterator[Operation]:
-    return _by_heads(options, "headwise", max(1, options.heads // 2))
+    yield from _by_heads(options, "headwise", max(1, options.heads // 2), SHORT_TAPS)
 
 
-def _by_heads(options: argparse.Namespace, kind: str, heads: int) -> Iterator[Operation]:
+def _by_heads(
+    options: argparse.Namespace, kind: str, heads: int, count: int
+) -> Iterator[Operation]:
     x = random(options, options.channels // 2)
-    taps = torch.randn(*x.shape[:2], heads, SHORT_TAPS).to(x)
-    static, place = torch.randn(x.size(2), SHORT_TAPS).to(x), (SHORT_TAPS - 1, SHORT_TAPS - 1)
+    taps = torch.randn(*x.shape[:2], heads, count).to(x)
+    static, place = torch.randn(x.size(2), count).to(x), (count - 1, count - 1)
     passes = {
         "forward": lambda: headwise._forward(x, taps, static, *place),
         "backward": lambda: headwise._backward(x, x, taps, static, *place, [True, heads > 0, True]),
     }
     for which, compute in passes.items():
-        name, found = "FORWARD" if which == "forward" else kind.upper(), {"in use": {}}
-        for run in (2, 3, 4, 8):
-            blocks = headwise.Blocks(run, 256, 1)
-            if which == "forward":
-                found[_called(blocks)] = {name: blocks}
-                continue
-            for programs, stages, registers in itertools.product((1056, 1584), (1, 3), (None, 168)):
-                blocks = blocks._replace(programs=programs, stages=stages, registers=registers)
-                found[_called(blocks)] = {name: blocks}
-        yield Operation(kind, SHORT_TAPS, which, lambda c=compute: c, headwise, found)
+        found = {"in use": {}}
+        for blocks in _of_heads(which, count):
+            found[_called(blocks)] = {f"_{which}_blocks": _giving(blocks)}
+        yield Operation(kind, count, which, lambda c=compute: c, headwise, found)
+
+
+def _of_heads(which: str, taps: int) -> Iterator[NamedTuple]:
+    few = taps == SHORT_TAPS
+    for run in (2, 3, 4, 8) if few else (4, 8, 16):
+        blocks = headwise.Blocks(run, *((256, 1) if few else (128, 2)))
+        if which == "forward":
+            yield blocks
+            continue
+        for programs, stages, registers in itertools.product((1056, 1584), (1, 3), (None, 168)):
+            yield blocks._replace(programs=programs, stages=stages, registers=registers)
 
 
 def low_rank_ones(options: argparse.Namespace) -> Iterator[Operation]:
@@ -151,7 +160,7 @@ def low_rank_ones(options: argparse.Namespace) -> Iterator[Operation]:
         for size in sizes:
             for programs in (528, 1056) if name == "up" else (0,):
                 blocks = low_rank.Blocks(*size, programs)
-                found[_called(blocks)] = {"FEW": low_rank.FEW | {name: blocks}}
+                found[_called(blocks)] = {"_blocks": _giving(low_rank.FEW | {name: blocks})}
 
         def compute(wanted=wanted) -> Callable:
             if wanted is None:

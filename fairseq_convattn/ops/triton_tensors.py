@@ -39,6 +39,14 @@ def strided(x: Tensor | None) -> Strided | None:
     return None if x is None else Strided(x, *x.stride())
 
 
+def of_width(x: Tensor | None, width: int) -> Strided | None:
+    """``[time, batch, channels]`` as of heads of so many channels."""
+    if x is None:
+        return None
+    of_time, of_batch, of_channel = x.stride()
+    return Strided(x, of_time, of_batch, of_channel * width, of_channel)
+
+
 @triton.jit
 def at(x, b, t, h):
     """Addresses of heads h at positions t of sentence b."""

@@ -24,10 +24,9 @@ DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=needs
 
 
 def set_blocks(monkeypatch, of_low_rank, of_heads):
-    for name in ("FEW", "MANY"):
-        monkeypatch.setattr(low_rank, name, dict.fromkeys(low_rank.FEW, of_low_rank))
-    for name in ("FORWARD", "STATIC", "HEADWISE", "MANY", "LONG_FORWARD", "LONG_BACKWARD"):
-        monkeypatch.setattr(headwise, name, of_heads)
+    monkeypatch.setattr(low_rank, "_blocks", lambda *_: dict.fromkeys(low_rank.FEW, of_low_rank))
+    for name in ("_forward_blocks", "_backward_blocks"):
+        monkeypatch.setattr(headwise, name, lambda *_: of_heads)
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from .. import triton_tensors
 from ..triton_tensors import (
     DEVICES,
     DTYPES,
-    Strided,
     cdiv,
     launch,
+    of_width,
     power_of_2,
     precision,
     strided,
@@ -108,7 +108,7 @@ class _Kernels:
         self.shape = x.size(2) // heads, kernel_size
         self.banded = _multiplies_bands(*self.shape, x.dtype, lse is not None)
         self.inputs = {
-            "x": self._by_heads(x),
+            "x": of_width(x, self.shape[0]),
             "taps": strided(taps.expand(*size, -1)),
             "kept": None if kept is None else strided(kept.view(torch.uint8).expand(*size, -1)),
             "lse": strided(lse.expand(size)) if lse is not None and lse.numel() else None,
@@ -128,24 +128,22 @@ class _Kernels:
         banded = self.banded and self.time > 1
         blocks = _forward_blocks(self.time, *self.shape, banded)
         kernel = forward_by_bands if banded else forward_by_taps
-        self._launch(kernel, blocks, self.time, y=self._by_heads(y))
+        self._launch(kernel, blocks, self.time, y=of_width(y, self.shape[0]))
 
     def backward(self, grad: Tensor, x_grad: Tensor | None, taps_grad: Tensor | None) -> None:
         """``taps_grad`` is ``[rows, batch, heads, kernel_size]``: for shared taps, partial sums."""
         kernel = backward_by_bands if self.banded else backward_by_taps
         length = max(self.time, 0 if x_grad is None else self.x.size(0))
-        gradients = {"x_grad": self._by_heads(x_grad), "taps_grad": strided(taps_grad)}
-        self._launch(kernel, self.backward_blocks(), length, grad=self._by_heads(grad), **gradients)
+        gradients = {
+            "grad": of_width(grad, self.shape[0]),
+            "x_grad": of_width(x_grad, self.shape[0]),
+            "taps_grad": strided(taps_grad),
+        }
+        self._launch(kernel, self.backward_blocks(), length, **gradients)
 
     def backward_blocks(self) -> Blocks:
         length = max(self.time, self.x.size(0))
         return _backward_blocks(length, *self.shape, self.banded, self.x.dtype)
-
-    def _by_heads(self, x: Tensor | None) -> Strided | None:
-        if x is None:
-            return None
-        of_time, of_batch, of_channel = x.stride()
-        return Strided(x, of_time, of_batch, of_channel * (x.size(2) // self.heads), of_channel)
 
     def _launch(self, kernel, blocks: Blocks, length: int, **arguments) -> None:
         """A program per block of ``length`` and heads of a sentence."""

@@ -13,6 +13,7 @@ from ..triton_tensors import (
     Strided,
     cdiv,
     launch,
+    of_width,
     power_of_2,
     strided,
 )
@@ -49,6 +50,20 @@ LONG_FORWARD = Blocks(16, 128, 2)
 LONG_BACKWARD = Blocks(8, 128, 2, 1056)
 
 
+def _forward_blocks(taps: int, is_static: bool) -> Blocks:
+    if taps <= FEW_TAPS:
+        return FORWARD
+    return LONG_FORWARD if is_static else MANY
+
+
+def _backward_blocks(taps: int, is_static: bool, dtype: torch.dtype) -> Blocks:
+    if taps > FEW_TAPS:
+        return LONG_BACKWARD if is_static else MANY
+    if dtype == torch.float32:
+        return MANY
+    return STATIC if is_static else HEADWISE
+
+
 def unfit(x: Tensor, taps: Tensor, static: Tensor) -> str:
     """Why the kernels cannot take such inputs; empty when they can."""
     if x.size(2) > (taps.size(2) or x.size(2)) * MOST_HEAD_DIM:
@@ -69,8 +84,9 @@ class _Kernels:
         time, batch, heads, count = taps.shape
         self.width = max(1, x.size(2) // heads) if heads else CHANNELS
         self.x, self.time, self.blocks = x, time, cdiv(x.size(2), self.width)
+        self.kind = count, heads == 0
         self.given = {
-            "x": self._by_blocks(x),
+            "x": of_width(x, self.width),
             "taps": _of_heads(taps),
             "static": static.t().to(x.dtype).contiguous(),
             "batch": batch,
@@ -83,12 +99,6 @@ class _Kernels:
             "WIDTH": self.width,
             "CHANNELS": power_of_2(self.width),
         }
-
-    def _by_blocks(self, x: Tensor | None) -> Strided | None:
-        if x is None:
-            return None
-        of_time, of_batch, of_channel = x.stride()
-        return Strided(x, of_time, of_batch, of_channel * self.width, of_channel)
 
     def _tiles(self, rows: int, blocks: Blocks) -> int:
         return self.x.size(1) * cdiv(rows, self.runs(blocks) * self.run(blocks))
@@ -112,26 +122,11 @@ class _Kernels:
             options["maxnreg"] = blocks.registers
         launch(kernel, programs * self.blocks, given, VARYING, self.x, **options)
 
-    @property
-    def forward_blocks(self) -> Blocks:
-        if self.given["TAPS"] <= FEW_TAPS:
-            return FORWARD
-        return LONG_FORWARD if self.given["taps"] is None else MANY
-
-    @property
-    def backward_blocks(self) -> Blocks:
-        is_static, many = self.given["taps"] is None, self.given["TAPS"] > FEW_TAPS
-        if is_static and many:
-            return LONG_BACKWARD
-        if many or self.x.dtype == torch.float32:
-            return MANY
-        return STATIC if is_static else HEADWISE
-
     def forward(self) -> Tensor:
         y = self.x.new_empty(self.time, *self.x.shape[1:])
         if y.numel():
-            blocks = self.forward_blocks
-            self._launch(forward, self._tiles(self.time, blocks), blocks, y=self._by_blocks(y))
+            blocks = _forward_blocks(*self.kind)
+            self._launch(forward, self._tiles(self.time, blocks), blocks, y=of_width(y, self.width))
         return y
 
     def backward(
@@ -139,15 +134,15 @@ class _Kernels:
     ) -> Tensor | None:
         """Fill the gradients of x and of taps; returns that of ``static``, ``[taps, channels]``
         in float32, if it is wanted."""
-        blocks, sums = self.backward_blocks, None
+        blocks, sums = _backward_blocks(*self.kind, self.x.dtype), None
         groups = self._tiles(self.x.size(0), blocks)
         if of_static:
             groups = max(1, min(groups, blocks.programs // self.blocks))
             static = self.given["static"]
             sums = static.new_empty(groups, *static.shape, dtype=torch.float32)
         gradients = {
-            "grad": self._by_blocks(grad),
-            "x_grad": self._by_blocks(x_grad),
+            "grad": of_width(grad, self.width),
+            "x_grad": of_width(x_grad, self.width),
             "taps_grad": _of_heads(taps_grad),
             "static_grad": sums,
         }

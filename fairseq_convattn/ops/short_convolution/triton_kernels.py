@@ -44,6 +44,10 @@ MANY = {
 SHARED_MEMORY = 64 * 1024  # bytes for rounds that are loaded before they are used
 
 
+def _blocks(taps: int, ranks: int, dtype: torch.dtype) -> dict[str, Blocks]:
+    return FEW if taps * ranks <= MOST_HELD.value and dtype != torch.float32 else MANY
+
+
 def unfit(x: Tensor, z: Tensor, up: Tensor) -> str:
     """Why the kernels cannot take such inputs; empty when they can."""
     if up.size(0) > MOST_RANKS:
@@ -95,8 +99,7 @@ class _Kernels:
             "CHANNELS": CHANNELS,
             "PRECISION": _precision(x),
         }
-        few = count * self.given["PADDED"] <= MOST_HELD.value and x.dtype != torch.float32
-        self.blocks = FEW if few else MANY
+        self.blocks = _blocks(count, self.given["PADDED"], x.dtype)
 
     def _tiles(self, rows: int, blocks: Blocks) -> int:
         return self.x.size(1) * cdiv(rows, blocks.runs * self.run(blocks))
