@@ -5,6 +5,7 @@ checks ``--arch`` itself, and prints one line for some exceptions. All others ke
 """
 
 import difflib
+import itertools
 import logging
 import os
 import re
@@ -41,6 +42,7 @@ _OF_LIGHTCONV = {
 }
 _NO_CHECKPOINT = "Model file not found: "
 _OTHER_WEIGHTS = "Error(s) in loading state_dict"
+_OTHER_TARGETS = "Unsupported language modeling target"
 _NO_PAIR = "Could not infer language pair"
 _SKIPPED = re.compile(r"(\S+) samples have invalid sizes .* max_positions=(\d+)")
 _WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq raises it around any exception
@@ -147,7 +149,13 @@ def _one_line(error: BaseException) -> str | None:
     if text.startswith(_OTHER_WEIGHTS) and (way_out := _fitting_options()):
         reason = textwrap.shorten(text, 200, placeholder=" ...")
         return f"the checkpoint does not fit the model's options: {way_out} ({reason})"
-    if isinstance(error, AttributeError) and text.endswith("'supported_targets'"):
+    if isinstance(error, ZeroDivisionError | ValueError) and _is_given("--context-window"):
+        return (
+            "--context-window must be shorter than a block (--tokens-per-sample), of which it is a "
+            f"part ({type(error).__name__}: {text})"
+        )
+    no_targets = isinstance(error, AttributeError) and text.endswith("'supported_targets'")
+    if no_targets or text.startswith(_OTHER_TARGETS):
         return "the checkpoint is no language model, and fairseq-eval-lm scores only these"
     if text.startswith(_NO_PAIR):
         return (
@@ -175,6 +183,13 @@ def _is_given(option: str) -> bool:
     return option in map(option_of, sys.argv[1:])
 
 
+def _is_value(option: str, path: Path) -> bool:
+    """Whether the command line gives the path as an option's value."""
+    words = sys.argv[1:]
+    values = {after for word, after in itertools.pairwise(words) if word == option}
+    return str(path) in values or f"{option}={path}" in words
+
+
 def _is_ours(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -195,7 +210,7 @@ def _missing(path: Path) -> str:
         return f"there is no {path}; --lm-path needs its model's dict.txt in the data folder"
     if path.name == "dict.txt" and any(path.parent.glob("dict.*.txt")):
         return _sentence_pairs(path.parent)
-    is_data = path.name.startswith("dict.") or not path.suffix
+    is_data = path.name.startswith("dict.") or not path.suffix and not _is_value("--input", path)
     way_out = "; give the folder that fairseq-preprocess wrote (its --destdir)" if is_data else ""
     missing = path if path.parent.is_dir() else path.parent
     return f"there is no {missing}{way_out}"

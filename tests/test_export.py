@@ -262,6 +262,7 @@ def test_what_fails_is_said_in_a_line(language_model, tmp_path, monkeypatch):
     torch.save(state, tmp_path / "other.pt")
     fails([tmp_path / "other.pt"], "it needs the plugin that defines its architecture, other")
     fails([tmp_path / "none.pt"], "none.pt")
+    fails([tmp_path], f"{tmp_path} is a folder; give one of its checkpoints")
 
     def unable(*arguments, **options):
         raise RuntimeError("no operator\nfor this")

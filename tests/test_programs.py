@@ -54,6 +54,9 @@ def test_a_mistyped_checkpoint(trained, data, capsys, monkeypatch):
 
 def test_mistyped_data(trained, tmp_path, capsys, monkeypatch):
     none = tmp_path / "none"
+    for given in (["--input", str(none)], [f"--input={none}"]):
+        monkeypatch.setattr(sys, "argv", ["fairseq-interactive", str(tmp_path), *given])
+        assert reported(capsys, open, none) == f"error: there is no {none}"
     monkeypatch.setattr(sys, "argv", ["fairseq-generate", str(none)])
     line = reported(capsys, generate, none, trained)
     assert f"there is no {none}; give the folder that fairseq-preprocess wrote" in line
@@ -130,11 +133,29 @@ def test_a_perplexity_of_a_part_is_an_error(monolingual, tmp_path):
     assert eval_lm(monolingual, last, "--tokens-per-sample", "8") > 0
 
 
+@pytest.mark.parametrize("context", ["8", "20"])
+def test_a_context_as_long_as_a_block(monolingual, tmp_path, capsys, monkeypatch, context):
+    options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
+    train(monolingual, tmp_path, *options, "--max-update", "1", "--tokens-per-sample", "8")
+    given = ("--tokens-per-sample", "8", "--context-window", context)
+    monkeypatch.setattr(sys, "argv", ["fairseq-eval-lm", *given])
+    line = reported(capsys, eval_lm, monolingual, tmp_path / "checkpoint_last.pt", *given)
+    assert line.startswith("error: --context-window must be shorter than a block")
+
+
 def test_a_perplexity_of_a_translator_is_an_error(trained, monolingual, capsys):
     """Of fairseq's own, too, of which its task asks this attribute."""
     line = reported(capsys, eval_lm, monolingual, trained)
     assert line.startswith("error: this is a translation or summarization model; fairseq-eval-lm")
     line = reported(capsys, lambda: ConvAttnModel.supported_targets)
+    assert line.startswith("error: the checkpoint is no language model")
+
+
+def test_a_perplexity_of_a_masked_language_model_is_an_error(monolingual, tmp_path, capsys):
+    options = ("--task", "masked_lm", "--criterion", "masked_lm", "--arch", "tisa_bert_tiny")
+    shape = ("--encoder-embed-dim", "16", "--encoder-attention-heads", "4", "--encoder-layers", "1")
+    train(monolingual, tmp_path, *options, *shape, "--max-update", "1", "--tokens-per-sample", "32")
+    line = reported(capsys, eval_lm, monolingual, tmp_path / "checkpoint_last.pt")
     assert line.startswith("error: the checkpoint is no language model")
 
 

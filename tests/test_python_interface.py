@@ -403,6 +403,8 @@ def test_an_averaged_run_is_not_packed_without_the_average(here, tmp_path):
         ({"bpe": "sentencepeice"}, "bpe='sentencepeice' is unknown; fairseq has .*sentencepiece"),
         ({"tokenizer": "mosses"}, "tokenizer='mosses' is unknown; fairseq has .*moses"),
         ({"bpe": "sentencepiece"}, "needs sentencepiece_model=FILE"),
+        ({"sentencpiece_model": "x"}, "no such option; did you mean sentencepiece_model?"),
+        ({"bpe_codes": "x"}, "bpe_codes needs bpe='subword_nmt'"),
     ],
 )
 def test_what_cannot_be_loaded(change, message, here):
@@ -420,7 +422,7 @@ def test_what_cannot_be_asked(here):
     model = load(ConvAttnModel, "translation", **PIECES)
     with pytest.raises(ValueError, match="bem: no such option of fairseq-generate"):
         model.translate("oak", bem=4)
-    for option in ("prefix_size", "retain_dropout"):
+    for option in ("prefix_size", "retain_dropout", "constraints"):
         with pytest.raises(ValueError, match=f"{option}: no such option"):
             model.translate("oak", **{option: 1})
     with pytest.raises(ValueError, match="beam must be at least 1, not 0"):
@@ -443,6 +445,8 @@ def test_a_model_of_another_class(name, here):
 
 def test_what_other_kinds_of_models_do(here):
     model = load(ConvAttnLanguageModel, "lm", **PIECES)
+    with pytest.raises(ValueError, match="a sentence is empty"):
+        model.score(["oak", " "])
     for call in (model.translate, model.summarize):
         with pytest.raises(ValueError, match="a language model only continues texts: use sample"):
             call("oak")

@@ -1,10 +1,12 @@
 """Trained models from Python: ``from_pretrained`` and the interface that it returns."""
 
+import difflib
 import logging
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,19 @@ from fairseq.models import (
 )
 from fairseq.models.roberta import RobertaHubInterface
 from fairseq.tasks import FairseqTask
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
 DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_prediction's
 # options of fairseq-generate that no model from Python follows
-_OF_COMMANDS = {"prefix_size", "lm_path", "retain_dropout"}
+_OF_COMMANDS = {"prefix_size", "lm_path", "retain_dropout", "constraints"}
 _KINDS = (FairseqEncoderDecoderModel, FairseqLanguageModel, FairseqEncoderModel)
 CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # found by fairseq beside a checkpoint
+_PIECES_FILE, _CODES_FILE = "sentencepiece_model", "bpe_codes"
+# options that fairseq reads without having them in a checkpoint's configuration
+_ELSEWHERE = {"load_checkpoint_heads", "user_dir", "generation_args"}
 # what fairseq says of a sentence's size and the most it may be, each for one side or for both
 _TOO_LONG = re.compile(
     r"Size of sample #\d+ is invalid \(=\(?(?:np\.int64\()?(\d+).* max_positions=\(?(\d+)"
@@ -82,10 +87,12 @@ class ConvAttnHub(GeneratorHubInterface):
             is their mean, so the perplexity of the sentence is ``exp(-score)``.
 
         Raises:
-            ValueError: the model is no language model.
+            ValueError: the model is no language model, or a sentence is empty.
         """
         if hasattr(self.models[0], "encoder"):
             raise ValueError("score: only language models score sentences in Python")
+        if any(not s.strip() for s in ([sentences] if isinstance(sentences, str) else sentences)):
+            raise ValueError("score: a sentence is empty, and has no tokens to score")
         return super().score(sentences, *args, **options)
 
     def generate(
@@ -195,8 +202,8 @@ class Pretrained:
 
         Raises:
             FileNotFoundError: a folder or its dictionaries are not there.
-            ValueError: an option cannot work, or the model is of another class; the message names
-                it.
+            ValueError: an option cannot work or does not exist, or the model is of another class;
+                the message names it.
         """
         loaded = _load(cls, model_name_or_path, checkpoint_file, data_name_or_path, options)
         return ConvAttnHub(loaded["args"], loaded["task"], loaded["models"])
@@ -240,7 +247,7 @@ def _load(
             f"{folder}: no such folder; give that of the checkpoint (unpack an archive first)"
         )
     data = _data_folder(folder, data)
-    if "sentencepiece_model" in options or Path(folder, PIECES).exists():
+    if _PIECES_FILE in options or Path(folder, PIECES).exists():
         options.setdefault("bpe", "sentencepiece")
     elif options.get("bpe") == "sentencepiece":
         raise ValueError(
@@ -252,12 +259,32 @@ def _load(
             names = ", ".join(sorted(registry))
             raise ValueError(f"{option}={options[option]!r} is unknown; fairseq has {names}")
     loaded = from_pretrained(folder, checkpoint_file, data, model.hub_models(), **options)
+    _refuse_unknown(options.keys() - _ELSEWHERE, set(_option_names(loaded["args"])))
     kind = next(kind for kind in _KINDS if issubclass(model, kind))
     for name, found in zip(checkpoint_file.split(os.pathsep), loaded["models"], strict=False):
         if not isinstance(found, kind):
             right = type(found).__name__
             raise ValueError(f"{name} is no {model.__name__}: use {right}.from_pretrained")
     return loaded
+
+
+def _option_names(options: Any) -> Iterator[str]:
+    """The names of options in all parts of fairseq's configuration."""
+    if isinstance(options, DictConfig):
+        options = OmegaConf.to_container(options, resolve=False)
+    for name, value in (vars(options) if isinstance(options, Namespace) else options).items():
+        yield name
+        if isinstance(value, dict | DictConfig | Namespace):
+            yield from _option_names(value)
+
+
+def _refuse_unknown(given: Set[str], known: Set[str]) -> None:
+    for name in sorted(given - known):
+        if name == _CODES_FILE:
+            raise ValueError(f"{name} needs bpe='subword_nmt' or another bpe that reads it")
+        close = difflib.get_close_matches(name, known | {_PIECES_FILE, _CODES_FILE}, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"{name}: the model has no such option{hint}")
 
 
 def _data_folder(folder: str, data: str) -> str:

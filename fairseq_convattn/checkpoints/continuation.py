@@ -1,5 +1,6 @@
 """Checks that checkpoints, or a training and its first weights, are of one model and dictionary."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from ..command_lines import flag
 from .checks import CheckpointError
 from .files import architecture_of, as_mapping, is_ours, read_outline, stored_options
 from .recovery import LAST
+
+logger = logging.getLogger(__name__)
 
 _STACKS = ("encoder", "decoder")
 _KINDS = ENCODER_DECODER.kinds | MASKED_LANGUAGE_MODEL.kinds | LANGUAGE_MODEL.kinds
@@ -33,7 +36,7 @@ _SHARE_ANYWAY = ("share_all_embeddings", "adaptive_softmax_cutoff")
 
 def require_same_model(checkpoint: DictConfig, cfg: DictConfig) -> None:
     """Refuse to begin a training with other dictionaries than those of its first weights, or to
-    continue it as another network.
+    continue it as another network; warn where a new training begins from another one's weights.
 
     Args:
         checkpoint: fairseq's checkpoint options.
@@ -53,14 +56,18 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig) -> None:
         return
     stored = as_mapping(state.get("cfg")).get(STORED)
     require_same_dictionaries(stored, cfg.get(STORED) or (), str(path))
-    if begins_anew or not is_ours(architecture_of(state)):
+    if not any(is_ours(architecture_of(x)) for x in (state, {"cfg": cfg})):
         return
-    if other := other_option(stored_options(state, "model"), as_mapping(cfg.model)):
-        option, old, new = other
-        way_out = "give it as --finetune-from-model" if named else "choose a new --save-dir"
-        raise CheckpointError(
-            f"{path} was trained with {option} {old}, not {new}: {way_out}, or repeat its options"
-        )
+    other = other_option(stored_options(state, "model"), as_mapping(cfg.model))
+    if other is None:
+        return
+    option, old, new = other
+    difference = f"{path} was trained with {option} {old}, not {new}"
+    if begins_anew:
+        logger.warning("%s: its weights begin as another function", difference)
+        return
+    way_out = "give it as --finetune-from-model" if named else "choose a new --save-dir"
+    raise CheckpointError(f"{difference}: {way_out}, or repeat its options")
 
 
 def _first_weights(checkpoint: DictConfig, named: bool) -> tuple[Path, bool]:

@@ -41,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.onnx and (missing := missing_modules("onnx", "onnxscript")):
         sys.exit(f"error: --onnx needs {missing}")
     try:
+        if Path(arguments.checkpoint).is_dir():
+            raise ValueError(f"{arguments.checkpoint} is a folder; give one of its checkpoints")
         require_new(output)
         programs, start = export(_loaded(arguments.checkpoint, arguments.data))
         with appearing(output) as complete:

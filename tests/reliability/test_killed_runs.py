@@ -232,7 +232,14 @@ def test_a_training_does_not_continue_as_another_network(data, tmp_path, changed
     train(data, tmp_path, *first, "--dropout", "0.5", "--max-update", "2")
 
 
-def test_nor_does_it_from_another_checkpoint_than_the_last(data, tmp_path):
+def test_nor_does_a_training_of_fairseqs_transformer(data, tmp_path):
+    train(data, tmp_path, "--arch", "transformer_tiny", *SHRUNK, "--max-update", "1")
+    changed = ("--decoder-attention-heads", "2", "--max-update", "2")
+    with pytest.raises(CheckpointError, match="--decoder-attention-heads 4, not 2"):
+        train(data, tmp_path, "--arch", "attention_tiny", *SHRUNK, *changed)
+
+
+def test_nor_does_it_from_another_checkpoint_than_the_last(data, tmp_path, caplog):
     first = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--save-interval-updates", "1")
     changed = (*first, "--weight-norm", "sigmoid", "--max-update", "3")
     train(data, tmp_path, *first, "--max-update", "2")
@@ -250,7 +257,9 @@ def test_nor_does_it_from_another_checkpoint_than_the_last(data, tmp_path):
     tuned = ("--finetune-from-model", str(whole))
     with pytest.raises(CheckpointError, match="was trained with --weight-norm"):
         train(data, tmp_path / "once", *changed, *tuned, "--continue-once", str(whole))
+    assert "another function" not in caplog.text
     train(data, tmp_path / "tuned", *changed, *tuned)
+    assert "--weight-norm softmax, not sigmoid: its weights begin as another" in caplog.text
     with pytest.raises(CheckpointError, match="choose a new --save-dir"):  # it has a last one
         train(data, tmp_path / "tuned", *first, *tuned, "--reset-optimizer", "--max-update", "9")
     reset = ("--reset-optimizer", "--reset-dataloader", "--reset-meters", "--reset-lr-scheduler")
