@@ -17,7 +17,16 @@ import time
 import torch
 from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.sequence_generator import SequenceGenerator
-from measuring import Table, add_csv, add_numbers, add_repetitions, machine, save, setting
+from measuring import (
+    Table,
+    add_csv,
+    add_device,
+    add_numbers,
+    add_repetitions,
+    machine,
+    save,
+    setting,
+)
 from untrained import untrained
 
 ARCHITECTURES = ("attention_wmt_en_de_big", "dynamic_conv_wmt_en_de_big")
@@ -82,7 +91,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--without-graphs", action="store_true", help="measure also without CUDA graphs"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    add_device(parser)
     add_numbers(
         parser,
         ("--batch-size", 128, "sentences"),
@@ -99,8 +108,6 @@ def options() -> argparse.ArgumentParser:
 def main() -> None:
     parser = options()
     arguments = parser.parse_args()
-    if arguments.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: PyTorch sees no GPU")
     torch.set_num_threads(arguments.threads)
     print(
         f"{setting(machine(arguments.device))}; {arguments.threads} threads; batches of "

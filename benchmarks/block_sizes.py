@@ -23,6 +23,7 @@ from measuring import (
     GRAPH,
     Table,
     add_csv,
+    add_device,
     add_names,
     add_numbers,
     add_repetitions,
@@ -239,15 +240,13 @@ def main() -> None:
         ("--heads", 16, "likewise"),
     )
     parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
-    interpreted = "cpu: in Triton's interpreter, with TRITON_INTERPRET=1 in the environment"
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help=interpreted)
+    interpreted = "; cpu: in Triton's interpreter, with TRITON_INTERPRET=1 in the environment"
+    add_device(parser, "cuda", interpreted)
     add_repetitions(parser)
     add_csv(parser)
     options = parser.parse_args()
     if options.device == "cpu" and not os.environ.get("TRITON_INTERPRET"):
         parser.error("--device cpu needs TRITON_INTERPRET=1 in the environment")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("PyTorch sees no GPU; --device cpu computes in Triton's interpreter")
     print(setting(machine(options.device)), TABLE.header, sep="\n\n")
     if options.device == "cuda":
         compile_all(options)

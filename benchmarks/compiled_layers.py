@@ -17,6 +17,7 @@ import torch
 from measuring import (
     Table,
     add_csv,
+    add_device,
     add_numbers,
     add_repetitions,
     keep_freed_memory,
@@ -98,7 +99,7 @@ def main() -> None:
         "--mixers", type=names_among(MIXERS), default=["dynamic", "attention"], metavar="NAME,...",
         help=f"of {', '.join(MIXERS)} (default: dynamic,attention)",
     )  # fmt: skip
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    add_device(parser)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     add_numbers(
         parser,

@@ -23,6 +23,7 @@ from measuring import (
     ROUNDS,
     Table,
     add_csv,
+    add_device,
     add_names,
     add_repetitions,
     graph_of,
@@ -278,7 +279,7 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dropout", type=float, default=0.0, metavar="P", help="of attention weights (default: 0)"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    add_device(parser)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all")
     parser.add_argument(
         "--no-published", action="store_true", help="leave out the published code's way"
@@ -298,8 +299,6 @@ def require_usable(parser: argparse.ArgumentParser, arguments: argparse.Namespac
 
 
 def require_device(parser: argparse.ArgumentParser, device: str) -> None:
-    if device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: PyTorch sees no GPU")
     if device == "cuda" and not importlib.util.find_spec("triton"):
         parser.error("--device cuda needs Triton: pip install triton")
 

@@ -34,6 +34,7 @@ from measuring import (
     ROUNDS,
     Table,
     add_csv,
+    add_device,
     add_names,
     add_numbers,
     add_repetitions,
@@ -337,7 +338,7 @@ def _options() -> argparse.ArgumentParser:
         metavar="NAME,...",
         help=f"among {','.join(IMPLEMENTATIONS)} (default: all that the device has)",
     )
-    parser.add_argument("--device", choices=tuple(FASTEST), default="cpu", help="default: cpu")
+    add_device(parser)
     parser.add_argument(
         "--kernel-sizes", type=_sizes, default=[31, 15, 7, 3], help="default: 31,15,7,3"
     )
@@ -403,8 +404,6 @@ def _complete(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     from fairseq_convattn.ops import native
 
     on_gpu = arguments.device == "cuda"
-    if on_gpu and not torch.cuda.is_available():
-        parser.error("--device cuda: PyTorch sees no GPU")
     arguments.threads = arguments.threads or ([1] if on_gpu else ALL_THREADS)
     available = _available(arguments.device, arguments.dtype)
     for name in arguments.implementations or ():

@@ -28,6 +28,7 @@ import torch
 from measuring import (
     Table,
     add_csv,
+    add_device,
     add_names,
     add_numbers,
     lengths,
@@ -338,7 +339,7 @@ def _options() -> argparse.ArgumentParser:
         ("--repetitions", 3, "rounds, of which the median"),
         ("--threads", os.cpu_count(), "of every process"),
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    add_device(parser)
     parser.add_argument(
         "--precision",
         choices=("bf16", "fp16"),
@@ -356,8 +357,6 @@ def main() -> None:
     if arguments.updates < 2:
         parser.error("--updates: the first one is not counted")
     if arguments.device == "cuda":
-        if not torch.cuda.is_available():
-            parser.error("--device cuda: PyTorch sees no GPU")
         own = [model for model in arguments.models if model in FAIRSEQS]
         if own and arguments.precision == "bf16":
             parser.error(f"--models {own[0]}: fairseq takes --bf16 for a TPU; add --precision fp16")

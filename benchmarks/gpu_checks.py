@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
-from measuring import add_csv, machine, milliseconds_in_turn, processor, save
+from measuring import add_csv, add_device, machine, milliseconds_in_turn, processor, save
 
 FACTS = ("fact", "value")
 MIXERS = ("mixer", "dtype", "tokens", "worst_error", "of", "band", "agrees")
@@ -150,11 +150,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("check", choices=CHECKS)
-    parser.add_argument("--device", choices=tuple(SIZES), default="cpu", help="default: cpu")
+    add_device(parser)
     add_csv(parser)
     arguments = parser.parse_args()
-    if arguments.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: PyTorch sees no GPU")
     check, fields = CHECKS[arguments.check]
     torch.set_num_threads(os.cpu_count())
     rows = []

@@ -25,6 +25,7 @@ from end_to_end import (
 from measuring import (
     Table,
     add_csv,
+    add_device,
     add_names,
     add_numbers,
     add_repetitions,
@@ -105,7 +106,7 @@ def options() -> argparse.ArgumentParser:
     add_names(parser, "--tasks", TASKS)
     add_names(parser, "--models", MODELS)
     parser.add_argument("--shape", choices=SHAPES, default=SHAPES[0], help="default: %(default)s")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    add_device(parser)
     add_numbers(
         parser,
         ("--tokens", 27, "of a sentence, or of a language model's block"),
@@ -120,8 +121,6 @@ def options() -> argparse.ArgumentParser:
 def main() -> None:
     parser = options()
     arguments = parser.parse_args()
-    if arguments.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: PyTorch sees no GPU")
     torch.set_num_threads(arguments.threads)
     print(setting(machine(arguments.device)))
     if arguments.device == "cpu":

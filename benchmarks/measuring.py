@@ -217,6 +217,20 @@ def add_numbers(parser: argparse.ArgumentParser, *options: tuple[str, int, str])
         parser.add_argument(option, type=positive, default=default, help=help_text)
 
 
+def device(name: str) -> str:
+    """An argparse type: a device that is there."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise argparse.ArgumentTypeError("PyTorch sees no GPU")
+    return name
+
+
+def add_device(parser: argparse.ArgumentParser, default: str = "cpu", more: str = "") -> None:
+    help_text = f"default: {default}{more}"
+    parser.add_argument(
+        "--device", type=device, choices=("cpu", "cuda"), default=default, help=help_text
+    )
+
+
 def several(text: str) -> int:
     """An argparse type: as :func:`positive`, and more than one."""
     if positive(text) < 2:

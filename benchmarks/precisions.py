@@ -10,7 +10,6 @@ loss in half precision has to be within ``--band`` of float32's. On a CPU there 
 """
 
 import argparse
-import math
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
-from measuring import Table, add_csv, add_numbers, positive, program, save
+from measuring import Table, add_csv, add_device, positive, program, save
 
 from fairseq_convattn.report.train_log import read_train_log
 
@@ -46,7 +45,6 @@ TABLE = Table(
 
 def command(architecture: str, precision: str, arguments: argparse.Namespace) -> list[str]:
     """The training. Without dropout, whose choices would depend on the precision's kernels."""
-    interval = math.gcd(LAST, arguments.updates)
     training = (
         *("--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--lr", "0.001"),
         *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", "100", "--clip-norm", "25"),
@@ -54,12 +52,7 @@ def command(architecture: str, precision: str, arguments: argparse.Namespace) ->
         *("--dropout", "0", "--attention-dropout", "0", "--seed", "1", "--num-workers", "0"),
         *("--max-tokens", "4096", "--required-batch-size-multiple", "1", "--no-save"),
         *("--update-epoch-batch-itr", "True", "--disable-validation", "--log-format", "json"),
-        *(
-            "--max-update",
-            str(arguments.updates),
-            "--log-interval",
-            str(interval),
-        ),
+        *("--max-update", str(arguments.updates), "--log-interval", str(LAST)),
     )
     device = ("--cpu",) if arguments.device == "cpu" else ()
     plugin = ("--user-dir", str(ROOT / "fairseq_convattn"), "--arch", architecture)
@@ -100,6 +93,12 @@ def rows(arguments: argparse.Namespace) -> Iterator[dict]:
         yield dict(zip(FIELDS, (architecture, precision, *figures), strict=True))
 
 
+def _updates(text: str) -> int:
+    if positive(text) % LAST:
+        raise argparse.ArgumentTypeError(f"{text} is no multiple of {LAST}")
+    return int(text)
+
+
 def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -112,8 +111,9 @@ def options() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"default: {' '.join(ARCHITECTURES)}",
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
-    add_numbers(parser, ("--updates", 200, "of each training"))
+    add_device(parser)
+    of_each = f"of each training, a multiple of {LAST} (default: 200)"
+    parser.add_argument("--updates", type=_updates, default=200, help=of_each)
     parser.add_argument("--jobs", type=positive, default=1, help="trainings at once (default: 1)")
     parser.add_argument(
         "--band", type=float, default=0.02, help="share of float32's loss (default: 0.02)"
@@ -125,7 +125,7 @@ def options() -> argparse.ArgumentParser:
 def main() -> None:
     arguments = options().parse_args()
     found = list(rows(arguments))
-    print(f"losses of the last updates of {arguments.updates}, in bits\n{TABLE.header}")
+    print(f"losses of the last {LAST} updates of {arguments.updates}, in bits\n{TABLE.header}")
     for row in found:
         print(TABLE.line(row["architecture"], row["precision"], row["loss"], row["of_float32"]))
     save(found, FIELDS, arguments.csv)

@@ -22,6 +22,7 @@ import torch
 from measuring import (
     GRAPH,
     add_csv,
+    add_device,
     add_numbers,
     add_repetitions,
     graph_of,
@@ -163,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_numbers(parser, ("--tokens", 1024, "of a sentence"), ("--batch", 2, "sentences"))
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    add_device(parser)
     parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="default: all")
     parser.add_argument(
         "--dynamic-conv1d",

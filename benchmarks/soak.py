@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from measuring import program
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE_MB = 4096 / 2**20
 FASTEST = 150  # sentences a second
@@ -39,10 +41,6 @@ def sentences() -> Iterator[str]:
             "abcdefghijklmnopqrst", k=int(generator.expovariate(0.1)) % 60 + 1
         )
         yield " ".join(words)
-
-
-def program(name: str) -> str:
-    return str(Path(sys.executable).with_name(name))
 
 
 def prepare(folder: Path, minutes: float) -> Path:
