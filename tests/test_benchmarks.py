@@ -75,9 +75,9 @@ def test_block_sizes(operation, tmp_path, monkeypatch):
     with open(figures, newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["operation"] for row in rows} == {operation}
-    by_pass = {row["pass"]: [] for row in rows}
+    by_pass = {(row["taps"], row["pass"]): [] for row in rows}
     for row in rows:
-        by_pass[row["pass"]].append(row["blocks"])
+        by_pass[row["taps"], row["pass"]].append(row["blocks"])
     for blocks in by_pass.values():
         assert blocks[0] == "in use" and len(set(blocks)) == len(blocks) > 3
 
