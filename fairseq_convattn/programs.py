@@ -43,6 +43,7 @@ _OF_LIGHTCONV = {
 _NO_CHECKPOINT = "Model file not found: "
 _OTHER_WEIGHTS = "Error(s) in loading state_dict"
 _OTHER_TARGETS = "Unsupported language modeling target"
+_NEGATIVE_BLOCK = "negative dimensions are not allowed"
 _NO_PAIR = "Could not infer language pair"
 _SKIPPED = re.compile(r"(\S+) samples have invalid sizes .* max_positions=(\d+)")
 _WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq raises it around any exception
@@ -149,11 +150,9 @@ def _one_line(error: BaseException) -> str | None:
     if text.startswith(_OTHER_WEIGHTS) and (way_out := _fitting_options()):
         reason = textwrap.shorten(text, 200, placeholder=" ...")
         return f"the checkpoint does not fit the model's options: {way_out} ({reason})"
-    if isinstance(error, ZeroDivisionError | ValueError) and _is_given("--context-window"):
-        return (
-            "--context-window must be shorter than a block (--tokens-per-sample), of which it is a "
-            f"part ({type(error).__name__}: {text})"
-        )
+    no_block = isinstance(error, ZeroDivisionError) or text.startswith(_NEGATIVE_BLOCK)
+    if no_block and _is_given("--context-window"):
+        return "--context-window must be shorter than a block (--tokens-per-sample)"
     no_targets = isinstance(error, AttributeError) and text.endswith("'supported_targets'")
     if no_targets or text.startswith(_OTHER_TARGETS):
         return "the checkpoint is no language model, and fairseq-eval-lm scores only these"

@@ -7,13 +7,15 @@
 #     bash docs/data/masked_lm.sh fixed composite_attention_bert_tiny --attention-terms content,fixed
 #     bash docs/data/masked_lm.sh query composite_attention_bert_tiny
 #     bash docs/data/masked_lm.sh tisa tisa_bert_tiny
+#     TEXT=dialogues UPDATES=30000 EPOCHS=10 bash docs/data/masked_lm.sh tisa tisa_bert_tiny
 #
+# The last one also reads samsum/samsum.zip. A training can be resumed by its command.
 # `data` has bbc/{train,valid,test}.source.gz, one article a line, multi30k/raw/{train,val}.en.gz and
 # glue/{CoLA,SST-2,MRPC,RTE,STS-B} as their authors publish them, compressed. `--sample`, for CoLA,
 # SST-2 and MRPC are not the full files of GLUE.
 set -euo pipefail
 cat > corpus.py <<'END'
-import csv, gzip
+import csv, gzip, json, os, zipfile
 from fairseq_convattn.scoring.rouge import RougeSettings, split_sentences
 
 def lines(name):
@@ -29,6 +31,13 @@ def sentences(articles):
         yield from split_sentences(article, RougeSettings(split="punctuation")).splitlines()
         yield ""
 
+def dialogues():
+    archive = zipfile.ZipFile("data/samsum/samsum.zip")
+    for example in json.loads(archive.read("samsum/train.json")):
+        lines = f"{example['dialogue']}\n{example['summary']}".splitlines()
+        yield from filter(None, map(str.strip, lines))
+        yield ""
+
 glue = {
     part: column(f"glue/CoLA/{part}.tsv", 3, header=False) + column(f"glue/SST-2/{part}.tsv", 0)
     + column(f"glue/MRPC/msr_paraphrase_{test}.txt", 3, 4)
@@ -39,6 +48,8 @@ valid = [*sentences(lines("bbc/valid.source")), *lines("multi30k/raw/val.en")]
 held_out = {*valid, *glue["dev"], *sentences(lines("bbc/test.source"))} - {""}
 captions = lines("multi30k/raw/train.en")
 train = [*sentences(lines("bbc/train.source")), *captions, "", *glue["train"]]
+if os.environ.get("TEXT") == "dialogues":
+    train += ["", *dialogues()]
 train = [sentence for sentence in train if sentence not in held_out]
 for name, text in (("train", train), ("valid", valid)):
     with open(f"{name}.txt", "w", encoding="utf-8") as file:
@@ -56,7 +67,7 @@ fairseq-train mlm --user-dir fairseq_convattn --task masked_lm --criterion maske
   --sample-break-mode complete --tokens-per-sample 128 --batch-size 32 --required-batch-size-multiple 1 \
   --update-epoch-batch-itr True --skip-invalid-size-inputs-valid-test \
   --optimizer adam --adam-betas '(0.9,0.999)' --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 1.0 \
-  --lr 2e-3 --lr-scheduler polynomial_decay --warmup-updates 1500 --total-num-update 15000 --max-update 15000 \
+  --lr 2e-3 --lr-scheduler polynomial_decay --warmup-updates 1500 --total-num-update "${UPDATES:-15000}" --max-update "${UPDATES:-15000}" \
   --seed 1 --no-epoch-checkpoints --num-workers 0 --bf16 --save-dir "checkpoints/$1"
 pieces=(--sentencepiece bpe.model --dictionary mlm/dict.txt)
 convattn prepare glue --tasks RTE,STS-B --source data/glue "${pieces[@]}" --output glue
@@ -64,5 +75,5 @@ convattn prepare glue --tasks CoLA,SST-2,MRPC --sample --source data/glue "${pie
 for task in RTE STS-B CoLA SST-2 MRPC; do
   folder=glue; case $task in CoLA | SST-2 | MRPC) folder=glue_sample ;; esac
   convattn glue finetune $task "checkpoints/$1/checkpoint_last.pt" --data $folder/bin --seeds 1,2,3 \
-    --lr 5e-4 --batch-size 32 --epochs 3
+    --lr 5e-4 --batch-size 32 --epochs "${EPOCHS:-3}"
 done
