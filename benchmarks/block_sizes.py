@@ -3,9 +3,9 @@
 
 For each operation and pass it times the block sizes in use (the row "in use"), then others; those
 that a kernel cannot have are named and left out. Inputs are random, convolutions causal: dynamic
-and lightweight ones with softmax, and without of 3 and 4 taps; short ones of four taps, static ones
-of 17 too, and half as many channels. All kernels are compiled first, side by side. Many calls are
-one CUDA graph.
+and lightweight ones with softmax, and without of 3 and 4 taps; short ones with four taps, static
+ones also with 17, and half as many channels. All kernels are compiled first, side by side. Many
+calls are one CUDA graph.
 """
 
 import argparse

@@ -12,7 +12,7 @@ from fairseq import checkpoint_utils
 from fairseq.optim import register_optimizer
 from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
 from fairseq.optim.nag import FairseqNAG, FairseqNAGConfig
-from torch import Tensor, bfloat16, equal, float16, optim
+from torch import Tensor, bfloat16, equal, float16, float32, optim
 
 _WEIGHTS, _PATIENCE = "float32_weights", "patience"
 
@@ -20,9 +20,9 @@ _WEIGHTS, _PATIENCE = "float32_weights", "patience"
 class _Resumable:
     def __init__(self, *arguments) -> None:
         super().__init__(*arguments)
-        # fairseq makes its copies with gradients; a model's weights have none yet
+        # fairseq makes its float32 copies with gradients, which a new model's weights do not have
         self.optimizer.has_copies = any(
-            weight.grad is not None
+            weight.grad is not None and weight.dtype == float32
             for group in self.optimizer.param_groups
             for weight in group["params"]
         )

@@ -43,7 +43,7 @@ _OF_LIGHTCONV = {
 _NO_CHECKPOINT = "Model file not found: "
 _OTHER_WEIGHTS = "Error(s) in loading state_dict"
 _OTHER_TARGETS = "Unsupported language modeling target"
-_NEGATIVE_BLOCK = "negative dimensions are not allowed"
+_NO_BLOCK = ("float division", "negative dimensions are not allowed")
 _NO_PAIR = "Could not infer language pair"
 _SKIPPED = re.compile(r"(\S+) samples have invalid sizes .* max_positions=(\d+)")
 _WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq raises it around any exception
@@ -150,8 +150,7 @@ def _one_line(error: BaseException) -> str | None:
     if text.startswith(_OTHER_WEIGHTS) and (way_out := _fitting_options()):
         reason = textwrap.shorten(text, 200, placeholder=" ...")
         return f"the checkpoint does not fit the model's options: {way_out} ({reason})"
-    no_block = isinstance(error, ZeroDivisionError) or text.startswith(_NEGATIVE_BLOCK)
-    if no_block and _is_given("--context-window"):
+    if text in _NO_BLOCK and _is_given("--context-window"):
         return "--context-window must be shorter than a block (--tokens-per-sample)"
     no_targets = isinstance(error, AttributeError) and text.endswith("'supported_targets'")
     if no_targets or text.startswith(_OTHER_TARGETS):
@@ -185,8 +184,9 @@ def _is_given(option: str) -> bool:
 def _is_value(option: str, path: Path) -> bool:
     """Whether the command line gives the path as an option's value."""
     words = sys.argv[1:]
-    values = {after for word, after in itertools.pairwise(words) if word == option}
-    return str(path) in values or f"{option}={path}" in words
+    values = [after for word, after in itertools.pairwise(words) if word == option]
+    values += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    return path in map(Path, values)
 
 
 def _is_ours(error: BaseException) -> bool:

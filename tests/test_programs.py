@@ -54,7 +54,7 @@ def test_a_mistyped_checkpoint(trained, data, capsys, monkeypatch):
 
 def test_mistyped_data(trained, tmp_path, capsys, monkeypatch):
     none = tmp_path / "none"
-    for given in (["--input", str(none)], [f"--input={none}"]):
+    for given in (["--input", str(none)], [f"--input={none}"], ["--input", f"{tmp_path}/./none"]):
         monkeypatch.setattr(sys, "argv", ["fairseq-interactive", str(tmp_path), *given])
         assert reported(capsys, open, none) == f"error: there is no {none}"
     monkeypatch.setattr(sys, "argv", ["fairseq-generate", str(none)])
@@ -141,6 +141,7 @@ def test_a_context_as_long_as_a_block(monolingual, tmp_path, capsys, monkeypatch
     monkeypatch.setattr(sys, "argv", ["fairseq-eval-lm", *given])
     line = reported(capsys, eval_lm, monolingual, tmp_path / "checkpoint_last.pt", *given)
     assert line.startswith("error: --context-window must be shorter than a block")
+    assert programs._one_line(ValueError("malformed node")) is None
 
 
 def test_a_perplexity_of_a_translator_is_an_error(trained, monolingual, capsys):

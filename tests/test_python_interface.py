@@ -404,7 +404,9 @@ def test_an_averaged_run_is_not_packed_without_the_average(here, tmp_path):
         ({"tokenizer": "mosses"}, "tokenizer='mosses' is unknown; fairseq has .*moses"),
         ({"bpe": "sentencepiece"}, "needs sentencepiece_model=FILE"),
         ({"sentencpiece_model": "x"}, "no such option; did you mean sentencepiece_model?"),
-        ({"bpe_codes": "x"}, "bpe_codes needs bpe='subword_nmt'"),
+        ({"bpe_codes": "x"}, "bpe_codes needs bpe='fastbpe' or bpe='subword_nmt'"),
+        ({**PIECES, "bpe": None}, "sentencepiece_model needs bpe='sentencepiece'"),
+        ({"moses_no_escape": True}, "moses_no_escape needs tokenizer='moses'"),
     ],
 )
 def test_what_cannot_be_loaded(change, message, here):

@@ -21,6 +21,7 @@ from fairseq.models import (
     FairseqModel,
 )
 from fairseq.models.roberta import RobertaHubInterface
+from fairseq.registry import REGISTRIES
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
@@ -91,7 +92,9 @@ class ConvAttnHub(GeneratorHubInterface):
         """
         if hasattr(self.models[0], "encoder"):
             raise ValueError("score: only language models score sentences in Python")
-        if any(not s.strip() for s in ([sentences] if isinstance(sentences, str) else sentences)):
+        is_one = isinstance(sentences, str)
+        sentences = sentences if is_one else list(sentences)
+        if any(not sentence.strip() for sentence in ([sentences] if is_one else sentences)):
             raise ValueError("score: a sentence is empty, and has no tokens to score")
         return super().score(sentences, *args, **options)
 
@@ -202,8 +205,8 @@ class Pretrained:
 
         Raises:
             FileNotFoundError: a folder or its dictionaries are not there.
-            ValueError: an option cannot work or does not exist, or the model is of another class;
-                the message names it.
+            ValueError: an option cannot work, the model does not have it (of several, the last
+                one), or the model is of another class; the message names it.
         """
         loaded = _load(cls, model_name_or_path, checkpoint_file, data_name_or_path, options)
         return ConvAttnHub(loaded["args"], loaded["task"], loaded["models"])
@@ -280,11 +283,19 @@ def _option_names(options: Any) -> Iterator[str]:
 
 def _refuse_unknown(given: Set[str], known: Set[str]) -> None:
     for name in sorted(given - known):
-        if name == _CODES_FILE:
-            raise ValueError(f"{name} needs bpe='subword_nmt' or another bpe that reads it")
+        if needed := " or ".join(_readers(name)):
+            raise ValueError(f"{name} needs {needed}")
         close = difflib.get_close_matches(name, known | {_PIECES_FILE, _CODES_FILE}, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise ValueError(f"{name}: the model has no such option{hint}")
+
+
+def _readers(name: str) -> Iterator[str]:
+    """What reads an option of subwords or tokens, as from_pretrained takes it."""
+    for option in ("bpe", "tokenizer"):
+        for entry, dataclass in REGISTRIES[option]["dataclass_registry"].items():
+            if dataclass is not None and name in dataclass.__dataclass_fields__:
+                yield f"{option}={entry!r}"
 
 
 def _data_folder(folder: str, data: str) -> str:

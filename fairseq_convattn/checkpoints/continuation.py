@@ -34,13 +34,14 @@ _OPTIONS = (
 _SHARE_ANYWAY = ("share_all_embeddings", "adaptive_softmax_cutoff")
 
 
-def require_same_model(checkpoint: DictConfig, cfg: DictConfig) -> None:
+def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) -> None:
     """Refuse to begin a training with other dictionaries than those of its first weights, or to
     continue it as another network; warn where a new training begins from another one's weights.
 
     Args:
         checkpoint: fairseq's checkpoint options.
         cfg: all options of the training.
+        is_first: whether this is the first worker, which warns.
 
     Raises:
         CheckpointError: an option differs from that of the checkpoint that goes on.
@@ -64,7 +65,8 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig) -> None:
     option, old, new = other
     difference = f"{path} was trained with {option} {old}, not {new}"
     if begins_anew:
-        logger.warning("%s: its weights begin as another function", difference)
+        if is_first:
+            logger.warning("%s: the new model computes something else with its weights", difference)
         return
     way_out = "give it as --finetune-from-model" if named else "choose a new --save-dir"
     raise CheckpointError(f"{difference}: {way_out}, or repeat its options")

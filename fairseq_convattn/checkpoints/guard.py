@@ -107,7 +107,7 @@ def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
                 "sees other batches than an uninterrupted one; add --update-epoch-batch-itr True"
             )
         cfg = recovered(cfg, is_first)
-        require_same_model(cfg, trainer.cfg)
+        require_same_model(cfg, trainer.cfg, is_first)
         with numpy_values.allowed():  # the first worker sends the others what it has read
             return load(cfg, trainer, **kwargs)
 

@@ -345,7 +345,8 @@ def _impossible(config: MixerConfig) -> Iterator[tuple[str, str]]:
         yield "convolved_heads", reason
     if config.mixer in ATTENTION and (reason := conditions.bad_short_convolution(config)):
         yield "short_convolution", reason
-    if config.mixer in ATTENTION and (reason := conditions.bad_short_convolution_on(config)):
+    reads_terms = config.mixer == "composite"  # tisa has its own
+    if reads_terms and (reason := conditions.bad_short_convolution_on(config)):
         yield "short_convolution_on", reason
 
 

@@ -45,10 +45,18 @@ def checked_name(name: str | None, source: str = "") -> str | None:
     return name
 
 
-# [name] of the environment and of each open block of use_implementation; the last one counts
-_requests = [
-    [checked_name(os.environ.get("CONVATTN_IMPL") or None, "CONVATTN_IMPL in the environment: ")]
-]
+class _Request:
+    """What asks for an implementation; equal to itself alone."""
+
+    def __init__(self, name: str | None):
+        self.name = name
+
+
+_OF_THE_ENVIRONMENT = checked_name(
+    os.environ.get("CONVATTN_IMPL") or None, "CONVATTN_IMPL in the environment: "
+)
+# the environment and each open block of use_implementation; the last one counts
+_requests = [_Request(_OF_THE_ENVIRONMENT)]
 
 
 @contextlib.contextmanager
@@ -62,12 +70,12 @@ def use_implementation(name: str | None) -> Iterator[None]:
     Raises:
         ValueError: there is none of this name.
     """
-    request = [checked_name(name)]
+    request = _Request(checked_name(name))
     _requests.append(request)
     try:
         yield
     finally:
-        _requests[:] = [other for other in _requests if other is not request]
+        _requests.remove(request)
 
 
 def requested(name: str | None) -> str | None:
@@ -77,12 +85,12 @@ def requested(name: str | None) -> str | None:
     Raises:
         ValueError: there is none of this name.
     """
-    return checked_name(name or _requests[-1][0])
+    return checked_name(name or _requests[-1].name)
 
 
 def without_autocast(device: str) -> contextlib.AbstractContextManager:
     """Autocast would compute an operation's products and sums in half precision."""
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return contextlib.nullcontext()
 

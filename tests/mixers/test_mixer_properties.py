@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_convattn.mixers import MixerConfig, build_mixer
+from fairseq_convattn.mixers.conditions import PROJECTION_TERMS
 from fairseq_convattn.mixers.config import PROJECTIONS, VALUE_CONVOLUTIONS
 from fairseq_convattn.ops import TAP_NORMALIZATIONS
 from fairseq_convattn.ops.attention import TERMS
@@ -85,6 +86,10 @@ def built(options, causal):
     options = dict(options)
     if options.get("tap_norm") not in (None, *RENORMALIZABLE):
         options["renorm_padding"] = False
+    if options["mixer"] == "composite":
+        terms, letters = options.get("attention_terms"), options.get("short_convolution_on", "")
+        unread = {x for x, of in PROJECTION_TERMS.items() if terms and of.isdisjoint(terms)}
+        options["short_convolution_on"] = "".join(x for x in letters if x not in unread) or "v"
     module = build_mixer(MixerConfig(embed_dim=8, num_heads=4, causal=causal, **options))
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.5)

@@ -257,9 +257,9 @@ def test_nor_does_it_from_another_checkpoint_than_the_last(data, tmp_path, caplo
     tuned = ("--finetune-from-model", str(whole))
     with pytest.raises(CheckpointError, match="was trained with --weight-norm"):
         train(data, tmp_path / "once", *changed, *tuned, "--continue-once", str(whole))
-    assert "another function" not in caplog.text
+    assert "something else" not in caplog.text
     train(data, tmp_path / "tuned", *changed, *tuned)
-    assert "--weight-norm softmax, not sigmoid: its weights begin as another" in caplog.text
+    assert "--weight-norm softmax, not sigmoid: the new model computes something" in caplog.text
     with pytest.raises(CheckpointError, match="choose a new --save-dir"):  # it has a last one
         train(data, tmp_path / "tuned", *first, *tuned, "--reset-optimizer", "--max-update", "9")
     reset = ("--reset-optimizer", "--reset-dataloader", "--reset-meters", "--reset-lr-scheduler")

@@ -34,7 +34,7 @@ def test_rounded_weights_of_every_group_become_what_they_were(half):
     assert all(torch.equal(x, y) for x, y in zip(sum(new, []), expected, strict=True))
 
 
-@pytest.mark.parametrize("options", [["--bf16"], ["--bf16", "--fp16-no-flatten-grads"]])
+@pytest.mark.parametrize("options", [["--bf16"], ["--fp16", "--fp16-no-flatten-grads"]])
 def test_only_copies_of_the_weights_are_saved(options):
     """The weights themselves are in the checkpoint already."""
     parser = get_training_parser()

@@ -81,7 +81,7 @@ def composite_attention(
         at least.
 
     Raises:
-        ValueError: shapes, terms or options do not go together.
+        ValueError: shapes, terms or options do not go together, nor float64 and another dtype.
     """
     _check_inputs(q, k, v, padding_mask, dropout_p)
     check(beyond in BEYOND, f"unknown beyond {beyond!r}: choose from {', '.join(BEYOND)}")
