@@ -7,9 +7,14 @@
 #     bash docs/data/masked_lm.sh fixed composite_attention_bert_tiny --attention-terms content,fixed
 #     bash docs/data/masked_lm.sh query composite_attention_bert_tiny
 #     bash docs/data/masked_lm.sh tisa tisa_bert_tiny
-#     TEXT=dialogues UPDATES=30000 EPOCHS=10 bash docs/data/masked_lm.sh tisa tisa_bert_tiny
 #
-# The last one also reads samsum/samsum.zip. A training can be resumed by its command.
+# With dialogues, those of masked_lm_dialogues.csv and glue_dialogues.csv, which also read samsum/samsum.zip:
+#
+#     export TEXT=dialogues UPDATES=30000 EPOCHS=10
+#     bash docs/data/masked_lm.sh absolute attention_bert_tiny --save-interval-updates 5000
+#     bash docs/data/masked_lm.sh tisa tisa_bert_tiny --save-interval-updates 5000
+#     bash docs/data/masked_lm.sh tisa-seed2 tisa_bert_tiny --seed 2 --max-update 10000 --save-interval-updates 5000
+#
 # `data` has bbc/{train,valid,test}.source.gz, one article a line, multi30k/raw/{train,val}.en.gz and
 # glue/{CoLA,SST-2,MRPC,RTE,STS-B} as their authors publish them, compressed. `--sample`, for CoLA,
 # SST-2 and MRPC are not the full files of GLUE.
@@ -63,12 +68,12 @@ for part in train valid; do
 done
 fairseq-preprocess --only-source --trainpref train.bpe --validpref valid.bpe --destdir mlm
 
-fairseq-train mlm --user-dir fairseq_convattn --task masked_lm --criterion masked_lm --arch "$2" "${@:3}" \
+fairseq-train mlm --user-dir fairseq_convattn --task masked_lm --criterion masked_lm --arch "$2" \
   --sample-break-mode complete --tokens-per-sample 128 --batch-size 32 --required-batch-size-multiple 1 \
   --update-epoch-batch-itr True --skip-invalid-size-inputs-valid-test \
   --optimizer adam --adam-betas '(0.9,0.999)' --adam-eps 1e-6 --weight-decay 0.01 --clip-norm 1.0 \
   --lr 2e-3 --lr-scheduler polynomial_decay --warmup-updates 1500 --total-num-update "${UPDATES:-15000}" --max-update "${UPDATES:-15000}" \
-  --seed 1 --no-epoch-checkpoints --num-workers 0 --bf16 --save-dir "checkpoints/$1"
+  --seed 1 --no-epoch-checkpoints --num-workers 0 --bf16 --save-dir "checkpoints/$1" "${@:3}"
 pieces=(--sentencepiece bpe.model --dictionary mlm/dict.txt)
 convattn prepare glue --tasks RTE,STS-B --source data/glue "${pieces[@]}" --output glue
 convattn prepare glue --tasks CoLA,SST-2,MRPC --sample --source data/glue "${pieces[@]}" --output glue_sample
