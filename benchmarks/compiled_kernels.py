@@ -224,7 +224,8 @@ def short_convolutions(arguments: argparse.Namespace) -> Iterator[Case]:
             static = x.new_empty(arguments.channels, predicted.size(3))
             own = predicted.size(3) - 1
             kernels, of_blocks = headwise._Kernels(x, predicted, static, own, own), 1
-            blocks, backward = kernels.blocks, kernels.backward_blocks
+            blocks = kernels.blocks
+            backward = headwise._backward_blocks(*kernels.kind, x.dtype)
             rows, programs = kernels.runs(backward) * kernels.run(backward), backward.programs
         of_tiles = batch * triton.cdiv(arguments.tokens, rows) * blocks / programs
         rounds = {

@@ -426,6 +426,15 @@ def test_convolutions_spill_nothing_and_move_128_bits(tmp_path):
         assert "128" in found["loads"] and "128" in found["stores"], row
 
 
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.ci
+def test_short_convolutions_spill_nothing(tmp_path):
+    options = "--operations short_convolution --capabilities 90"
+    rows = compiled_rows(tmp_path / "kernels.json", options)
+    assert len(rows) == 10 and not any(row["stack"] for row in rows)
+
+
 def smoke_test(folder, *options):
     run = subprocess.run(
         [sys.executable, SCRIPT, "--smoke", "--output", folder, "--seconds", "2400", *options],
