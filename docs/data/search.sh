@@ -4,7 +4,7 @@
 # perplexity. static, headwise and low_rank are attention with short convolutions; SYSTEM_pre_norm
 # normalises before each layer.
 #
-#     bash docs/data/search.sh multi30k_short [SYSTEM ...] | tee docs/data/search.csv
+#     bash docs/data/search.sh multi30k_short [SYSTEM ...]
 #     bash docs/data/search.sh iwslt14_de_en_low_short [SYSTEM ...]
 #     RATES=0.008 PRECISION=--fp32 bash docs/data/search.sh multi30k_short dynamic
 #

@@ -3,16 +3,16 @@
 # turn, two rounds, on one core. The median of updates 21 to 120 counts, of the faster round.
 #
 #     bash docs/data/short_convolution_time.sh multi30k_short
-#     bash docs/data/short_convolution_time.sh iwslt14_de_en_low_short    # attention is pre-norm
+#     bash docs/data/short_convolution_time.sh iwslt14_de_en_low_short
 #     bash docs/data/short_convolution_time.sh news    # language models
 #
 # Prepare the data first: `convattn recipe RECIPE prepare [--source DIR]`, news by news_language_models.sh.
 set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
-recipe=${1-}
+recipe=${1-} pre_norm=(--encoder-normalize-before --decoder-normalize-before)
 case $recipe in
-  multi30k_short) attention=() dynamic=(--encoder-ffn-embed-dim 296 --decoder-ffn-embed-dim 296) ;;
-  iwslt14_de_en_low_short) attention=(--encoder-normalize-before --decoder-normalize-before) dynamic=() ;;
+  multi30k_short) attention=("${pre_norm[@]}") dynamic=(--encoder-ffn-embed-dim 296 --decoder-ffn-embed-dim 296) ;;
+  iwslt14_de_en_low_short) attention=("${pre_norm[@]}") dynamic=() ;;
   news) attention=() dynamic=(--decoder-ffn-embed-dim 288) ;;
   *) echo "usage: bash docs/data/short_convolution_time.sh multi30k_short|iwslt14_de_en_low_short|news" >&2; exit 2 ;;
 esac
