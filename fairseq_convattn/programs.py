@@ -233,5 +233,7 @@ def _missing_checkpoint(path: Path) -> str:
         return f"there is no checkpoint {path}: no folder {path.parent}"
     names = sorted(file.name for file in path.parent.glob("*.pt"))
     close = difflib.get_close_matches(path.name, names, n=1)
-    present = f"did you mean {close[0]}?" if close else f"{path.parent} has {', '.join(names)}"
-    return f"there is no checkpoint {path}; {present if names else 'the folder has none'}"
+    present = f"{path.parent.absolute()} has {', '.join(names) or 'none'}"
+    if close:
+        present = f"did you mean {close[0]}?"
+    return f"there is no checkpoint {path}; {present}"

@@ -9,8 +9,9 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 LOG_ERRORS_ONLY = 2
 LONGEST_LINE = 1 << 30  # bytes; by default SentencePiece silently skips lines of more than 4,192
@@ -24,6 +25,10 @@ def train(
     for ending in (".model", ".vocab"):
         if Path(model_prefix + ending).exists():
             raise FileExistsError(f"{model_prefix}{ending} is there already; not overwritten")
+    for file in files:  # SentencePiece would learn pieces of the broken characters
+        with open(file, "rb") as text:
+            for _ in decoded(text, file):
+                pass
     sentencepiece.SentencePieceTrainer.train(
         input=files,
         model_prefix=model_prefix,
@@ -36,12 +41,27 @@ def train(
     )
 
 
-def encode(model: str, text: TextIO, pieces: TextIO) -> None:
+def encode(model: str, text: BinaryIO, pieces: TextIO) -> None:
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=model)
-    for line in text:
+    for line in decoded(text, "standard input"):
         print(*processor.encode(line.rstrip("\n"), out_type=str), file=pieces)
+
+
+def decoded(text: BinaryIO, name: str) -> Iterator[str]:
+    """The lines of a text.
+
+    Raises:
+        ValueError: one is no UTF-8; the message names it.
+    """
+    for number, line in enumerate(text, 1):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"{name}, line {number}: not UTF-8; convert it: iconv -f ENCODING -t UTF-8"
+            ) from None
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -62,9 +82,8 @@ def main(arguments: list[str] | None = None) -> None:
         if options.command == "train":
             train(options.input, options.model_prefix, options.vocab_size, options.whole_words)
         else:
-            for stream in (sys.stdin, sys.stdout):
-                stream.reconfigure(encoding="utf-8", newline="\n")
-            encode(options.model, sys.stdin, sys.stdout)
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+            encode(options.model, sys.stdin.buffer, sys.stdout)
     except ModuleNotFoundError:
         from cli import missing
 

@@ -75,6 +75,16 @@ def test_a_command_is_named_in_its_own_errors(tmp_path):
     assert result.returncode == 2 and "usage: convattn sentencepiece encode " in result.stderr
 
 
+def test_text_that_is_no_utf8_teaches_no_pieces(tmp_path):
+    (tmp_path / "text").write_bytes(b"a b\n" * 9 + "café".encode("latin-1"))
+    result = convattn(
+        *("sentencepiece", "train", "--input", tmp_path / "text"),
+        *("--model-prefix", tmp_path / "bpe", "--vocab-size", "9"),
+    )
+    assert result.returncode == 1 and "text, line 10: not UTF-8" in result.stderr
+    assert not (tmp_path / "bpe.model").exists()
+
+
 def test_prepare_explains_each_corpus_by_an_example_in_its_own_name():
     titles = [line.split()[:2] for line in convattn("prepare").stdout.splitlines()[3:]]
     assert ["gbw", "The"] in titles and "set" not in dict(titles).values()

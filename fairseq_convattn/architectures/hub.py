@@ -246,9 +246,12 @@ def _load(
         **{k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in options.items()},
     }
     if not Path(folder).is_dir():  # fairseq would unpack an archive, anywhere that it says
-        raise FileNotFoundError(
-            f"{folder}: no such folder; give that of the checkpoint (unpack an archive first)"
-        )
+        if folder.endswith(".pt"):
+            parent, name = os.path.split(folder)
+            way = f"the file is named by checkpoint_file: from_pretrained({parent!r}, {name!r})"
+        else:
+            way = "give that of the checkpoint (unpack an archive first)"
+        raise FileNotFoundError(f"{folder}: no such folder; {way}")
     data = _data_folder(folder, data)
     if _PIECES_FILE in options or Path(folder, PIECES).exists():
         options.setdefault("bpe", "sentencepiece")

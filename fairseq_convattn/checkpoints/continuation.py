@@ -21,6 +21,7 @@ _STACKS = ("encoder", "decoder")
 _KINDS = ENCODER_DECODER.kinds | MASKED_LANGUAGE_MODEL.kinds | LANGUAGE_MODEL.kinds
 # options that say what a layer computes; probabilities and initial values may change
 _OPTIONS = (
+    *(f"{side}_layers" for side in _STACKS),
     *(
         name
         for name, option in mixer_options(_STACKS).items()

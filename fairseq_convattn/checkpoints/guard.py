@@ -93,7 +93,8 @@ def _explained(path: str) -> Iterator[None]:
 def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
     @functools.wraps(load)
     def load_checkpoint(cfg: DictConfig, trainer: Any, **kwargs: Any) -> tuple:
-        """fairseq's, but from the newest intact checkpoint if the last one is damaged.
+        """fairseq's, but from the newest intact checkpoint if the last one is damaged; with all
+        updates in it nothing is trained.
 
         Raises:
             CheckpointError: the checkpoint is of another model.
@@ -109,6 +110,18 @@ def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
         cfg = recovered(cfg, is_first)
         require_same_model(cfg, trainer.cfg, is_first)
         with numpy_values.allowed():  # the first worker sends the others what it has read
-            return load(cfg, trainer, **kwargs)
+            loaded = load(cfg, trainer, **kwargs)
+        _stop_if_finished(trainer, is_first)
+        return loaded
 
     return load_checkpoint
+
+
+def _stop_if_finished(trainer: Any, is_first: bool) -> None:
+    """End a training that has made its ``--max-update`` updates before; fairseq would make one more
+    and save it."""
+    options, made = trainer.cfg.optimization, trainer.get_num_updates()
+    if 0 < options.max_update <= made:
+        if is_first:
+            logger.warning("finished before: %d of --max-update %d", made, options.max_update)
+        options.max_epoch = -1

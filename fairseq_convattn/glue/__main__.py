@@ -12,6 +12,7 @@ from ..checkpoints.checks import CheckpointError
 from ..child_processes import CommandFailed, exit_on_signals
 from ..command_lines import whole_number
 from .binarising import Pieces, binarise
+from .evaluation import data_of
 from .finetuning import Run, best_checkpoint, finetune
 from .submission import write_submission
 from .tasks import TASKS, GlueError
@@ -49,10 +50,7 @@ def default_output(model: Path) -> Path:
 
 NUMBER = {"type": whole_number(1), "metavar": "N"}
 FOLDER = {"type": Path, "metavar": "DIR"}
-DATA = {
-    "default": Path("data/glue/bin"),
-    "help": "the bin folder that convattn prepare glue wrote (default: %(default)s)",
-}
+PREPARED = Path("data/glue/bin")
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -97,7 +95,8 @@ def add_finetune(commands: argparse._SubParsersAction) -> None:
         "used, for example MNLI's for RTE. A classifier with as many classes is kept"
     )
     add("model", type=Path, metavar="MODEL", help=start)
-    add("--data", **DATA, **FOLDER)
+    prepared = "the bin folder that convattn prepare glue wrote (default: %(default)s)"
+    add("--data", default=PREPARED, help=prepared, **FOLDER)
     own_folder = "folder for checkpoints and results (default: MODEL without .pt, then -glue/TASK)"
     add("--output", help=own_folder, **FOLDER)
     add(
@@ -130,7 +129,8 @@ def add_predict(commands: argparse._SubParsersAction) -> None:
     add("task", choices=TASKS, metavar="TASK", help=", ".join(TASKS))
     tuned = "checkpoint of a fine-tuning on TASK, or its OUTPUT, of which the best seed is taken"
     add("model", type=Path, metavar="MODEL", help=tuned)
-    add("--data", **DATA, **FOLDER)
+    prepared = f"the bin folder with test sets (default: the fine-tuning's, or else {PREPARED})"
+    add("--data", help=prepared, **FOLDER)
     add("--output", default=Path("submission"), help="default: %(default)s", **FOLDER)
 
 
@@ -153,7 +153,8 @@ def main(given: Sequence[str] | None = None) -> None:
             return
         if options.command == "predict":
             model = best_checkpoint(options.model)
-            for path in write_submission(options.task, model, options.data, options.output):
+            data = options.data or data_of(model) or PREPARED
+            for path in write_submission(options.task, model, data, options.output):
                 print(f"wrote {path}")
             return
         if options.output is None:

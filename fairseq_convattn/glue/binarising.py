@@ -15,6 +15,7 @@ from .reading import Examples, read_examples
 from .tasks import HIGHEST_SCORE, TASKS, GlueError, GlueTask
 
 _FEWEST_COMMON = 0.9
+_MOST_UNKNOWN = 0.1
 _SPACE = "\u2581"  # SentencePiece's
 _SIZE_FILLER = "madeupword"  # fairseq-preprocess's
 _AT_A_TIME = 10_000  # sentences whose pieces are in memory
@@ -151,7 +152,10 @@ def _write(task: GlueTask, read: dict[str, Examples], output: Path, pieces: Piec
             text = "".join(f"{float(label) / HIGHEST_SCORE}\n" for label in examples.labels)
             (output / "label" / f"{subset}.label").write_text(text, encoding="ascii")
     sizes = ", ".join(f"{subset} {len(examples.sentences):,}" for subset, examples in read.items())
-    return f"{sizes} examples, {100 * unknown / total:.2f} % unknown pieces"
+    words = f"{sizes} examples, {100 * unknown / total:.2f} % unknown pieces"
+    if unknown > _MOST_UNKNOWN * total:
+        words += "\nwarning: a model pre-trained with this dictionary hardly knows this text"
+    return words
 
 
 def _write_dataset(sentences: Iterable, prefix: Path, dictionary: Dictionary) -> tuple[int, int]:

@@ -63,6 +63,8 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
             together.
     """
     task = TASKS[name]
+    state = read_checkpoint(checkpoint)
+    _require_tuned(name, checkpoint, state)
     for subset, file in task.test_files.items():
         for number in range(len(task.sentences)):
             if load_indexed_dataset(str(data / f"input{number}" / subset), None) is None:
@@ -70,8 +72,6 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
                     f"{data} has no test set: remove the folder of `convattn prepare glue` and "
                     f"prepare it again, from a release that has {name}/{file}.tsv"
                 )
-    state = read_checkpoint(checkpoint)
-    _require_tuned(name, checkpoint, state)
     _require_dictionary(checkpoint, data)
     state["cfg"]["task"]["data"] = str(data)
     state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
@@ -95,10 +95,21 @@ def _require_tuned(name: str, checkpoint: Path, state: dict[str, Any]) -> None:
 def _require_dictionary(checkpoint: Path, data: Path) -> None:
     """Compare dictionaries with the settings of the fine-tuning: fairseq's models store no digest
     of theirs."""
-    settings = checkpoint.parent.parent / "settings.json"
-    then = read_json(settings).get("dictionary_sha256") if settings.is_file() else None
+    then = _settings(checkpoint).get("dictionary_sha256")
     if then not in (None, sha256(data / "input0" / "dict.txt")):
         raise GlueError(f"{data} has another dictionary than the fine-tuning's: {PREPARE_ANEW}")
+
+
+def data_of(checkpoint: Path) -> Path | None:
+    """The folder of the tasks' folders from which a checkpoint was fine-tuned, if it is there."""
+    data = Path(_settings(checkpoint).get("data", "")).parent
+    return data if data.name and data.is_dir() else None
+
+
+def _settings(checkpoint: Path) -> dict[str, Any]:
+    """Those of the fine-tuning; none if the checkpoint was moved out of its folder."""
+    path = checkpoint.parent.parent / "settings.json"
+    return read_json(path) if path.is_file() else {}
 
 
 def _load(checkpoint: Path, state: dict[str, Any]) -> tuple[BaseFairseqModel, FairseqTask]:

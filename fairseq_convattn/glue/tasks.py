@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 HIGHEST_SCORE = 5.0  # of STS-B, from 0
 PREPARE_ANEW = (
-    "prepare the data with the dictionary of the pre-training (convattn prepare glue --dictionary)"
+    "give other data with --data, or prepare them with the dictionary of the pre-training "
+    "(convattn prepare glue --dictionary)"
 )
 
 

@@ -112,7 +112,6 @@ def test_predictions_of_the_test_sets_in_the_format_of_glues_server(
         (task, tmp_path / "none.pt", ["--output", str(tmp_path / "d")], "there is no such file"),
         (task, tmp_path / "new", last, "has no results.json"),
         (task, tmp_path / "run", last, "is no output of convattn glue finetune"),
-        ("RTE", moved, last, "has no test set.*RTE/test.tsv"),
         (task, moved, ["--output", str(tmp_path / "text.pt" / "x")], "text.pt"),
     ):
         with pytest.raises(SystemExit, match=f"^error: .*{message}"):
@@ -124,11 +123,15 @@ def test_predictions_of_the_test_sets_in_the_format_of_glues_server(
     other = ["--output", str(tmp_path / "other")]
     dictionary = trained_on / task / "input0" / "dict.txt"
     dictionary.write_text("\n".join(dictionary.read_text().split("\n")[::-1]).strip() + "\n")
-    with pytest.raises(SystemExit, match="another dictionary than the fine-tuning's"):
-        glue.main(["predict", task, str(moved), "--data", str(trained_on), *other])
+    with pytest.raises(SystemExit, match="another dictionary than the fine-tuning's.*--data"):
+        glue.main(["predict", task, str(moved), *other])  # without --data: the fine-tuning's
     (moved / "settings.json").unlink()
     dictionary.write_text("\n".join(dictionary.read_text().split("\n")[9:]))
     with pytest.raises(SystemExit, match="do not go together"):
+        glue.main(["predict", task, str(moved), "--data", str(trained_on), *other])
+    for file in (trained_on / task / "input0").glob("test*"):
+        file.unlink()
+    with pytest.raises(SystemExit, match=f"has no test set.*{task}/test"):
         glue.main(["predict", task, str(moved), "--data", str(trained_on), *other])
 
 

@@ -219,6 +219,7 @@ def test_a_training_continues_in_other_spellings(data, tmp_path):
     [
         (("--attention-terms", "content,alibi"), "--attention-terms content,fixed"),
         (("--decoder-attention-heads", "2"), "--decoder-attention-heads 4"),
+        (("--decoder-layers", "1"), "--decoder-layers 2, not 1"),
     ],
 )
 def test_a_training_does_not_continue_as_another_network(data, tmp_path, changed, named):
@@ -230,6 +231,17 @@ def test_a_training_does_not_continue_as_another_network(data, tmp_path, changed
         train(data, tmp_path, *first, *changed, "--max-update", "2")
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
     train(data, tmp_path, *first, "--dropout", "0.5", "--max-update", "2")
+
+
+def test_a_finished_training_makes_no_more_updates(data, tmp_path, caplog):
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK)
+    train(data, tmp_path, *given, "--max-update", "2")
+    before = {file.name: file.read_bytes() for file in tmp_path.glob("*.pt")}
+    train(data, tmp_path, *given, "--max-update", "2")
+    assert "finished before: 2 of --max-update 2" in caplog.text
+    assert {file.name: file.read_bytes() for file in tmp_path.glob("*.pt")} == before
+    train(data, tmp_path, *given, "--max-update", "3")
+    assert (tmp_path / "checkpoint_last.pt").read_bytes() != before["checkpoint_last.pt"]
 
 
 def test_nor_does_a_training_of_fairseqs_transformer(data, tmp_path):
