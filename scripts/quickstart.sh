@@ -53,7 +53,7 @@ CONVATTN_MINIMAL=yes source scripts/setup.sh
 # shellcheck source=scripts/progress.sh
 source scripts/progress.sh
 mkdir -p "$output"
-trap 'echo "interrupted; to begin again, give another folder with --output, or remove $output" >&2; exit 130' INT
+trap 'echo "interrupted: $output is incomplete, remove it" >&2; exit 130' INT
 
 out=$(printf %q "$output")
 

@@ -8,6 +8,7 @@
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,8 @@ def train(
     for ending in (".model", ".vocab"):
         if Path(model_prefix + ending).exists():
             raise FileExistsError(f"{model_prefix}{ending} is there already; not overwritten")
-    for file in files:  # SentencePiece would learn pieces of the broken characters
+    # SentencePiece would learn pieces of the broken characters; a pipe cannot be read twice
+    for file in filter(os.path.isfile, files):
         with open(file, "rb") as text:
             for _ in decoded(text, file):
                 pass

@@ -85,6 +85,18 @@ def test_text_that_is_no_utf8_teaches_no_pieces(tmp_path):
     assert not (tmp_path / "bpe.model").exists()
 
 
+def test_pieces_of_text_from_a_pipe(tmp_path):
+    (tmp_path / "text").write_text("a b\n" * 9 + "café\n", encoding="utf-8")
+    model = ["--model-prefix", tmp_path / "bpe", "--vocab-size", "12"]
+    words = [sys.executable, SCRIPTS / "cli.py", "sentencepiece", "train", *model, "--input"]
+    piped = 'cat "$0" | "$@" /dev/stdin'
+    result = run("sh", "-c", piped, tmp_path / "text", *words)
+    assert result.returncode == 0 and (tmp_path / "bpe.model").exists(), result.stderr
+    encode = [*words[:3], "encode", "--model", tmp_path / "bpe.model"]
+    split = subprocess.run([*map(str, encode)], input=b"a b\n\ncaf\xe9\n", capture_output=True)
+    assert split.returncode == 1 and b"standard input, line 3: not UTF-8" in split.stderr
+
+
 def test_prepare_explains_each_corpus_by_an_example_in_its_own_name():
     titles = [line.split()[:2] for line in convattn("prepare").stdout.splitlines()[3:]]
     assert ["gbw", "The"] in titles and "set" not in dict(titles).values()

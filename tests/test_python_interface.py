@@ -397,6 +397,7 @@ def test_an_averaged_run_is_not_packed_without_the_average(here, tmp_path):
     "change, message",
     [
         ({"model_name_or_path": "nowhere"}, "nowhere: no such folder"),
+        ({"model_name_or_path": "last.pt"}, r"from_pretrained\('.', 'last.pt'\)"),
         ({"checkpoint_file": "best.pt"}, "Model file not found: .*best.pt"),
         ({"data_name_or_path": "binn"}, r"no dictionary \(dict.\*.txt\) in binn;"),
         ({"data_name_or_path": "."}, "in checkpoints/translation or .;"),

@@ -248,7 +248,7 @@ def _load(
     if not Path(folder).is_dir():  # fairseq would unpack an archive, anywhere that it says
         if folder.endswith(".pt"):
             parent, name = os.path.split(folder)
-            way = f"the file is named by checkpoint_file: from_pretrained({parent!r}, {name!r})"
+            way = f"it takes a folder and a file, from_pretrained({parent or '.'!r}, {name!r})"
         else:
             way = "give that of the checkpoint (unpack an archive first)"
         raise FileNotFoundError(f"{folder}: no such folder; {way}")

@@ -95,6 +95,8 @@ def other_option(
     for name in _OPTIONS:
         if name == "share_decoder_input_output_embed" and any(map(first.get, _SHARE_ANYWAY)):
             continue
+        if any(options.get(f"{name}_to_keep") for options in (first, second)):
+            continue  # pruned layers, of which fairseq keeps the number before
         values = _plain(first, name), _plain(second, name)
         if None not in values and _meaning(name, values[0]) != _meaning(name, values[1]):
             return flag(name), *values

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils
@@ -20,7 +21,7 @@ from . import numpy_values
 from .checks import CheckpointError, check_configuration, check_digest, check_finite, naming
 from .continuation import require_same_model
 from .files import CONVERT, architecture_of, check_file, is_ours
-from .recovery import recovered
+from .recovery import LAST, recovered
 
 logger = logging.getLogger(__name__)
 
@@ -107,21 +108,28 @@ def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
                 "--save-interval-updates saves within epochs: a training that goes on from there "
                 "sees other batches than an uninterrupted one; add --update-epoch-batch-itr True"
             )
+        last, named = Path(cfg.save_dir, LAST), cfg
         cfg = recovered(cfg, is_first)
+        continues_last = cfg is named and cfg.restore_file == LAST and last.exists()
         require_same_model(cfg, trainer.cfg, is_first)
         with numpy_values.allowed():  # the first worker sends the others what it has read
             loaded = load(cfg, trainer, **kwargs)
-        _stop_if_finished(trainer, is_first)
+        if continues_last:
+            _stop_if_finished(trainer, last if is_first else None)
         return loaded
 
     return load_checkpoint
 
 
-def _stop_if_finished(trainer: Any, is_first: bool) -> None:
-    """End a training that has made its ``--max-update`` updates before; fairseq would make one more
-    and save it."""
+def _stop_if_finished(trainer: Any, last: Path | None) -> None:
+    """End a training whose ``--max-update`` updates are in its last checkpoint; fairseq would make
+    one more and save it. ``last`` is for the message; None: there is none."""
     options, made = trainer.cfg.optimization, trainer.get_num_updates()
     if 0 < options.max_update <= made:
-        if is_first:
-            logger.warning("finished before: %d of --max-update %d", made, options.max_update)
+        if last:
+            logger.warning(
+                "Stopping training due to num_updates: %s has %d of --max-update %d. Nothing is "
+                "trained or saved; a higher --max-update goes on",
+                *(last, made, options.max_update),
+            )
         options.max_epoch = -1

@@ -102,8 +102,8 @@ def _require_dictionary(checkpoint: Path, data: Path) -> None:
 
 def data_of(checkpoint: Path) -> Path | None:
     """The folder of the tasks' folders from which a checkpoint was fine-tuned, if it is there."""
-    data = Path(_settings(checkpoint).get("data", "")).parent
-    return data if data.name and data.is_dir() else None
+    data = _settings(checkpoint).get("data")  # with the task's folder
+    return Path(data).parent if data and Path(data).is_dir() else None
 
 
 def _settings(checkpoint: Path) -> dict[str, Any]:

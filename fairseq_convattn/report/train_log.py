@@ -16,14 +16,15 @@ _SESSION = "+ "  # what the recipes' runner writes before every session
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \| ")
 _GPU_MEMORY = re.compile(r"total memory = ([\d.]+) GB")
 _DONE = "done training"
-_ENDS = {  # what fairseq_cli.train logs, and the option that ended the training
+_ENDS = {  # what is logged, and the option that ended the training
     "early stop since": "patience",
     "Stopping training due to num_updates": "max-update",
     "Stopping training due to cumulative_training_time": "stop-time-hours",
     "stopping training because current learning rate": "stop-min-lr",
     _DONE: "max-epoch",  # the only one that is not logged
 }
-_END = re.compile(rf" \| fairseq_cli\.train \| ({'|'.join(_ENDS)})")
+_LOGGERS = r"fairseq_cli\.train|fairseq_convattn\.checkpoints\.guard"
+_END = re.compile(rf" \| (?:{_LOGGERS}) \| ({'|'.join(_ENDS)})")
 
 
 @dataclass

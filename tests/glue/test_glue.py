@@ -73,6 +73,16 @@ def test_malformed_rows_of_qqp_are_counted_and_reported(tmp_path, pretrained_fil
     assert f"{tmp_path}/QQP/train.tsv has 2 examples, not 363,846 or 363,849" in said
 
 
+@pytest.mark.parametrize(("text", "known"), [("the cat", True), ("ξξξ ψψψ", False)])
+def test_text_that_a_model_hardly_knows(text, known, tmp_path, pretrained_files, capsys):
+    for file in ("train", "dev"):
+        path = tmp_path / "RTE" / f"{file}.tsv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"index\tsentence1\tsentence2\tlabel\n0\t{text}\t{text}\tentailment\n")
+    binarise(["RTE"], tmp_path, tmp_path / "bin", Pieces(*pretrained_files), sample=True)
+    assert ("hardly knows this text" in capsys.readouterr().out) != known
+
+
 def test_a_release_of_another_size_is_refused(miniature, pretrained_files, tmp_path):
     with pytest.raises(GlueError, match="RTE/train.tsv has 8 examples, not 2,490 .*--sample"):
         binarise(["RTE"], miniature[0], tmp_path / "bin", Pieces(*pretrained_files))

@@ -18,7 +18,7 @@ from fairseq_convattn.architectures.language_model import ConvAttnLanguageModel
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.checkpoints.averaging import average_checkpoints
 from fairseq_convattn.checkpoints.checks import CheckpointError
-from fairseq_convattn.checkpoints.recovery import newest_whole
+from fairseq_convattn.checkpoints.recovery import is_whole, newest_whole
 from fairseq_convattn.mixers import MIXERS
 
 pytestmark = pytest.mark.reliability
@@ -238,10 +238,22 @@ def test_a_finished_training_makes_no_more_updates(data, tmp_path, caplog):
     train(data, tmp_path, *given, "--max-update", "2")
     before = {file.name: file.read_bytes() for file in tmp_path.glob("*.pt")}
     train(data, tmp_path, *given, "--max-update", "2")
-    assert "finished before: 2 of --max-update 2" in caplog.text
+    assert "checkpoint_last.pt has 2 of --max-update 2. Nothing is trained" in caplog.text
     assert {file.name: file.read_bytes() for file in tmp_path.glob("*.pt")} == before
     train(data, tmp_path, *given, "--max-update", "3")
     assert (tmp_path / "checkpoint_last.pt").read_bytes() != before["checkpoint_last.pt"]
+
+
+def test_a_training_killed_in_its_last_save_gets_a_last_checkpoint(data, tmp_path):
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "2")
+    train(data, tmp_path, *given)
+    last = tmp_path / "checkpoint_last.pt"
+    os.truncate(last, 2000)
+    train(data, tmp_path, *given)
+    assert is_whole(last)
+    last.unlink()
+    train(data, tmp_path, *given, "--restore-file", str(tmp_path / "checkpoint_best.pt"))
+    assert is_whole(last)
 
 
 def test_nor_does_a_training_of_fairseqs_transformer(data, tmp_path):

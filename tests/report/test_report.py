@@ -100,6 +100,16 @@ def test_what_ended_a_training_is_known(data, tmp_path, caplog, given, ended_by,
     assert resumed.ended_by == "max-epoch"
 
 
+def test_a_finished_training_that_is_repeated_ended_as_before(data, tmp_path, caplog):
+    caplog.set_level("INFO")
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--log-format", "json", "--max-update", "1")
+    train(data, tmp_path, *given)
+    caplog.clear()
+    train(data, tmp_path, *given)
+    lines = [f"{START}{record.name} | {record.getMessage()}" for record in caplog.records]
+    assert read_train_log(lines).ended_by == "max-update"
+
+
 def test_what_is_no_number_is_left_out():
     cut = inner(300, 6)[:60]
     lines = [inner(100, "nan"), inner(200, 7), valid(200, "inf"), cut, cut + inner(300, 6), "\n"]
