@@ -45,12 +45,17 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
         is_first: whether this is the first worker, which warns.
 
     Raises:
-        CheckpointError: an option differs from that of the checkpoint that goes on.
+        CheckpointError: an option differs from that of the checkpoint that goes on, or the file
+            named by ``--restore-file`` is not there.
         ValueError: a dictionary has the size but not the content of the checkpoint's.
     """
     named = cfg.checkpoint.restore_file != LAST
     path, begins_anew = _first_weights(checkpoint, named)
-    if checkpoint.checkpoint_suffix or not path.is_file():
+    if checkpoint.checkpoint_suffix:
+        return
+    if not path.is_file():
+        if named:  # fairseq would train from random weights
+            raise CheckpointError(f"--restore-file {path}: there is no such file")
         return
     try:
         state = as_mapping(read_outline(path))

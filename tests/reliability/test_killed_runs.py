@@ -263,6 +263,13 @@ def test_nor_does_a_training_of_fairseqs_transformer(data, tmp_path):
         train(data, tmp_path, "--arch", "attention_tiny", *SHRUNK, *changed)
 
 
+def test_a_checkpoint_that_is_not_there_is_no_new_beginning(data, tmp_path):
+    given = ("--arch", "transformer_tiny", *SHRUNK, "--max-update", "1")
+    with pytest.raises(CheckpointError, match="--restore-file best.pt: there is no such file"):
+        train(data, tmp_path, *given, "--restore-file", "best.pt")
+    assert not [*tmp_path.glob("*.pt")]
+
+
 def test_nor_does_it_from_another_checkpoint_than_the_last(data, tmp_path, caplog):
     first = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--save-interval-updates", "1")
     changed = (*first, "--weight-norm", "sigmoid", "--max-update", "3")
