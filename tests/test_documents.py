@@ -311,20 +311,35 @@ def test_figures_of_pre_trainings_and_fine_tunings_are_those_of_their_results():
         assert [row[f"seed {n}"] for n in (1, 2, 3)] == [found.get(n, "") for n in (1, 2, 3)]
 
 
+PRE_TRAININGS = {
+    "absolute positions": "absolute",
+    "content,fixed,query": "query",
+    "content,tisa": "tisa",
+    "content,tisa, seed 2": "tisa-seed2",
+}
+
+
 def test_figures_of_fine_tunings_after_dialogues_are_those_of_their_results():
-    names = {
-        "absolute positions": "absolute",
-        "content,tisa": "tisa",
-        "content,tisa, seed 2": "tisa-seed2",
-    }
     data = ROOT / "docs" / "data"
     rows = generate.read_table(data / "glue_dialogues.csv")
     assert len(rows) == len({*data.glob("glue/dialogues-*.json")}) > 0
     for row in rows:
-        name = f"dialogues-{names[row['pre-training']]}-{row['updates']}-STS-B.json"
+        name = f"dialogues-{PRE_TRAININGS[row['pre-training']]}-{row['updates']}-STS-B.json"
         results = json.loads(text_of(data / "glue" / name))
         assert row["epochs"] == str(results["epochs"])
         found = {each["seed"]: f"{each['scores']['pearson']:.2f}" for each in results["seeds"]}
+        assert [row[f"seed {n}"] for n in (1, 2, 3)] == [found.get(n, "") for n in (1, 2, 3)]
+
+
+def test_figures_of_fine_tunings_after_next_sentences_are_those_of_their_results():
+    data = ROOT / "docs" / "data"
+    rows = generate.read_table(data / "glue_next.csv")
+    assert len(rows) == len({*data.glob("glue/next-*.json")}) > 0
+    for row in rows:
+        task, metric = row["score"].rsplit(" ", 1)
+        name = f"next-{PRE_TRAININGS[row['pre-training']]}-{row['updates']}-{task.split()[0]}.json"
+        results = json.loads(text_of(data / "glue" / name))
+        found = {e["seed"]: f"{e['scores'][metric.lower()]:.2f}" for e in results["seeds"]}
         assert [row[f"seed {n}"] for n in (1, 2, 3)] == [found.get(n, "") for n in (1, 2, 3)]
 
 
