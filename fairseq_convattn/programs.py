@@ -234,6 +234,4 @@ def _missing_checkpoint(path: Path) -> str:
     names = sorted(file.name for file in path.parent.glob("*.pt"))
     close = difflib.get_close_matches(path.name, names, n=1)
     present = f"{path.parent.absolute()} has {', '.join(names) or 'none'}"
-    if close:
-        present = f"did you mean {close[0]}?"
-    return f"there is no checkpoint {path}; {present}"
+    return f"there is no checkpoint {path}; {f'did you mean {close[0]}?' if close else present}"

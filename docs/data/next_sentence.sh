@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # The fine-tunings of glue_next.csv, in the folder in which masked_lm.sh has run with TEXT=dialogues:
 #
-#     bash docs/data/next_sentence.sh absolute checkpoints/absolute/checkpoint_last.pt
+#     bash docs/data/next_sentence.sh absolute-30000 checkpoints/absolute/checkpoint_last.pt
+#     bash docs/data/next_sentence.sh absolute-10000 checkpoints/absolute/checkpoint_8_10000.pt
+#     bash docs/data/next_sentence.sh tisa-10000 checkpoints/tisa/checkpoint_8_10000.pt
 #
 # Next sentence prediction first: is the second sentence the one that follows the first, or one from elsewhere? It has two
 # classes, as QNLI has, and is therefore written in QNLI's format. Then STS-B and RTE from that model.
