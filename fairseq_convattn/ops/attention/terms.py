@@ -17,10 +17,10 @@ TERMS = {
     "query": "q_i . wQ[j - i], a dynamic convolution predicted from the query",
     "key": "k_j . wK[i - j], a dynamic convolution predicted from the key",
     "key_only": "u . k_j, Transformer-XL's",
-    "tisa": "a sum of radial kernels of j - i",
-    "alibi": "-m |j - i|",
-    "t5": "a table over logarithmic buckets of j - i",
-    "kerple": "-a log(1 + b |j - i|)",
+    "tisa": "sum_s a_s exp(-|b_s| (j - i - c_s)^2)",
+    "alibi": "-m |j - i|, m = 2^(-8 h / H) of head h, not learned",
+    "t5": "a table over buckets of j - i, logarithmic from a certain distance on",
+    "kerple": "-|a| log(1 + |b| |j - i|)",
 }
 # Those of each term's tensors. One head serves all heads.
 SHAPES: dict[str, tuple[tuple[str, ...], ...]] = {
