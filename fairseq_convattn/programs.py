@@ -20,12 +20,15 @@ from types import TracebackType
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 
+from .architectures.registration import warn_of_dropped_sentences
 from .checkpoints.files import is_ours
 from .training_options import option_of
 
 PROGRAMS = {
     f"fairseq-{name}" for name in ("train", "generate", "interactive", "eval-lm", "validate")
 }
+# These drop sentences whatever the model; fairseq-train is checked with its --arch.
+DROPPING = {"fairseq-generate", "fairseq-validate"}
 PACKAGE = Path(__file__).resolve().parent
 # Warnings of hydra and torch to the authors of fairseq, useless to users.
 DEPRECATED = (r"hydra(\.|$)", r"fairseq\.tasks\.fairseq_task$")
@@ -69,6 +72,8 @@ def install(arguments: Sequence[str]) -> None:
         for message in USELESS:
             warnings.filterwarnings("ignore", message)
     check_options(arguments[1:])
+    if Path(arguments[0]).name in DROPPING:
+        _warn_of_dropped_sentences(arguments[1:])
 
 
 def check_options(options: Sequence[str]) -> None:
@@ -86,6 +91,14 @@ def check_options(options: Sequence[str]) -> None:
     close = difflib.get_close_matches(given.arch, ARCH_MODEL_REGISTRY, n=1)
     way_out = f"did you mean {close[0]}?" if close else "'convattn architectures' lists them"
     raise SystemExit(f"error: --arch: there is no {given.arch}; {way_out}")
+
+
+def _warn_of_dropped_sentences(options: Sequence[str]) -> None:
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--task", default="translation")
+    parser.add_argument("--required-batch-size-multiple", type=int, default=8)
+    given = parser.parse_known_args(options)[0]
+    warn_of_dropped_sentences(given.task, given.required_batch_size_multiple)
 
 
 def _refuse_options_of_lightconv(options: Sequence[str]) -> None:

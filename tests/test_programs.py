@@ -4,6 +4,7 @@ import argparse
 import logging
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -198,6 +199,26 @@ def test_what_nobody_mistyped_keeps_its_traceback(capsys):
         subprocess.run(["no-such-compiler"])
     programs.report(caught.type, caught.value, caught.tb)
     assert capsys.readouterr().err.startswith("Traceback")
+
+
+@pytest.mark.parametrize(
+    ("command", "warns"),
+    [
+        ("fairseq-generate DATA --path x.pt", True),
+        ("fairseq-generate DATA --task language_modeling --path x.pt", True),
+        ("fairseq-generate DATA --path x.pt --required-batch-size-multiple 1", False),
+        ("fairseq-generate DATA --task summarization --path x.pt", False),
+        ("fairseq-validate DATA --path x.pt", True),
+        ("fairseq-validate DATA --required-batch-size-multiple=1 --path x.pt", False),
+        ("fairseq-interactive DATA --path x.pt", False),
+        ("fairseq-eval-lm DATA --path x.pt", False),
+    ],
+)
+def test_commands_that_drop_sentences_say_so(command, warns, monkeypatch, caplog):
+    monkeypatch.setattr(sys, "excepthook", None)
+    with warnings.catch_warnings():
+        programs.install(command.split())
+    assert ("silently drops the last batch" in caplog.text) == warns
 
 
 def test_other_programs_are_left_alone(monkeypatch):

@@ -23,6 +23,7 @@ from ..ops.attention import POSITION_TERMS
 from . import checks, fairseq_options
 from .layer_mixers import kept_layers, layer_mixers
 from .options import MASKED_LANGUAGE_MODEL_OPTIONS, mixer_options
+from .presets import Repeated
 
 
 class Schema(NamedTuple):
@@ -162,8 +163,7 @@ def configure(
 
     Args:
         cfg: a flat configuration; entries that are no field of the model are ignored.
-        preset: values of fields that ``cfg`` leaves unset; they precede the base. A tuple of kernel
-            sizes is cut to the number of layers, or its last size repeated.
+        preset: values of fields that ``cfg`` leaves unset; they precede the base.
 
     Raises:
         ValueError: an option cannot work; the message is one line and names it.
@@ -215,7 +215,7 @@ def _fill(stored: dict[str, Any], schema: Schema) -> None:
 
 def _repeat_kernel_sizes(stored: dict[str, Any], options: Namespace, side: str) -> None:
     name, layers = f"{side}_kernel_sizes", getattr(options, f"{side}_layers")
-    if stored[name] is None or isinstance(stored[name], tuple):
+    if stored[name] is None or isinstance(stored[name], Repeated):
         pattern = stored[name] or DEFAULT_KERNEL_SIZES
         stored[name] = [*pattern, *pattern[-1:] * layers][:layers]
         setattr(options, name, stored[name])

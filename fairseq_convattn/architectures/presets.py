@@ -1,6 +1,13 @@
 """The named architectures: shapes of the papers, dropouts of fairseq's presets, as data."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..mixers.config import CONVOLUTIONS
+
+
+class Repeated(tuple):
+    """Kernel sizes for any number of layers: the first ones, or the last one repeated."""
 
 
 def _shape(width: int, ffn: int, heads: int) -> dict:
@@ -65,7 +72,7 @@ def _adaptive(cutoffs: str) -> dict:
 
 
 # the paper's for Billion Word, also used for WikiText-103
-_LM_KERNELS = {"decoder_kernel_sizes": (15, 15, 31, 31, 31, 31, 63)}
+_LM_KERNELS = {"decoder_kernel_sizes": Repeated((15, 15, 31, 31, 31, 31, 63))}
 
 LANGUAGE_MODEL_SHAPES = {
     "lm_tiny": {
@@ -109,7 +116,7 @@ MASKED_LM_SHAPES = {
         "encoder_input_dim": 128,
         "share_encoder_layers": "true",
         "share_tables_across_layers": "true",
-        "encoder_kernel_sizes": (31,),  # layers that share their weights share one size
+        "encoder_kernel_sizes": Repeated((31,)),  # layers that share their weights share one size
     },
 }
 
@@ -124,6 +131,14 @@ ARCHITECTURE_NAMES = {
 # families not named after their mixer: the mixer and further settings
 _MIXERS = {"short_conv": ("attention", {"short_convolution": "low_rank"})}
 FAMILY_OPTIONS = frozenset(option for _, options in _MIXERS.values() for option in options)
+
+
+def family_of(mixer: str, options: Mapping[str, Any]) -> str:
+    """The family of architectures whose layers have this mixer and these options."""
+    for family, (name, settings) in _MIXERS.items():
+        if name == mixer and settings.items() <= options.items():
+            return family
+    return mixer
 
 
 def _mixers(family: str, *stacks: str) -> dict:

@@ -39,11 +39,6 @@ TASK_MODELS = {
 }
 
 
-def is_interactive(cfg: DictConfig) -> bool:
-    """Whether a configuration is fairseq-interactive's."""
-    return bool(OmegaConf.select(cfg, "interactive.buffer_size"))
-
-
 class ConfiguredModel:
     """Common base of our models: options, checks of checkpoints, garbage collection.
 
@@ -74,7 +69,7 @@ class ConfiguredModel:
     def prepare_for_inference_(self, cfg: DictConfig) -> None:
         """Called by fairseq's commands that decode. fairseq-interactive then skips and reports
         lines that are too long, instead of ending at the first one."""
-        if is_interactive(cfg):
+        if OmegaConf.select(cfg, "interactive.buffer_size"):
             cfg.dataset.skip_invalid_size_inputs_valid_test = True
         super().prepare_for_inference_(cfg)
 

@@ -6,7 +6,7 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.tasks import FairseqTask
 from fairseq.tasks.language_modeling import LanguageModelingTask
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import nn
 
 from ..mixers.options import refuse
@@ -15,13 +15,7 @@ from .config import ENCODER_DECODER
 from .dictionaries import remember_dictionaries
 from .hub import Pretrained
 from .presets import ENCODER_DECODER_PRESETS
-from .registration import (
-    ConfiguredModel,
-    is_interactive,
-    options_to_build,
-    register_family,
-    warn_of_dropped_sentences,
-)
+from .registration import ConfiguredModel, options_to_build, register_family
 from .stacks import ConvAttnDecoder, ConvAttnEncoder
 
 
@@ -75,15 +69,6 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
     def set_beam_size(self, beam_size: int) -> None:
         """Called by fairseq's generator; hypotheses share their sentence's keys and values."""
         self.decoder.set_beam_size(beam_size)
-
-    def prepare_for_inference_(self, cfg: DictConfig) -> None:
-        """Called by fairseq's commands that decode."""
-        if not is_interactive(cfg):  # fairseq-interactive drops no sentence
-            warn_of_dropped_sentences(
-                OmegaConf.select(cfg, "task._name"),
-                OmegaConf.select(cfg, "dataset.required_batch_size_multiple", default=1),
-            )
-        super().prepare_for_inference_(cfg)
 
 
 def nested_config(options: Namespace) -> TransformerConfig:

@@ -190,7 +190,7 @@ def _unfit(config: dict[str, Any]) -> Iterator[str]:
         if type(config.get(name)) is not int or config[name] < 1:
             yield f"{name} is {config.get(name)}, not a size"
     for name in _DROPOUTS:
-        if not isinstance(config[name], (int, float)):
+        if type(config[name]) not in (int, float) or not 0 <= config[name] <= 1:
             yield f"{name} is {config[name]}, not a probability"
     for name in ("num_hidden_groups", "inner_group_num"):
         if config[name] != 1:

@@ -88,7 +88,7 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
 def _require_tuned(name: str, checkpoint: Path, state: dict[str, Any]) -> None:
     """Refuse a checkpoint that was not fine-tuned on the task, in a folder of its name."""
     chosen = stored_options(state, "task")
-    if chosen.get("_name") != "sentence_prediction" or Path(chosen["data"]).name != name:
+    if chosen.get("_name") != "sentence_prediction" or Path(chosen.get("data") or "").name != name:
         raise GlueError(f"{checkpoint} is not fine-tuned on {name}")
 
 

@@ -62,12 +62,15 @@ def read_pretrained(path: Path) -> Pretrained:
     own = stored.get("max_positions") or task.get("max_positions")  # of sentence_prediction
     if not (positions := own or task.get("tokens_per_sample")):
         raise GlueError(f"{path} does not say how many positions its model has")
+    vocabulary = [len(w) for name, w in weights.items() if name.endswith("embed_tokens.weight")]
+    if not vocabulary:
+        raise GlueError(f"{path} has no embeddings of its dictionary")
     return Pretrained(
         architecture,
         _options(architecture, stored, path),
         positions,
         any(name.endswith("embed_positions.weight") for name in weights),
-        next(len(w) for name, w in weights.items() if name.endswith("embed_tokens.weight")),
+        vocabulary[0],
         state["cfg"].get(STORED),
         bool(stored.get("segments")),
     )

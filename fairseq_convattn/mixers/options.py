@@ -194,7 +194,7 @@ def _read_filters(given: Any) -> list[tuple[int, int]]:
     try:
         pairs = ast.literal_eval(given) if isinstance(given, str) else given
         filters = [(_positive(width), _positive(channels)) for width, channels in pairs]
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError):
         filters = []
     if not filters:
         raise ValueError(f"must be (width, channels) pairs, such as [(1, 64)], not {shown(given)}")

@@ -117,7 +117,7 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
         return
     _require(recipe, settings, chosen)
     to_do = runner.check(chosen)
-    if {"average", "score"} & set(to_do) and not settings.checkpoint:
+    if {"average", "generate", "score"} & set(to_do) and not settings.checkpoint:
         recipe.require_evaluable(settings)
     if "prepare" in to_do:
         _require_new(settings)

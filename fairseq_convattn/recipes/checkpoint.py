@@ -1,9 +1,13 @@
 """Checks of the checkpoint and the data that a recipe evaluates."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from ..architectures.presets import family_of
 from ..checkpoints.files import architecture_of, as_mapping, read_checkpoint, stored_options
 from ..checkpoints.legacy import HARMLESS_GLOBALS
+from ..mixers.config import ATTENTION
 from .command import RecipeError
 from .settings import Settings
 
@@ -15,8 +19,8 @@ def evaluated(path: Path, task: str) -> tuple[bool, str]:
         task: fairseq's name of the recipe's task.
 
     Returns:
-        Whether it has the format of 2019 and must be converted, and the mixer of its layers;
-        mixers that differ are separated by commas.
+        Whether it has the format of 2019 and must be converted, and the mixer of its layers, as
+        ``--mixer`` has it; mixers that differ are separated by commas.
 
     Raises:
         CheckpointError: the file is no checkpoint.
@@ -33,7 +37,15 @@ def evaluated(path: Path, task: str) -> tuple[bool, str]:
     for side in ("encoder", "decoder"):
         mixers = model.get(f"{side}_mixers") or ()
         names += mixers.split(",") if isinstance(mixers, str) else mixers
-    return False, ",".join(dict.fromkeys(names)) or "fairseq's own"
+    labels = (_label(str(name).strip(), model) for name in names)
+    return False, ",".join(dict.fromkeys(labels)) or "fairseq's own"
+
+
+def _label(mixer: str, options: Mapping[str, Any]) -> str:
+    family, short = family_of(mixer, options), options.get("short_convolution") or "none"
+    if family != mixer or mixer not in ATTENTION or short == "none":
+        return family
+    return f"{mixer} with {short} short convolutions"
 
 
 def require_data(settings: Settings) -> None:

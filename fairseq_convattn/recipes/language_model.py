@@ -40,12 +40,13 @@ class LanguageModel(Recipe):
         return _SHRUNK | ({"--adaptive-softmax-cutoff": "10,20"} if adaptive else {})
 
     def require_evaluable(self, settings: Settings) -> None:
-        """Check that the model takes samples as long as those of the evaluation, which are the
-        recipe's own.
+        """Check, too, that the model takes samples as long as those of the evaluation, which are
+        the recipe's own.
 
         Raises:
-            RecipeError: the user's options limit it to shorter ones.
+            RecipeError: the user's options limit it to shorter ones, or leave no checkpoint.
         """
+        super().require_evaluable(settings)
         needed = int(self.train(settings).options["--tokens-per-sample"])
         given = parse_options(settings.extra)
         names = ("--max-target-positions", "--tokens-per-sample")  # the first that is given counts

@@ -20,6 +20,11 @@ _SMOKE_SCHEDULE = options(
     "--warmup-updates 4 --lr-period-updates 8 --total-num-update 12 --save-interval-updates 4"
 )
 _SMOKE_AVERAGE = 2
+# options with which fairseq does not write a checkpoint
+_NOT_WRITTEN = {
+    "checkpoint_best.pt": ("--disable-validation",),
+    "checkpoint_last.pt": ("--no-last-checkpoints",),
+}
 
 
 @dataclass(frozen=True)
@@ -178,16 +183,20 @@ class Recipe(ABC):
         return settings.checkpoints / ("average.pt" if self.average else self.single)
 
     def require_evaluable(self, settings: Settings) -> None:
-        """Check that the training leaves what is evaluated: the checkpoints that are averaged.
+        """Check that the training leaves what is evaluated: one checkpoint, or those that are
+        averaged.
 
         Raises:
-            RecipeError: the user's options keep fewer.
+            RecipeError: the user's options leave less.
         """
-        needed = self._epochs_averaged(settings)
-        if not needed:
-            return
         options = parse_options(self.train(settings).words())
         given = parse_options(settings.extra)
+        needed = self._epochs_averaged(settings)
+        if not needed:
+            for name in ("--no-save", *_NOT_WRITTEN[self.single]):
+                if name in given:
+                    raise RecipeError(f"{name} after --: {self.single} is evaluated")
+            return
         few = [name for name in ("--no-epoch-checkpoints", "--no-save") if name in options]
         if 0 < int(options.get("--keep-last-epochs") or 0) < needed:
             few.append("--keep-last-epochs")

@@ -107,6 +107,13 @@ def test_nothing_is_shared_with_a_smaller_output_dictionary(option):
         language_model_skeleton(options, 20, 15)
 
 
+def test_kernel_sizes_from_python_are_one_per_layer():
+    """A tuple, too: a preset's is cut or repeated, a user's is not."""
+    for sizes in ([3, 7], (3, 7)):
+        with pytest.raises(ValueError, match="--decoder-kernel-sizes: 2 values for 4 layers"):
+            language_model_skeleton(Namespace(decoder_kernel_sizes=sizes, decoder_layers=4), 20, 20)
+
+
 def test_character_filters_from_yaml_and_python():
     options = Namespace(character_embeddings=True, character_filters=[[1, 8]], decoder_layers=1)
     model = language_model_skeleton(options, 20, 20)

@@ -122,6 +122,7 @@ REFUSED = {
         ("--character-filters [(1,)]", "must be (width, channels) pairs"),
         ("--character-filters [(1.9,64)]", "must be (width, channels) pairs"),
         ("--character-filters exit()", "must be (width, channels) pairs"),
+        (f"--character-filters [(1,{'9' * 400})]", "must be (width, channels) pairs"),
     ),
     MASKED_LM: (
         ("--encoder-kernel-sizes 4", "must be odd in an encoder, not 4"),

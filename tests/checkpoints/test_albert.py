@@ -136,6 +136,8 @@ def without_predictions(weights):
         (config(hidden_size=None), "hidden_size is None, not a size"),
         (config(num_attention_heads=3), "3 heads do not divide 16"),
         (config(hidden_dropout_prob=None), "hidden_dropout_prob is None, not a probability"),
+        (config(hidden_dropout_prob=1.5), "hidden_dropout_prob is 1.5, not a probability"),
+        (config(hidden_dropout_prob=True), "hidden_dropout_prob is True, not a probability"),
         (config(position_embedding_type="relative_key"), "its positions are relative_key"),
         (config(hidden_act="silu"), "hidden_act silu is none of gelu_new, gelu, relu"),
         (config(embedding_size=16), "embeddings as wide as the model have no map"),

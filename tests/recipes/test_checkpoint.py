@@ -15,6 +15,7 @@ from fairseq_convattn.checkpoints.files import write_checkpoint
 from fairseq_convattn.checkpoints.recovery import restore_last
 from fairseq_convattn.recipes import catalogue, runner
 from fairseq_convattn.recipes.__main__ import command_line, main, resolve
+from fairseq_convattn.recipes.checkpoint import evaluated
 from fairseq_convattn.recipes.command import RecipeError
 from fairseq_convattn.recipes.record import results
 from fairseq_convattn.recipes.runner import Runner, exclusive
@@ -55,6 +56,23 @@ def test_goes_straight_to_generating_and_scoring(trained, data, tmp_path, capsys
     assert detokenised["difference"] is None
     assert "|tok:13a|" in detokenised["signature"] and not detokenised["published"]
     assert "|detok:sacremoses-de-both-" in detokenised["signature"]  # T- lines are tokens
+
+
+@pytest.mark.parametrize(
+    ("options", "mixer"),
+    [
+        ({"decoder_mixers": "attention", "short_convolution": "low_rank"}, "short_conv"),
+        (
+            {"decoder_mixers": ["dynamic", "tisa"], "short_convolution": "static"},
+            "dynamic,tisa with static short convolutions",
+        ),
+        ({"encoder_mixers": "dynamic", "decoder_mixers": "dynamic, dynamic"}, "dynamic"),
+    ],
+)
+def test_the_mixer_of_a_checkpoint_is_named_as_its_architecture(options, mixer, tmp_path):
+    model = tmp_path / "model.pt"
+    write_checkpoint({"model": {}, "cfg": {"model": options}}, model)
+    assert evaluated(model, "translation") == (False, mixer)
 
 
 def test_data_with_another_dictionary_are_refused(trained, data, tmp_path):

@@ -280,6 +280,24 @@ def test_the_recipes_own_number_of_epochs_counts_too(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("recipe", "given", "checkpoint"),
+    [
+        ("wikitext2", "--no-save", "best"),
+        ("wikitext2", "--disable-validation", "best"),
+        ("cnn_dm", "--no-save", "best"),
+        ("bert_small", "--no-last-checkpoints", "last"),
+    ],
+)
+def test_a_training_that_leaves_no_checkpoint_to_evaluate_does_not_begin(
+    recipe, given, checkpoint, tmp_path
+):
+    output = tmp_path / "run"
+    with pytest.raises(SystemExit, match=f"^error: {given} after --: checkpoint_{checkpoint}.pt"):
+        main([recipe, "--output", str(output), "--", given])
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
     ("given", "needed"),
     [
         ("wikitext2 -- --tokens-per-sample 128", 256),
