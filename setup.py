@@ -38,7 +38,7 @@ setup(
     package_data={
         "fairseq_convattn": ["py.typed"],
         "fairseq_convattn.report": ["*.html", "*.css"],
-        "convattn": ["prepare_*.sh", "wikitext.sh", "finetune_glue.sh"],
+        "convattn": ["prepare_*.sh", "wikitext.sh"],
     },
     install_requires=[
         "torch>=2.11,<2.14",

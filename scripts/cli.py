@@ -112,18 +112,17 @@ def usage() -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None, program: str = "") -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run a subcommand of ``convattn``.
 
     Args:
         arguments: its name and its arguments; by default those of the command line.
-        program: what its usage calls it, if not ``convattn NAME``.
     """
     if sys.stdout is None:
         sys.exit("error: standard output is closed; redirect it, to /dev/null for example")
     try:
         try:
-            choose(arguments, program)
+            choose(arguments)
         finally:
             sys.stdout.flush()
     except OSError as error:
@@ -134,7 +133,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "") -> None:
         sys.exit(f"error: {place}: {error.strerror}" if error.errno == errno.ENOSPC else 1)
 
 
-def choose(arguments: Sequence[str] | None, program: str) -> None:
+def choose(arguments: Sequence[str] | None) -> None:
     """:func:`main`, without its errors of standard output."""
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
@@ -153,7 +152,7 @@ def choose(arguments: Sequence[str] | None, program: str) -> None:
     if name == "prepare":
         prepare(rest)
     else:
-        run(COMMANDS[name].module, rest, program or f"convattn {name}")
+        run(COMMANDS[name].module, rest, f"convattn {name}")
 
 
 def suggestion(name: str, names: Sequence[str]) -> str:

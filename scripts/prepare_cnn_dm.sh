@@ -13,7 +13,7 @@ their first 400 pieces and runs fairseq-preprocess with one dictionary for both 
 
 Besides bin, the output folder has text (whole articles in .source, summaries in .target), bpe
 (model and dictionary) and pieces (what was binarised). <q> separates the sentences of a summary:
-score against text/test.target with scripts/score.py --metric rouge --rouge-split '<q>'.
+score against text/test.target with convattn score --metric rouge --rouge-split '<q>'.
 
   --pieces N     how many pieces to learn, for a small sample (default: 30000)
   --source DIR   a local copy instead of the download: cnn_stories.tgz and

@@ -9,7 +9,7 @@ usage() {
 Downloads the training data of WMT16 that Google released tokenised and split by a joint BPE of
 32,000 merges (Vaswani et al. 2017 and later use them), and runs fairseq-preprocess with one
 dictionary of 32,768 types. Valid is newstest2013, test is newstest2014; DIR/text has the test set
-whole: tokenised, for scripts/score.py --metric bleu --compound-split, and as it was released.
+whole: tokenised, for convattn score --metric bleu --compound-split, and as it was released.
 
   --source DIR   a local copy instead of the download: wmt16_en_de.tar.gz, or of its files
                  train.tok.clean.bpe.32000, newstest2013.tok.bpe.32000,

@@ -162,7 +162,7 @@ summarization() {
   --eval-rouge-remove-bpe sentencepiece"
   generate summaries.txt "--task summarization --beam 4 --scoring rouge"
   run score "cut -d . -f 1 $out/text/test.src > $out/first_sentences.txt"
-  run score "python scripts/score.py --metric rouge --reference $out/text/test.tgt \\
+  run score "python scripts/cli.py score --metric rouge --reference $out/text/test.tgt \\
   --hypothesis $out/summaries.txt --baseline $out/first_sentences.txt" "grep -v ^INFO:"
   rouge=$(sed -n '/^ROUGE-L F1/{s/.* = \([0-9]*\)\..*/\1/p;q}' "$output/score.log")
   require_90 ROUGE-L "$rouge"

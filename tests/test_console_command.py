@@ -130,9 +130,12 @@ def test_prepare_runs_the_script_beside_its_own_python(tmp_path):
     assert (result.returncode, result.stderr) == (1, message)
 
 
-@pytest.mark.parametrize("script", ["score.py", "sentencepiece_bpe.py"])
-def test_scripts_without_an_environment_say_how_to_get_one(script):
-    arguments = ("--metric", "bleu") if script == "score.py" else ("encode", "--model", "x")
+@pytest.mark.parametrize(
+    "command",
+    [("cli.py", "score", "--metric", "bleu"), ("sentencepiece_bpe.py", "encode", "--model", "x")],
+)
+def test_scripts_without_an_environment_say_how_to_get_one(command):
+    script, *arguments = command
     result = run(sys.executable, "-S", SCRIPTS / script, *arguments, env={})
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()

@@ -41,7 +41,7 @@ def test_learns_its_task(tmp_path):
 @pytest.mark.slow
 def test_learns_to_summarize(tmp_path):
     output = tmp_path / "new"
-    printed = tour(output, "summarization", "fairseq-train", "python scripts/score.py")
+    printed = tour(output, "summarization", "fairseq-train", "python scripts/cli.py score")
     model, lead = re.findall(r"ROUGE-L F1 = (\d+\.\d+)", printed)
     assert float(model) >= 90 and float(lead) < 40
     assert len((output / "summaries.txt").read_text().splitlines()) == 200

@@ -10,7 +10,7 @@ from ..run_records import read_json
 from .command import Command, CommandOptions, Stage, arguments, options
 from .devices import Batch
 from .recipe import Recipe, Score, prepare_command
-from .settings import Settings, script
+from .settings import Settings, convattn
 
 _SHRUNK = options(
     "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 "
@@ -25,10 +25,10 @@ class MaskedLanguageModel(Recipe):
     sets.
 
     Attributes:
-        fine_tuning: options of scripts/finetune_glue.sh for all tasks.
+        fine_tuning: options of ``convattn glue finetune`` for all tasks.
         of_task: further options for single tasks.
         from_mnli: tasks whose fine-tuning starts from MNLI's best seed.
-        fine_tuning_further: fairseq-train's options of fine-tuning that differ from the script's.
+        fine_tuning_further: fairseq-train's options of fine-tuning that differ from that command's.
     """
 
     fine_tuning: CommandOptions
@@ -67,7 +67,7 @@ class MaskedLanguageModel(Recipe):
         after_mnli = task in self.from_mnli and "MNLI" in _tasks(settings)
         start = _glue(settings, "MNLI").parent if after_mnli else self.model(settings)
         return Command(
-            ["bash", script("finetune_glue.sh"), task, str(start)],
+            [*convattn(), "glue", "finetune", task, str(start)],
             {
                 "--data": str(_glue_data(settings) / "bin"),
                 "--output": str(_glue(settings, task).parent),

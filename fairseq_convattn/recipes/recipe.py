@@ -10,7 +10,7 @@ from ..architectures.presets import ARCHITECTURE_NAMES
 from ..run_records import parse_options, sha256
 from .command import Command, CommandOptions, RecipeError, Stage, options
 from .devices import FLOAT32, Batch
-from .settings import Settings, script, user_dir
+from .settings import Settings, convattn, script, user_dir
 
 STAGES = ("prepare", "train", "average", "generate", "score")
 
@@ -212,13 +212,13 @@ class Recipe(ABC):
     def _average(self, settings: Settings) -> Stage:
         output = self.model(settings)
         if settings.published_format:
-            words = [script("convert_checkpoint.py"), str(settings.checkpoint), str(output)]
+            words = ["convert", str(settings.checkpoint), str(output)]
         elif settings.checkpoint or not self.average:
             return Stage("average", note=f"{output} is used as it is")
         else:
-            words = [script("average_checkpoints.py"), "--inputs", str(settings.checkpoints)]
+            words = ["average", "--inputs", str(settings.checkpoints)]
             words += ["--last", str(self._epochs_averaged(settings)), "--output", str(output)]
-        return Stage("average", [Command(["python", *words], writes=[output])])
+        return Stage("average", [Command([*convattn(), *words], writes=[output])])
 
 
 def prepare_command(

@@ -10,7 +10,7 @@ from ..run_records import read_json
 from .command import Command, CommandOptions, Stage, options
 from .devices import Batch
 from .recipe import Recipe, Score
-from .settings import Settings, script, user_dir
+from .settings import Settings, convattn, user_dir
 
 _SHRUNK = options(
     "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 "
@@ -31,7 +31,7 @@ class Scoring:
 
     Attributes:
         reference: the file of the prepared data's ``text`` that it is compared with.
-        metric: of scripts/score.py, with options.
+        metric: of ``convattn score``, with options.
         name: distinguishes it from the paper's way, whose name is empty.
         reference_options: options for this file, left out if there is none.
         baseline: the file of ``text`` that is scored instead of what was generated.
@@ -113,7 +113,7 @@ def _subset(number: int) -> str:
 
 def _score(settings: Settings, subset: str, scoring: Scoring) -> Command:
     text = settings.data / "text"
-    words = ["python", script("score.py"), "--metric", *shlex.split(scoring.metric)]
+    words = [*convattn(), "score", "--metric", *shlex.split(scoring.metric)]
     if _has_text(settings):
         words += ["--reference", str(text / scoring.reference)]
         words += shlex.split(scoring.reference_options)

@@ -65,6 +65,11 @@ def script(name: str) -> str:
     return _from_here(_SCRIPTS / name)
 
 
+def convattn() -> list[str]:
+    """The words of ``convattn``, which need not be on the path."""
+    return ["python", script("cli.py")]
+
+
 def user_dir() -> str:
     return _from_here(ROOT / "fairseq_convattn")
 

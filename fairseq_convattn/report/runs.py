@@ -105,7 +105,7 @@ class Run:
 
     @cached_property
     def tokenised(self) -> Mapping[str, CommandOptions]:
-        """Options of scripts/score.py that computed tokenised BLEU against a reference, by the
+        """Options of ``convattn score`` that computed tokenised BLEU against a reference, by the
         names of ``generated``."""
         found: dict[str, CommandOptions] = {}
         record = self.stages.get("score", {})

@@ -1,4 +1,4 @@
-"""scripts/convert_albert.py: ALBERT of Hugging Face's transformers, here and fine-tuned."""
+"""convattn convert-albert: ALBERT of Hugging Face's transformers, here and fine-tuned."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""scripts/finetune_glue.sh: training with several seeds, its results and what it refuses."""
+"""convattn glue finetune: training with several seeds, its results and what it refuses."""
 
 import json
 import shlex

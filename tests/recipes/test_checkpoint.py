@@ -147,7 +147,7 @@ def test_published_checkpoints_are_converted(shared, tmp_path, capsys, file, mix
     checkpoint = shared / "legacy" / file
     main(["wmt16_en_de", "--checkpoint", str(checkpoint), "--data", str(tmp_path), "--dry-run"])
     printed = capsys.readouterr().out
-    assert f"convert_checkpoint.py {checkpoint} " in printed
+    assert f"cli.py convert {checkpoint} " in printed
     assert printed.splitlines()[0].endswith(f"; {mixer}")
 
 
@@ -184,7 +184,7 @@ def test_fairseqs_lightconv_is_converted(since, tmp_path, capsys):
     torch.save({**stored, "model": {}}, tmp_path / "model.pt")
     main(["wmt16_en_de", "--checkpoint", str(tmp_path / "model.pt"), "--dry-run"])
     printed = capsys.readouterr().out
-    assert "convert_checkpoint.py" in printed and printed.splitlines()[0].endswith("; lightweight")
+    assert "cli.py convert " in printed and printed.splitlines()[0].endswith("; lightweight")
 
 
 def test_the_precision_is_that_of_the_training(tmp_path):
@@ -322,6 +322,6 @@ def test_checkpoints_of_the_same_name_have_folders_of_their_own(trained, tmp_pat
         torch.save(state, model)
         main(["wmt16_en_de", "--checkpoint", str(model), "--data", str(tmp_path), "--dry-run"])
         printed = capsys.readouterr().out
-        assert f"--path {model} " in printed and "average_checkpoints" not in printed
+        assert f"--path {model} " in printed and "cli.py average" not in printed
         folders += re.findall(r"mkdir -p (runs/wmt16_en_de-model-[0-9a-f]{8})\n", printed)
     assert len(folders) == 3 and len(set(folders)) == 2 and folders[0] == folders[2]

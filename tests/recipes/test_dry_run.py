@@ -184,14 +184,14 @@ def test_glues_metrics_are_asked_for_before_the_pre_training(monkeypatch, tmp_pa
 
 
 def test_a_smoke_test_fine_tunes_one_task_for_an_epoch(capsys):
-    (smoke,) = (line for line in dry_run(capsys, "bert_base", "--smoke") if "finetune_glue" in line)
+    (smoke,) = (line for line in dry_run(capsys, "bert_base", "--smoke") if "finetune" in line)
     assert " RTE " in smoke and " --epochs 1 -- --weight-decay 0 " in smoke
     assert "/glue/MNLI" not in smoke
 
 
 def test_small_tasks_start_from_mnlis_model(capsys):
-    given = [line.split() for line in dry_run(capsys, "bert_small") if "finetune_glue" in line]
-    starts = {words[2]: words[3] for words in given}
+    given = [line.split() for line in dry_run(capsys, "bert_small") if "finetune" in line]
+    starts = {words[4]: words[5] for words in given}
     mnli = "runs/bert_small-composite-seed1/glue/MNLI"
     assert {task for task, start in starts.items() if start == mnli} == {"MRPC", "STS-B", "RTE"}
     assert list(starts).index("MNLI") < min(map(list(starts).index, ("MRPC", "STS-B", "RTE")))

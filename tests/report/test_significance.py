@@ -54,7 +54,7 @@ def scored(
         text = re.sub(r"(?m)^(D-.*)$", r"\1 detokenised", generated(lines))
         output.write_text(text, encoding="utf-8")
         for metric in metrics:
-            words = ["python", "scripts/score.py", "--metric", "bleu", *metric]
+            words = ["python", "scripts/cli.py", "score", "--metric", "bleu", *metric]
             words += ["--reference", given, "--hypothesis", str(output), "--format", "json"]
             commands.append(Command(words, stdout=folder / "scores.json"))
     Runner(folder, []).finish(Stage("score", commands), "2026", 1.0)
