@@ -38,7 +38,7 @@ from gpu_aims import (
 )
 from measuring import positive
 
-from fairseq_convattn.report.markdown import Table, raw_table
+from fairseq_convattn.markdown import Table, raw_table
 from fairseq_convattn.report.train_log import read_train_log
 from fairseq_convattn.run_records import read_json, write_json
 

@@ -59,10 +59,10 @@ from fairseq_convattn.architectures.overview import (  # noqa: E402
     table_of_sizes,
 )
 from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES  # noqa: E402
+from fairseq_convattn.markdown import Table, raw_table  # noqa: E402
 from fairseq_convattn.mixers import MIXERS  # noqa: E402
 from fairseq_convattn.mixers.options import Option  # noqa: E402
 from fairseq_convattn.report.collected import results_table  # noqa: E402
-from fairseq_convattn.report.markdown import Table, raw_table  # noqa: E402
 from fairseq_convattn.summarization.options import own_options  # noqa: E402
 
 OPTIONS = ROOT / "docs" / "options.md"

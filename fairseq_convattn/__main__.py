@@ -13,7 +13,7 @@ from .architectures.overview import (
 from .architectures.presets import ARCHITECTURE_NAMES
 from .architectures.registration import TASK_MODELS
 from .command_lines import flag
-from .report.markdown import Table, raw_table
+from .markdown import Table, raw_table
 from .summarization.options import own_options
 
 

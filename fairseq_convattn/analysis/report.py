@@ -8,7 +8,7 @@ from statistics import fmean
 from torch import Tensor
 
 from ..checkpoints.checks import CheckpointError
-from ..report.markdown import MISSING, Table, table
+from ..markdown import MISSING, Table, table
 from .checkpoint import analysis, layer_names, stack_title
 from .toeplitz import white_noise_r2
 

@@ -3,6 +3,7 @@
 import dataclasses
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from fairseq.models import BaseFairseqModel
@@ -10,7 +11,9 @@ from fairseq.models import BaseFairseqModel
 from ..command_lines import flag
 from ..mixers.config import OPTIONS
 from .config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL, Schema, complete
+from .language_model import ConvAttnLanguageModel
 from .layer_mixers import option_name
+from .masked_language_model import ConvAttnMaskedLanguageModel
 from .presets import (
     ARCHITECTURE_NAMES,
     ENCODER_DECODER_PRESETS,
@@ -19,7 +22,8 @@ from .presets import (
     MASKED_LM_PRESETS,
     MASKED_LM_SHAPES,
 )
-from .skeleton import language_model_skeleton, masked_language_model_skeleton, skeleton
+from .skeleton import skeleton
+from .translation import ConvAttnModel
 
 VOCABULARY = 32_768
 PIECES = 30_000  # of ALBERT's and of Chang et al.'s SentencePiece models
@@ -71,7 +75,7 @@ FAMILIES = {
         ENCODER_DECODER_PRESETS,
         dict.fromkeys(ENCODER_DECODER_SHAPES, VOCABULARY),
         lambda args, types: skeleton(
-            Namespace(**vars(args), share_all_embeddings=True), types, types
+            ConvAttnModel, Namespace(**vars(args), share_all_embeddings=True), types
         ),
         {
             **_size("encoder"),
@@ -87,7 +91,7 @@ FAMILIES = {
         LANGUAGE_MODEL,
         LANGUAGE_MODEL_PRESETS,
         {"lm_tiny": VOCABULARY, "lm_wiki103": 267_744, "lm_gbw": 793_471},
-        lambda args, types: language_model_skeleton(args, types, types),
+        partial(skeleton, ConvAttnLanguageModel),
         {
             **_size("decoder"),
             LAYERS: lambda args, attention: f"{args.decoder_layers} ({attention.decoder_layers})",
@@ -100,7 +104,7 @@ FAMILIES = {
         MASKED_LANGUAGE_MODEL,
         MASKED_LM_PRESETS,
         dict.fromkeys(MASKED_LM_SHAPES, PIECES),
-        masked_language_model_skeleton,
+        partial(skeleton, ConvAttnMaskedLanguageModel),
         {
             **_size("encoder"),
             "embedding": lambda args, _: args.encoder_input_dim,

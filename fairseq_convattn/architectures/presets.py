@@ -133,7 +133,7 @@ _MIXERS = {"short_conv": ("attention", {"short_convolution": "low_rank"})}
 FAMILY_OPTIONS = frozenset(option for _, options in _MIXERS.values() for option in options)
 
 
-def family_of(mixer: str, options: Mapping[str, Any]) -> str:
+def mixer_family(mixer: str, options: Mapping[str, Any]) -> str:
     """The family of architectures whose layers have this mixer and these options."""
     for family, (name, settings) in _MIXERS.items():
         if name == mixer and settings.items() <= options.items():

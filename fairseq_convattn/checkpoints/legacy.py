@@ -23,9 +23,10 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, BaseFairseqModel
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from ..architectures import ConvAttnLanguageModel, ConvAttnModel
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete, configure
 from ..architectures.layer_mixers import unread
-from ..architectures.skeleton import language_model_skeleton, skeleton
+from ..architectures.skeleton import skeleton
 from ..child_processes import exit_on_signals
 from ..command_lines import flag
 from ..durable import require_new
@@ -259,7 +260,7 @@ def _model_state(old: dict[str, Tensor], args: Namespace, kind: _Kind) -> dict[s
 def _skeleton(state: dict[str, Tensor], args: Namespace, kind: _Kind) -> BaseFairseqModel:
     if kind is _TRANSLATION:
         types = (state[f"{side}.embed_tokens.weight"].size(0) for side in kind.schema.stacks)
-        return skeleton(args, *types)
+        return skeleton(ConvAttnModel, args, *types)
     outputs = _rows(
         state,
         r"decoder\.output_projection\.weight"
@@ -269,7 +270,7 @@ def _skeleton(state: dict[str, Tensor], args: Namespace, kind: _Kind) -> BaseFai
         outputs -= sum(re.fullmatch(r".*\.tail\.\d+\.2\.weight", key) is not None for key in state)
     table = r"decoder\.embed_tokens\.(weight|embeddings\.\d+\.0\.weight)"
     inputs = outputs if args.character_embeddings else _rows(state, table)
-    return language_model_skeleton(args, inputs, outputs or inputs)
+    return skeleton(ConvAttnLanguageModel, args, inputs, outputs)
 
 
 def _rows(state: dict[str, Tensor], names: str) -> int:

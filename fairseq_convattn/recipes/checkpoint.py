@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..architectures.presets import family_of
+from ..architectures.presets import mixer_family
 from ..checkpoints.files import architecture_of, as_mapping, read_checkpoint, stored_options
 from ..checkpoints.legacy import HARMLESS_GLOBALS
 from ..mixers.config import ATTENTION
@@ -42,7 +42,7 @@ def evaluated(path: Path, task: str) -> tuple[bool, str]:
 
 
 def _label(mixer: str, options: Mapping[str, Any]) -> str:
-    family, short = family_of(mixer, options), options.get("short_convolution") or "none"
+    family, short = mixer_family(mixer, options), options.get("short_convolution") or "none"
     if family != mixer or mixer not in ATTENTION or short == "none":
         return family
     return f"{mixer} with {short} short convolutions"

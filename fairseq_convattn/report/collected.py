@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..durable import appearing, require_new
+from ..markdown import MISSING, Table, code, raw_table, text
 from . import ReportError
-from .markdown import MISSING, Table, code, raw_table, text
 from .runs import NEEDED, Run, given_options, machine, read_object
 from .tables import duration, signed
 

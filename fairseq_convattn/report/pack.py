@@ -23,10 +23,10 @@ from ..checkpoints.files import read_checkpoint, write_checkpoint
 from ..checkpoints.legacy import plain_configuration
 from ..child_processes import exit_on_signals
 from ..durable import appearing
+from ..markdown import code
 from ..run_records import write_json
 from . import ReportError
 from .collected import collected, results_table
-from .markdown import code
 from .runs import Run
 
 

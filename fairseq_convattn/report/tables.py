@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import NamedTuple
 
-from .markdown import MISSING, Table, code, table, text
+from ..markdown import MISSING, Table, code, table, text
 from .runs import Run, machine
 from .significance import EXPLANATION
 from .systems import Section, System

@@ -6,6 +6,7 @@ import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from options_of_models import configuration, parse
 
+from fairseq_convattn.architectures import ConvAttnModel
 from fairseq_convattn.architectures.skeleton import skeleton
 
 
@@ -62,7 +63,7 @@ def test_tables_of_all_layers_are_one_on_demand():
     def tables(**options):
         args = Namespace(encoder_mixers="tisa,composite,tisa,composite", **options)
         args.encoder_layers = 4
-        model = skeleton(args, 10, 10)
+        model = skeleton(ConvAttnModel, args, 10)
         return [layer.self_attn.terms for layer in model.encoder.layers]
 
     own, shared = tables(), tables(share_tables_across_layers="true")

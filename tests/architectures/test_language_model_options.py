@@ -9,8 +9,9 @@ from fairseq.models.transformer_lm import (
 )
 from options_of_models import count, lm_options
 
+from fairseq_convattn.architectures import ConvAttnLanguageModel
 from fairseq_convattn.architectures.presets import LANGUAGE_MODEL_PRESETS
-from fairseq_convattn.architectures.skeleton import language_model_skeleton
+from fairseq_convattn.architectures.skeleton import skeleton
 
 ADAPTIVE = (
     *("adaptive_input", "adaptive_softmax_cutoff", "adaptive_input_cutoff"),
@@ -76,10 +77,10 @@ def test_what_a_language_models_preset_switches_on_can_be_switched_off():
 def test_cutoffs_beyond_the_dictionary():
     preset = Namespace(**LANGUAGE_MODEL_PRESETS["dynamic_conv_lm_wiki103"])
     with pytest.raises(ValueError, match="60000 is beyond the dictionary's 1000 types"):
-        language_model_skeleton(preset, 1000, 1000)
+        skeleton(ConvAttnLanguageModel, preset, 1000)
     options = Namespace(adaptive_input=True, adaptive_input_cutoff=[50], decoder_layers=1)
     with pytest.raises(ValueError, match="--adaptive-input-cutoff: 50 is beyond"):
-        language_model_skeleton(options, 49, 99)
+        skeleton(ConvAttnLanguageModel, options, 49, 99)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +93,9 @@ def test_cutoffs_beyond_the_dictionary():
 def test_clusters_have_channels(options, reason):
     given = {"adaptive_softmax_cutoff": [9, 20], "decoder_embed_dim": 32, **options}
     with pytest.raises(ValueError, match=reason):
-        language_model_skeleton(Namespace(**given, decoder_layers=1), 30, 30)
+        skeleton(ConvAttnLanguageModel, Namespace(**given, decoder_layers=1), 30)
     fitting = {"adaptive_softmax_factor": 2.0, "adaptive_input_factor": 2.0}
-    language_model_skeleton(Namespace(**given | fitting, decoder_layers=1), 30, 30)
+    skeleton(ConvAttnLanguageModel, Namespace(**given | fitting, decoder_layers=1), 30)
 
 
 @pytest.mark.parametrize("option", ["tie_adaptive_weights", "share_decoder_input_output_embed"])
@@ -102,21 +103,23 @@ def test_nothing_is_shared_with_a_smaller_output_dictionary(option):
     options = Namespace(**{option: True}, decoder_layers=1)
     if option == "tie_adaptive_weights":
         options.adaptive_input, options.adaptive_softmax_cutoff = True, [8]
-    language_model_skeleton(options, 20, 20)
+    skeleton(ConvAttnLanguageModel, options, 20)
     with pytest.raises(ValueError, match="mutually exclusive with --output-dictionary-size"):
-        language_model_skeleton(options, 20, 15)
+        skeleton(ConvAttnLanguageModel, options, 20, 15)
 
 
 def test_kernel_sizes_from_python_are_one_per_layer():
     """A tuple, too: a preset's is cut or repeated, a user's is not."""
     for sizes in ([3, 7], (3, 7)):
         with pytest.raises(ValueError, match="--decoder-kernel-sizes: 2 values for 4 layers"):
-            language_model_skeleton(Namespace(decoder_kernel_sizes=sizes, decoder_layers=4), 20, 20)
+            skeleton(
+                ConvAttnLanguageModel, Namespace(decoder_kernel_sizes=sizes, decoder_layers=4), 20
+            )
 
 
 def test_character_filters_from_yaml_and_python():
     options = Namespace(character_embeddings=True, character_filters=[[1, 8]], decoder_layers=1)
-    model = language_model_skeleton(options, 20, 20)
+    model = skeleton(ConvAttnLanguageModel, options, 20)
     assert [c.out_channels for c in model.decoder.embed_tokens.convolutions] == [8]
 
 
@@ -131,10 +134,10 @@ def test_parameters_of_the_language_models(arch, types, millions):
     """With the words of Billion Word (the paper's "800k") and of WikiText-103. Wu et al. 2019
     give 339 M for the first, Baevski and Auli 2019 247 M for the second."""
     preset = Namespace(**LANGUAGE_MODEL_PRESETS[arch])
-    assert count(language_model_skeleton(preset, types, types)) == millions
+    assert count(skeleton(ConvAttnLanguageModel, preset, types)) == millions
 
 
 @pytest.mark.parametrize("flag", ["checkpoint_activations", "offload_activations"])
 def test_activations_are_checkpointed(flag):
-    model = language_model_skeleton(Namespace(**{flag: True}), 50, 50)
+    model = skeleton(ConvAttnLanguageModel, Namespace(**{flag: True}), 50)
     assert "checkpointed" in str(model.decoder.layers[0].forward)

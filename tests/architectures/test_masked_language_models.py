@@ -12,7 +12,7 @@ from options_of_models import parse
 from fairseq_convattn.architectures import ConvAttnMaskedLanguageModel
 from fairseq_convattn.architectures.config import MASKED_LANGUAGE_MODEL, configure
 from fairseq_convattn.architectures.presets import MASKED_LM_PRESETS
-from fairseq_convattn.architectures.skeleton import masked_language_model_skeleton
+from fairseq_convattn.architectures.skeleton import skeleton
 
 TASK = ("--task", "masked_lm")
 MIXERS = ["lightweight", "dynamic", "attention", "composite", "tisa", "dynamic,attention,composite"]
@@ -35,7 +35,8 @@ def built(family=ConvAttnMaskedLanguageModel, **chosen):
 
 def sized(arch: str, **chosen):
     """An architecture with 30,000 types and 512 positions, without its memory."""
-    return masked_language_model_skeleton(Namespace(**{**MASKED_LM_PRESETS[arch], **chosen}), 30000)
+    args = Namespace(**{**MASKED_LM_PRESETS[arch], **chosen})
+    return skeleton(ConvAttnMaskedLanguageModel, args, 30_000)
 
 
 def count(model) -> int:

@@ -13,7 +13,12 @@ from omegaconf import OmegaConf
 from options_of_models import configuration, count, parse
 
 from fairseq_convattn.__main__ import main as help_command
-from fairseq_convattn.architectures import overview
+from fairseq_convattn.architectures import (
+    ConvAttnLanguageModel,
+    ConvAttnMaskedLanguageModel,
+    ConvAttnModel,
+    overview,
+)
 from fairseq_convattn.architectures.config import (
     ENCODER_DECODER,
     LANGUAGE_MODEL,
@@ -25,11 +30,7 @@ from fairseq_convattn.architectures.presets import (
     LANGUAGE_MODEL_PRESETS,
     MASKED_LM_PRESETS,
 )
-from fairseq_convattn.architectures.skeleton import (
-    language_model_skeleton,
-    masked_language_model_skeleton,
-    skeleton,
-)
+from fairseq_convattn.architectures.skeleton import skeleton
 from fairseq_convattn.mixers import MIXERS
 
 
@@ -118,16 +119,18 @@ def test_a_mixer_from_outside_may_read_any_option(monkeypatch):
     flags = ("--encoder-mixers", "mine", "--encoder-kernel-sizes", "4", "--weight-dropout", "0.3")
     mixer = configuration("attention_tiny", *flags).encoder.mixers[0]
     assert (mixer.mixer, mixer.kernel_size, mixer.weight_dropout) == ("mine", 4, 0.3)
-    skeleton(Namespace(encoder_mixers="mine", encoder_layers=1, decoder_layers=1), 10, 10)
+    skeleton(
+        ConvAttnModel, Namespace(encoder_mixers="mine", encoder_layers=1, decoder_layers=1), 10
+    )
 
 
 def test_a_model_built_from_python_gets_the_same_error():
     with pytest.raises(ValueError, match="--encoder-kernel-sizes"):
-        skeleton(Namespace(encoder_kernel_sizes=[2]), 10, 10)
+        skeleton(ConvAttnModel, Namespace(encoder_kernel_sizes=[2]), 10)
 
 
 def test_checkpoints_of_trainings_with_quantisation_noise_have_a_model():
-    model = skeleton(Namespace(quant_noise_pq=0.1), 10, 10)
+    model = skeleton(ConvAttnModel, Namespace(quant_noise_pq=0.1), 10)
     assert {"encoder.quant_noise.weight", "decoder.quant_noise.weight"} <= {*model.state_dict()}
 
 
@@ -162,14 +165,14 @@ def test_warns_of_sentences_that_fairseq_would_drop(caplog):
 
 def test_every_architecture_builds():
     for arch, preset in ENCODER_DECODER_PRESETS.items():
-        model = skeleton(Namespace(**preset), 10, 12)
+        model = skeleton(ConvAttnModel, Namespace(**preset), 10, 12)
         assert len(model.encoder.layers) == preset["encoder_layers"], arch
     for arch, preset in LANGUAGE_MODEL_PRESETS.items():
-        model = language_model_skeleton(Namespace(**preset), 200_000, 200_000)
+        model = skeleton(ConvAttnLanguageModel, Namespace(**preset), 200_000)
         assert arch in ARCH_CONFIG_REGISTRY
         assert len(model.decoder.layers) == preset["decoder_layers"], arch
     for arch, preset in MASKED_LM_PRESETS.items():
-        model = masked_language_model_skeleton(Namespace(**preset), 100)
+        model = skeleton(ConvAttnMaskedLanguageModel, Namespace(**preset), 100)
         layers = model.encoder.sentence_encoder.layers
         assert len(layers) == preset["encoder_layers"], arch
 
@@ -194,7 +197,7 @@ def test_parameters_of_the_big_models(arch, millions):
 def test_parameters_of_the_summarization_models(arch, millions):
     """With 30,000 types in three tables; the paper's figures are 87, 86 and 90 M (unconfirmed)."""
     preset = Namespace(**ENCODER_DECODER_PRESETS[arch])
-    assert count(skeleton(preset, 30_000, 30_000)) == millions
+    assert count(skeleton(ConvAttnModel, preset, 30_000)) == millions
 
 
 def test_bfloat16_trains_where_there_is_no_tpu(data, tmp_path, monkeypatch):
