@@ -12,6 +12,8 @@
 #define PANEL 64 /* channels */
 #define TILE 64  /* positions; whole ROWS */
 #define ROWS 8   /* whose sums and taps stay in registers */
+#define TAPS 4   /* whose gradients stay in registers */
+#define AHEAD 4  /* rows that are brought from memory before they are needed */
 #define GROUP 8  /* panels of one piece of work, */
 #define RUNS 4   /* if there are as many pieces for each of several threads */
 
@@ -24,6 +26,8 @@ typedef struct {
     void (*write_row)(const float *, long, int, void *);
     void (*convolve)(const float *, const float *, long, long, const float *, long, float *, long,
                      long, long);
+    void (*convolve_static)(const float *, const float *, long, float *, long, long);
+    void (*static_gradient)(const float *, const float *, float *, long, long, long);
     void (*up_gradient)(const float *, const float *, const float *, long, float *, long, long,
                         long);
     void (*z_gradient)(const float *, const float *, const float *, long, float *, long, long,
@@ -31,7 +35,8 @@ typedef struct {
 } functions;
 
 #define FUNCTIONS(f, lanes) \
-    {read_row_##f, write_row_##f, convolve_panel_##f, up_gradient_##f, z_gradient_##f}
+    {read_row_##f,        write_row_##f,   convolve_panel_##f, convolve_static_##f, \
+     static_gradient_##f, up_gradient_##f, z_gradient_##f}
 
 static const functions every[] = FOR_EVERY_INSTRUCTION_SET(FUNCTIONS);
 
@@ -51,7 +56,7 @@ typedef struct {
     int64_t half;   /* whether sequences are bfloat16 */
     int64_t stride; /* ranks, as whole vectors */
     sequence x, y, grad, grad_x;
-    const float *z; /* [time, batch, ranks] */
+    const float *z; /* [time, batch, ranks]; NULL: ones, and a single rank */
     const float *u; /* [panels, taps, stride, PANEL] */
     /* If AMX is to multiply, else NULL: u in pairs of ranks, [panels, taps, stride / 2, PANEL, 2],
        and of channels, [panels, taps, PANEL / 2, stride, 2] */
@@ -100,6 +105,21 @@ static char *row_of(const piece *w, sequence s, int64_t t, int64_t n, long *chan
     return s.data + (t * s.time_stride + w->b * s.batch_stride + channel) * (w->p->half ? 2 : 4);
 }
 
+/* The lines of panel `n` at position t, which will be read or `written`, unless t is outside. */
+static void prefetch_row(const piece *w, sequence s, int64_t t, int64_t length, int64_t n,
+                         int written)
+{
+    long channels;
+    if (t < 0 || t >= length)
+        return;
+    const char *row = row_of(w, s, t, n, &channels);
+    for (long c = 0; c < channels * (w->p->half ? 2 : 4); c += 4 * LINE)
+        if (written)
+            __builtin_prefetch(row + c, 1);
+        else
+            __builtin_prefetch(row + c);
+}
+
 static const float *taps_of(const piece *w, int64_t n)
 {
     return w->p->u + (w->first_panel + n) * w->p->taps * w->p->stride * PANEL;
@@ -113,6 +133,7 @@ static void pack(const piece *w, sequence s, int64_t length, int64_t first, floa
         for (int64_t n = 0; n < w->panels; n++) {
             int64_t t = first + i;
             float *row = to + (n * w->most_rows + i) * PANEL;
+            prefetch_row(w, s, t + AHEAD, length, n, 0);
             if (t < 0 || t >= length)
                 memset(row, 0, 4 * PANEL);
             else {
@@ -125,6 +146,8 @@ static void pack(const piece *w, sequence s, int64_t length, int64_t first, floa
 static void pack_ranks(const piece *w, int64_t first)
 {
     const problem *p = w->p;
+    if (!p->z)
+        return;
     memset(w->z, 0, 4 * w->rows * p->stride);
     for (long i = 0; i < w->rows; i++)
         if (first + i >= 0 && first + i < p->time)
@@ -156,11 +179,16 @@ static void convolve(const piece *w, const float *x, int64_t own, long z_step, s
             memcpy(y, from + own * PANEL, size);
         else
             memset(y, 0, size);
-        use.convolve(from, w->z, z_step, p->stride, u + first, u_step, y, count, p->taps, p->ranks);
+        if (p->z)
+            use.convolve(from, w->z, z_step, p->stride, u + first, u_step, y, count, p->taps,
+                         p->ranks);
+        else
+            use.convolve_static(from, u + first, u_step, y, count, p->taps);
     }
     for (long i = 0; i < count; i++)
         for (int64_t n = 0; n < w->panels; n++) {
             char *row = row_of(w, to, start + i, n, &channels);
+            prefetch_row(w, to, start + i + AHEAD, length, n, 1);
             float *y = w->y + n * TILE * PANEL;
             if (p->rank_pairs)
                 memcpy(row, (uint16_t *)y + i * PANEL, 2 * channels);
@@ -214,7 +242,9 @@ static void add_to_factors(const piece *w, int64_t start, long skipped)
                                 p->stride, grad_u, grad_z, p->batch * p->stride, count, p->taps);
             continue;
         }
-        if (grad_u)
+        if (grad_u && !p->z)
+            use.static_gradient(x, grad, grad_u, tap, count, p->taps);
+        else if (grad_u)
             use.up_gradient(x, grad, z, p->stride, grad_u, count, p->taps, p->ranks);
         if (grad_z)
             use.z_gradient(x, grad, taps_of(w, n), p->stride, grad_z, p->batch * p->stride, count,

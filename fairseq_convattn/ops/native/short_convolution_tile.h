@@ -49,6 +49,54 @@ static void NAME(convolve_panel)(
         }
 }
 
+/* y[i] += sum_k u[k] x[i + k], ROWS rows at once; u_step floats from one tap of u to the next. */
+static void NAME(convolve_static)(
+    const float *x, const float *u, long u_step, float *y, long count, long taps)
+{
+    for (long i = 0; i < count; i += ROWS)
+        for (long c = 0; c < PANEL; c += LANES) {
+            NAME(vector) sums[ROWS];
+            UNROLL for (int n = 0; n < ROWS; n++)
+                sums[n] = *NAME(at)(y + (i + n) * PANEL + c);
+            for (long k = 0; k < taps; k++) {
+                NAME(vector) v = *NAME(at)(u + k * u_step + c);
+                UNROLL for (int n = 0; n < ROWS; n++)
+                    sums[n] += v * *NAME(at)(x + (i + n + k) * PANEL + c);
+            }
+            UNROLL for (int n = 0; n < ROWS; n++)
+                *NAME(at)(y + (i + n) * PANEL + c) = sums[n];
+        }
+}
+
+/* grad_u[k] += sum_i grad[i] x[i + k]; `taps` is a constant where inlined. */
+static inline __attribute__((always_inline)) void NAME(add_taps)(
+    const float *x, const float *grad, float *grad_u, long step, long count, const int taps)
+{
+    for (long c = 0; c < PANEL; c += LANES) {
+        NAME(vector) sums[TAPS];
+        UNROLL for (int k = 0; k < taps; k++)
+            sums[k] = *NAME(at)(grad_u + k * step + c);
+        for (long i = 0; i < count; i++) {
+            NAME(vector) g = *NAME(at)(grad + i * PANEL + c);
+            UNROLL for (int k = 0; k < taps; k++)
+                sums[k] += g * *NAME(at)(x + (i + k) * PANEL + c);
+        }
+        UNROLL for (int k = 0; k < taps; k++)
+            *NAME(at)(grad_u + k * step + c) = sums[k];
+    }
+}
+
+/* grad_u[k] += sum_i grad[i] x[i + k]; `step` floats from one tap of grad_u to the next. */
+static void NAME(static_gradient)(
+    const float *x, const float *grad, float *grad_u, long step, long count, long taps)
+{
+    long k = 0;
+    for (; k + TAPS <= taps; k += TAPS)
+        NAME(add_taps)(x + k * PANEL, grad, grad_u + k * step, step, count, TAPS);
+    for (; k < taps; k++)
+        NAME(add_taps)(x + k * PANEL, grad, grad_u + k * step, step, count, 1);
+}
+
 /* grad_u[r] += sum_i z[i][r] grad[i] x[i], of one tap; `ranks` is a constant where inlined. */
 static inline __attribute__((always_inline)) void NAME(add_products)(
     const float *x, const float *grad, const float *z, long stride, float *grad_u, long count,

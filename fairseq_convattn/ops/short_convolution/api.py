@@ -88,7 +88,7 @@ def short_conv(
             y = kernels(inputs, of_heads, static, left, own if residual else -1)
             return y if tail is None else (y, next_tail)
     if taps is None:
-        z, up = x.new_ones(*x.shape[:2], 1), static.t().unsqueeze(0)
+        z, up = x.new_ones(1, 1, 1).expand(*x.shape[:2], 1), static.t().unsqueeze(0)
         return low_rank_short_conv(x, z, up, causal=causal, residual=residual, tail=tail, impl=impl)
     found = dynamic_conv(x, taps, causal=causal, tail=tail, impl=impl)
     y, next_tail = found if tail is not None else (found, None)

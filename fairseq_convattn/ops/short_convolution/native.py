@@ -72,14 +72,25 @@ def _in_pairs(u: Tensor, x: Tensor, z: Tensor, up: Tensor) -> tuple[Tensor, Tens
 
 
 def _problem(
-    x: Tensor, z: Tensor, u: Tensor, pairs: tuple[Tensor, Tensor] | None, left: int, own: int
+    x: Tensor,
+    shape: torch.Size,
+    ranks: Tensor | None,
+    u: Tensor,
+    pairs: tuple[Tensor, Tensor] | None,
+    left: int,
+    own: int,
 ) -> _Problem:
+    """
+    Args:
+        shape: that of z.
+        ranks: z in float32; None: ones.
+    """
     problem = _Problem(
-        time=z.size(0),
+        time=shape[0],
         inputs=x.size(0),
         batch=x.size(1),
         channels=x.size(2),
-        ranks=z.size(2),
+        ranks=shape[2],
         taps=u.size(1),
         left=left,
         sentences=1,
@@ -87,7 +98,7 @@ def _problem(
         half=x.dtype == torch.bfloat16,
         stride=u.size(2),
         x=_sequence(x),
-        z=z.data_ptr(),
+        z=None if ranks is None else ranks.data_ptr(),
         u=u.data_ptr(),
     )
     if pairs is not None:
@@ -99,12 +110,18 @@ def _run(problem: _Problem, backward: bool) -> None:
     native.run_convolution(_library.convattn_short_convolve, problem, backward=backward)
 
 
+def _are_ones(z: Tensor) -> bool:
+    """Whether z is a single one that repeats, as where kernels are static."""
+    repeats = z.size(2) == 1 and z.stride()[:2] == (0, 0) and z.numel() > 0
+    return repeats and z[0, 0, 0].item() == 1
+
+
 def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
     u = _in_panels(up, whole=up.size(0) > 1)
     pairs = _in_pairs(u, x, z, up)
-    x, z = native.dense(x), z.float().contiguous()
+    x, ranks = native.dense(x), None if _are_ones(z) else z.float().contiguous()
     y = x.new_empty(z.size(0), *x.shape[1:])
-    problem = _problem(x, z, u, pairs, left, own)
+    problem = _problem(x, z.shape, ranks, u, pairs, left, own)
     problem.y = _sequence(y)
     _run(problem, backward=False)
     return y
@@ -113,17 +130,18 @@ def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
 def _backward(
     grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int, own: int, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    u, dtype = _in_panels(up, whole=up.size(0) > 1 or wanted[1]), z.dtype
+    u = _in_panels(up, whole=up.size(0) > 1 or wanted[1])
     pairs = _in_pairs(u, x, z, up)
-    grad, x, z = native.dense(grad), native.dense(x), z.float().contiguous()
-    problem = _problem(x, z, u, pairs, left, own)
+    grad, x = native.dense(grad), native.dense(x)
+    ranks = None if not wanted[1] and _are_ones(z) else z.float().contiguous()
+    problem = _problem(x, z.shape, ranks, u, pairs, left, own)
     problem.grad = _sequence(grad)
     grad_x = grad_z = grad_u = None
     if wanted[0]:
         grad_x = x.new_empty(x.shape)
         problem.grad_x = _sequence(grad_x)
     if wanted[1]:
-        grad_z = z.new_empty(u.size(0), *z.shape[:2], u.size(2))
+        grad_z = u.new_empty(u.size(0), *z.shape[:2], u.size(2))
         problem.grad_z = grad_z.data_ptr()
     if wanted[2]:
         time, batch = z.shape[:2]
@@ -132,7 +150,7 @@ def _backward(
         problem.grad_u = grad_u.data_ptr()
     _run(problem, backward=True)
     if wanted[1]:
-        grad_z = grad_z.sum(0)[..., : z.size(2)].to(dtype).contiguous()
+        grad_z = grad_z.sum(0)[..., : z.size(2)].to(z.dtype).contiguous()
     if wanted[2]:
         grad_u = grad_u.sum(0).permute(2, 1, 0, 3).flatten(2)
         grad_u = grad_u[: up.size(0), :, : up.size(2)].to(up.dtype).contiguous()
