@@ -11,8 +11,9 @@ from ..architectures.config import ENCODER_DECODER
 from ..checkpoints.checks import CheckpointError
 from ..checkpoints.files import read_checkpoint
 from ..checkpoints.legacy import HARMLESS_GLOBALS
-from ..ops.attention import alibi_slopes
-from .curves import TERM_PARAMETERS, curves_by_layers, kernel_curves, shared_by_layers, term_curves
+from ..mixers.composite import TERM_PARAMETERS
+from ..ops.attention import POSITION_TERMS, alibi_slopes
+from .curves import curves_by_layers, kernel_curves, shared_by_layers, term_curves
 from .stored import POSITIONS, StoredStack, stored_stacks, updates
 from .toeplitz import r2_by_positions
 
@@ -62,7 +63,7 @@ def analysis(path: str | Path, block: int) -> tuple[dict[str, Any], dict[str, Te
     if not stacks:
         raise CheckpointError(
             f"{path}: there is nothing to analyse: no position embeddings ({POSITIONS}, or "
-            f"sinusoidal), no relative terms ({', '.join(TERM_PARAMETERS)}), no lightweight "
+            f"sinusoidal), no relative terms ({', '.join(POSITION_TERMS)}), no lightweight "
             "convolutions"
         )
     return found, tables
@@ -204,8 +205,8 @@ def _terms(stored: StoredStack) -> dict[str, list[dict]]:
     if stored.heads and "alibi" in _term_names(stored):
         slopes = dict.fromkeys(composite, {"self_attn.terms.alibi": alibi_slopes(stored.heads)})
     curves = {}
-    for term, names in TERM_PARAMETERS.items():
-        found = {}
+    for term in POSITION_TERMS:
+        names, found = TERM_PARAMETERS.get(term, (term,)), {}
         for layer, weights in stored.layers.items():
             known = {**weights, **slopes.get(layer, {})}
             parameters = [known.get(f"self_attn.terms.{name}") for name in names]

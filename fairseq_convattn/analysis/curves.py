@@ -9,17 +9,6 @@ from torch import Tensor
 from ..ops import normalize_taps, relative_bias
 
 FARTHEST = 128  # of the curves that have no last distance
-
-# The parameters of each term, as the composite mixer names them.
-TERM_PARAMETERS = {
-    "fixed": ("fixed",),
-    "tisa": ("tisa_amplitude", "tisa_sharpness", "tisa_center"),
-    "t5": ("t5",),
-    "kerple": ("kerple_scale", "kerple_rate"),
-    "alibi": ("alibi",),
-    "query": ("query",),
-    "key": ("key",),
-}
 # These depend on content, so the length of their vectors is shown.
 VECTOR_TERMS = ("query", "key")
 
@@ -28,8 +17,8 @@ def term_curves(term: str, parameters: tuple[Tensor, ...], causal: bool) -> tupl
     """f(j - i) of a relative term; for ``query`` and ``key``, the Euclidean length of the vectors.
 
     Args:
-        term: a key of ``TERM_PARAMETERS``.
-        parameters: the term's, in the order of ``TERM_PARAMETERS``.
+        term: one of ``POSITION_TERMS``.
+        parameters: the term's, as ``TERM_PARAMETERS`` orders them; of ``alibi`` its slopes.
         causal: whether there are only distances up to 0.
 
     Returns:

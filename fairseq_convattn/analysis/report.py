@@ -10,6 +10,7 @@ from torch import Tensor
 from ..checkpoints.checks import CheckpointError
 from ..markdown import MISSING, Table, table
 from .checkpoint import analysis, layer_names, stack_title
+from .curves import VECTOR_TERMS
 from .toeplitz import white_noise_r2
 
 
@@ -118,7 +119,7 @@ def _of_term(term: str, by_layer: list[dict]) -> str:
     before, after = sum(x < 0 for _, x, _ in peaks), sum(x > 0 for _, x, _ in peaks)
     value, distance, place = max(peaks, key=lambda peak: peak[0])
     layers = layer_names(sorted(layer for curves in by_layer for layer in curves["layers"]))
-    what = f"norm of the {term} term" if term in ("query", "key") else f"{term} term"
+    what = f"norm of the {term} term" if term in VECTOR_TERMS else f"{term} term"
     return (
         f"The {what} ({layers}) is highest at the position itself in "
         f"{len(peaks) - before - after} of {len(peaks)} heads, before it in {before} and after it "

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..mixers import MixerConfig
-from ..mixers.config import OPTIONS, may_read
+from ..mixers.config import OPTIONS, fixed_options, may_read
 from ..mixers.options import Option, refuse
 from . import fairseq_options
 
@@ -45,7 +45,7 @@ def layer_mixers(options: Namespace, side: str) -> list[MixerConfig]:
         },
     )
     mixers = [
-        replace(common, mixer=name, kernel_size=size, **_fixed(name))
+        replace(common, mixer=name, kernel_size=size, **fixed_options(name))
         for name, size in zip(names, sizes, strict=True)
     ]
     for mixer in dict.fromkeys(mixers):
@@ -77,12 +77,6 @@ def _one_per_layer(option: str, values: list | tuple, layers: int) -> list:
     if len(values) != layers:
         refuse(option, f"{len(values)} values for {layers} layers; give one, or one per layer")
     return values
-
-
-def _fixed(mixer: str) -> dict[str, Any]:
-    return {
-        field: option.fixed[mixer] for field, option in OPTIONS.items() if mixer in option.fixed
-    }
 
 
 def _check(side: str, config: MixerConfig) -> None:

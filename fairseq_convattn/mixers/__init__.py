@@ -1,10 +1,12 @@
 """Token mixers: modules with the call signature of fairseq's self-attention."""
 
+from dataclasses import replace
+
 from torch import nn
 
 from .attention import SelfAttention
-from .composite import CompositeAttention, tisa_attention
-from .config import MixerConfig, check
+from .composite import CompositeAttention
+from .config import MixerConfig, check, fixed_options
 from .convolution import ConvolutionMixer, DynamicConvolution, LightweightConvolution
 from .cross_attention import CrossAttention
 
@@ -13,12 +15,12 @@ MIXERS = {
     "dynamic": DynamicConvolution,
     "attention": SelfAttention,
     "composite": CompositeAttention,
-    "tisa": tisa_attention,
+    "tisa": CompositeAttention,
 }
 
 
 def build_mixer(config: MixerConfig) -> nn.Module:
-    """Build the mixer that ``config.mixer`` names.
+    """Build the mixer that ``config.mixer`` names, with the options that it fixes.
 
     Raises:
         ValueError: there is no mixer of that name, or a field has a value that is not allowed.
@@ -26,7 +28,7 @@ def build_mixer(config: MixerConfig) -> nn.Module:
     if config.mixer not in MIXERS:
         raise ValueError(f"mixer: unknown {config.mixer!r}, choose from {', '.join(MIXERS)}")
     check(config)
-    return MIXERS[config.mixer](config)
+    return MIXERS[config.mixer](replace(config, **fixed_options(config.mixer)))
 
 
 __all__ = [

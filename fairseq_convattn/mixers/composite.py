@@ -1,7 +1,5 @@
 """Composite attention (Chang et al. 2021) and TISA (Wennberg and Henter 2021)."""
 
-from dataclasses import replace
-
 import torch
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
@@ -11,11 +9,21 @@ from ..ops.attention import Terms, alibi_slopes
 from .attention import AttentionMixer
 from .base import State, dropout_p
 from .conditions import PROJECTION_TERMS
-from .config import TISA_TERMS, MixerConfig
+from .config import MixerConfig
 from .injection import ValueConvolution, projection_convolution
 
 T5_BUCKETS = 32
 SHARED_TERMS = ("query", "key")  # one table for all heads in the paper
+# The parameters of RelativeTerms. ALiBi's slopes are none.
+TERM_PARAMETERS = {
+    "fixed": ("fixed",),
+    "query": ("query",),
+    "key": ("key",),
+    "key_only": ("key_only",),
+    "tisa": ("tisa_amplitude", "tisa_sharpness", "tisa_center"),
+    "t5": ("t5",),
+    "kerple": ("kerple_scale", "kerple_rate"),
+}
 
 
 class RelativeTerms(nn.Module):
@@ -65,16 +73,14 @@ class RelativeTerms(nn.Module):
 
     def forward(self, device: torch.device) -> Terms:
         """The terms as :func:`fairseq_convattn.ops.composite_attention` takes them."""
-        special = {
-            "content": lambda: None,
-            "tisa": lambda: (self.tisa_amplitude, self.tisa_sharpness, self.tisa_center),
-            "alibi": lambda: alibi_slopes(self.config.num_heads, device),
-            "kerple": lambda: (self.kerple_scale, self.kerple_rate),
-        }
-        return {
-            name: special[name]() if name in special else getattr(self, name)
-            for name in self.config.attention_terms
-        }
+        terms: dict[str, Tensor | tuple[Tensor, ...] | None] = {}
+        for term in self.config.attention_terms:
+            names = TERM_PARAMETERS.get(term, ())
+            parameters = tuple(getattr(self, name) for name in names)
+            terms[term] = parameters if len(parameters) > 1 else next(iter(parameters), None)
+        if "alibi" in terms:
+            terms["alibi"] = alibi_slopes(self.config.num_heads, device)
+        return terms
 
 
 class CompositeAttention(AttentionMixer):
@@ -151,11 +157,3 @@ class CompositeAttention(AttentionMixer):
     def _window(self) -> int | None:
         """Distance that a query sees; None: unlimited."""
         return self.config.attention_span if self.config.beyond_span == "mask" else None
-
-
-def tisa_attention(config: MixerConfig) -> CompositeAttention:
-    """Translation-invariant self-attention: the terms ``content`` and ``tisa``.
-
-    ``config.attention_terms`` is ignored.
-    """
-    return CompositeAttention(replace(config, attention_terms=TISA_TERMS))

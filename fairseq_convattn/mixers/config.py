@@ -370,6 +370,13 @@ OPTIONS: dict[str, Option] = {
 _KNOWN = {mixer for option in OPTIONS.values() for mixer in option.readers}
 
 
+def fixed_options(mixer: str) -> dict[str, Any]:
+    """The options that a mixer fixes, by field."""
+    return {
+        field: option.fixed[mixer] for field, option in OPTIONS.items() if mixer in option.fixed
+    }
+
+
 def may_read(mixer: str, option: Option) -> bool:
     """Whether a mixer reads an option; a mixer that no row names may read any option."""
     return mixer in option.readers or mixer not in _KNOWN

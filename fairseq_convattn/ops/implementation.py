@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .native import is_built, warn_that_not_built
+from .native import NOT_BUILT, is_built
 
+_SLOW = "an operation of fairseq_convattn runs in PyTorch, several times slower: its"
 NAMES = ("reference", "tiled", "native", "triton")
 
 
@@ -131,26 +132,26 @@ def choose(
         if not unfit:
             return kernels.run
         if not unfit_for_operators():
-            warn_of_pytorch(unfit)
+            warn_once(f"{_SLOW} Triton kernel {unfit}")
     if device == "cpu" and native_pays and not implementations["native"].unfit(*inputs):
         return implementations["native"].run
     if device == "cpu" and not is_built() and not unfit_for_operators():
-        warn_that_not_built()
+        warn_once(f"{_SLOW} C kernel {NOT_BUILT}")
     return implementations[otherwise].run
 
 
-def warn_of_pytorch(reason: str) -> None:
-    """Warn once per process and reason; a compiled function warns when it is traced."""
-    _warn_once(reason)
+def warn_once(message: str) -> None:
+    """Warn once per process; a compiled function warns when it is traced."""
+    _warn(message)
 
 
-warn_of_pytorch._dynamo_marked_constant = True  # as in native
+# what torch.compiler.assume_constant_result does, without importing the compiler
+warn_once._dynamo_marked_constant = True
 
 
 @functools.cache
-def _warn_once(reason: str) -> None:
-    message = "an operation of fairseq_convattn runs in PyTorch, several times slower: its Triton"
-    warnings.warn(f"{message} kernel {reason}", stacklevel=4)
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=4)
 
 
 _found_triton = importlib.util.find_spec("triton") is not None

@@ -12,7 +12,7 @@ from fairseq_convattn.ops.implementation import Implementation, choose
 @pytest.fixture
 def on_gpu(monkeypatch):
     """Chooses for an input that only seems to be on a GPU, as there need not be one."""
-    implementation._warn_once.cache_clear()
+    implementation._warn.cache_clear()
     x = SimpleNamespace(device=SimpleNamespace(type="cuda"))
 
     def chosen(reason, has_triton=True):
@@ -21,7 +21,7 @@ def on_gpu(monkeypatch):
         return choose(None, {"tiled": Implementation("PyTorch")}, lambda: kernels, (x,), "tiled")
 
     yield chosen
-    implementation._warn_once.cache_clear()
+    implementation._warn.cache_clear()
 
 
 def test_a_gpu_that_computes_in_pytorch_says_why_once(on_gpu):

@@ -5,8 +5,6 @@ They run on the OpenMP that PyTorch has loaded, so both share one pool of thread
 
 import contextlib
 import ctypes
-import functools
-import warnings
 from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -80,21 +78,3 @@ def run_convolution(kernel: Callable, problem: ctypes.Structure, *, backward: bo
     threads = torch.get_num_threads()
     if kernel(ctypes.byref(problem), backward, threads, run_in_parallel):
         raise MemoryError("no memory for the convolution's scratch")
-
-
-def warn_that_not_built() -> None:
-    """Warn once per process; a compiled function warns when it is traced."""
-    _warn_once()
-
-
-# what torch.compiler.assume_constant_result does, without importing the compiler
-warn_that_not_built._dynamo_marked_constant = True
-
-
-@functools.cache
-def _warn_once() -> None:
-    warnings.warn(
-        "fairseq_convattn's kernels were not compiled for this version: its convolutions and "
-        f"attention work, several times slower. To compile them: {BUILD}",
-        stacklevel=3,
-    )
