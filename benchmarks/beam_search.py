@@ -11,7 +11,6 @@ decode in CUDA graphs without them.
 import argparse
 import os
 import statistics
-import sys
 import time
 
 import torch
@@ -127,4 +126,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

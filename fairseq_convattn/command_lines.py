@@ -2,7 +2,7 @@
 
 import argparse
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 def flag(option: str) -> str:
@@ -21,6 +21,12 @@ def whole_number(least: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def at_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments before ``--``, and those after it, which are fairseq-train's."""
+    split = [*arguments, "--"].index("--")
+    return [*arguments[:split]], [*arguments[split + 1 :]]
 
 
 def missing_modules(*names: str) -> str | None:

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             _write(complete, programs, start, arguments.onnx)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
-    print(*(path for path in sorted(output.iterdir())), sep="\n")
+    print(*sorted(output.iterdir()), sep="\n")
 
 
 def _loaded(checkpoint: str, data: str | None) -> BaseFairseqModel:

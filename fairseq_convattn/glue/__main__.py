@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..checkpoints.checks import CheckpointError
 from ..child_processes import CommandFailed, exit_on_signals
-from ..command_lines import whole_number
+from ..command_lines import at_dashes, whole_number
 from .binarising import Pieces, binarise
 from .evaluation import data_of
 from .finetuning import Run, best_checkpoint, finetune
@@ -135,10 +135,7 @@ def add_predict(commands: argparse._SubParsersAction) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    arguments, extra = list(sys.argv[1:] if given is None else given), []
-    if "--" in arguments:
-        split = arguments.index("--")
-        arguments, extra = arguments[:split], arguments[split + 1 :]
+    arguments, extra = at_dashes(sys.argv[1:] if given is None else given)
     parser = command_line()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:

@@ -17,7 +17,7 @@ from ..architectures.presets import ARCHITECTURE_NAMES
 from ..checkpoints.checks import CheckpointError
 from ..checkpoints.recovery import restore_last
 from ..child_processes import CommandFailed, exit_on_signals
-from ..command_lines import missing_modules, whole_number
+from ..command_lines import at_dashes, missing_modules, whole_number
 from ..run_records import read_json, sha256, write_json
 from ..training_options import option_of, refusal
 from . import catalogue
@@ -94,10 +94,10 @@ def _recipe_name(name: str) -> str:
 
 def main(given: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if given is None else given)
-    split = given.index("--") if "--" in given else len(given)
-    options = command_line().parse_intermixed_args(given[:split])
+    arguments, extra = at_dashes(given)
+    options = command_line().parse_intermixed_args(arguments)
     try:
-        _main(options, given[split + 1 :], shlex.join(["python", "-m", __package__, *given]))
+        _main(options, extra, shlex.join(["python", "-m", __package__, *given]))
     except (RecipeError, CheckpointError, CommandFailed, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

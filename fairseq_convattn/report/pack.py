@@ -221,7 +221,7 @@ def main() -> None:
         pack(arguments.run, arguments.output, arguments.data)
     except (CheckpointError, ReportError, OSError) as error:
         sys.exit(f"error: {error}")
-    print(*(path for path in sorted(arguments.output.iterdir())), sep="\n")
+    print(*sorted(arguments.output.iterdir()), sep="\n")
 
 
 if __name__ == "__main__":
