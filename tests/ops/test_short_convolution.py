@@ -272,6 +272,16 @@ def test_some_sentences_at_a_time(monkeypatch, kind, instructions):
             compare(kind, tensors, "native", TOLERANCES[dtype], causal=True)
 
 
+@needs_kernels
+@pytest.mark.parametrize("shape", [(1, 1, 6), (5, 1, 6), (1, 3, 6), (5, 3, 6)])
+def test_static_kernels_are_not_multiplied_by_ones(monkeypatch, shape):
+    found, ones = [], native._are_ones
+    monkeypatch.setattr(native, "_are_ones", lambda z: found.append(ones(z)) or found[-1])
+    x, static = torch.randn(shape, requires_grad=True), torch.randn(6, 4, requires_grad=True)
+    short_conv(x, None, static, causal=True, impl="native").sum().backward()
+    assert found == [True, True]
+
+
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_sentences(monkeypatch, kind, impl):

@@ -112,8 +112,8 @@ def _run(problem: _Problem, backward: bool) -> None:
 
 def _are_ones(z: Tensor) -> bool:
     """Whether z is a single one that repeats, as where kernels are static."""
-    repeats = z.size(2) == 1 and z.stride()[:2] == (0, 0) and z.numel() > 0
-    return repeats and z[0, 0, 0].item() == 1
+    repeats = all(size == 1 or not step for size, step in zip(z.shape, z.stride(), strict=True))
+    return repeats and z.numel() > 0 and z.size(2) == 1 and z[0, 0, 0].item() == 1
 
 
 def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
