@@ -101,7 +101,7 @@ def compare(kind, tensors, impl, tolerance, **options):
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("kind", ALL_KINDS)
-@pytest.mark.parametrize("taps", [1, 4, 5])
+@pytest.mark.parametrize("taps", [1, 4, 5, 9])
 def test_is_the_papers_sum(kind, taps, impl):
     dtype = torch.float32 if impl == "native" else torch.float64
     shapes = itertools.product((1, 2, taps, 65), ((6, 1), (70, RANK), (6, 17)))
@@ -280,6 +280,40 @@ def test_static_kernels_are_not_multiplied_by_ones(monkeypatch, shape):
     x, static = torch.randn(shape, requires_grad=True), torch.randn(6, 4, requires_grad=True)
     short_conv(x, None, static, causal=True, impl="native").sum().backward()
     assert found == [True, True]
+
+
+@needs_kernels
+@pytest.mark.parametrize("time, batch", [(1, 1), (1, 3), (70, 1), (70, 2)])
+@pytest.mark.parametrize("of", ["one", "two", "time", "batch"])
+def test_a_single_rank_that_repeats(of, time, batch):
+    """Whether it is one or not, and wherever it repeats."""
+    torch.manual_seed(1)
+    shape = {"time": (time, 1, 1), "batch": (1, batch, 1)}.get(of, (1, 1, 1))
+    z = torch.randn(shape) if of in ("time", "batch") else torch.ones(shape)
+    z[0] = 2 if of == "two" else 1
+    x, up = torch.randn(time, batch, 70), torch.randn(1, 9, 70)
+    grad = torch.randn(time, batch, 70)
+    for repeats in (z.expand(time, batch, 1), z.expand(time, batch, 1).detach().requires_grad_()):
+        results = []
+        for impl in ("native", "reference"):
+            leaves = [t.clone().requires_grad_() for t in (x, up)]
+            leaves += [repeats] * repeats.requires_grad
+            inputs = (leaves[0], repeats, leaves[1])
+            y = low_rank_short_conv(*inputs, causal=True, impl=impl)
+            results.append((y.detach(), *torch.autograd.grad(y, leaves, grad)))
+        for actual, expected in zip(*results, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("residual", [True, False])
+def test_no_ranks(impl, residual):
+    x, grad = torch.randn(70, 2, 8), torch.randn(70, 2, 8)
+    factors = [torch.ones(70, 2, 0), torch.ones(0, 4, 8)]
+    convolve = partial(low_rank_short_conv, causal=True, residual=residual, impl=impl)
+    y, grad_x, *others = with_gradients(convolve, [x, *factors], grad)
+    assert torch.equal(y, x * residual) and torch.equal(grad_x, grad * residual)
+    assert [t.shape for t in others] == [t.shape for t in factors]
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)

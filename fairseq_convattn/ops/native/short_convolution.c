@@ -55,8 +55,9 @@ typedef struct {
     int64_t own;    /* the tap whose input is added to the output; -1: none */
     int64_t half;   /* whether sequences are bfloat16 */
     int64_t stride; /* ranks, as whole vectors */
+    int64_t ones;   /* whether z are ones, of a single rank, and NULL */
     sequence x, y, grad, grad_x;
-    const float *z; /* [time, batch, ranks]; NULL: ones, and a single rank */
+    const float *z; /* [time, batch, ranks] */
     const float *u; /* [panels, taps, stride, PANEL] */
     /* If AMX is to multiply, else NULL: u in pairs of ranks, [panels, taps, stride / 2, PANEL, 2],
        and of channels, [panels, taps, PANEL / 2, stride, 2] */
@@ -146,7 +147,7 @@ static void pack(const piece *w, sequence s, int64_t length, int64_t first, floa
 static void pack_ranks(const piece *w, int64_t first)
 {
     const problem *p = w->p;
-    if (!p->z)
+    if (p->ones)
         return;
     memset(w->z, 0, 4 * w->rows * p->stride);
     for (long i = 0; i < w->rows; i++)
@@ -179,11 +180,11 @@ static void convolve(const piece *w, const float *x, int64_t own, long z_step, s
             memcpy(y, from + own * PANEL, size);
         else
             memset(y, 0, size);
-        if (p->z)
+        if (p->ones)
+            use.convolve_static(from, u + first, u_step, y, count, p->taps);
+        else
             use.convolve(from, w->z, z_step, p->stride, u + first, u_step, y, count, p->taps,
                          p->ranks);
-        else
-            use.convolve_static(from, u + first, u_step, y, count, p->taps);
     }
     for (long i = 0; i < count; i++)
         for (int64_t n = 0; n < w->panels; n++) {
@@ -242,7 +243,7 @@ static void add_to_factors(const piece *w, int64_t start, long skipped)
                                 p->stride, grad_u, grad_z, p->batch * p->stride, count, p->taps);
             continue;
         }
-        if (grad_u && !p->z)
+        if (grad_u && p->ones)
             use.static_gradient(x, grad, grad_u, tap, count, p->taps);
         else if (grad_u)
             use.up_gradient(x, grad, z, p->stride, grad_u, count, p->taps, p->ranks);

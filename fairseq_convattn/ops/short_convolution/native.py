@@ -27,7 +27,7 @@ class _Sequence(ctypes.Structure):
 class _Problem(ctypes.Structure):
     _fields_ = [
         *((n, ctypes.c_int64) for n in ("time", "inputs", "batch", "channels", "ranks", "taps")),
-        *((n, ctypes.c_int64) for n in ("left", "sentences", "own", "half", "stride")),
+        *((n, ctypes.c_int64) for n in ("left", "sentences", "own", "half", "stride", "ones")),
         *((n, _Sequence) for n in ("x", "y", "grad", "grad_x")),
         *((n, ctypes.c_void_p) for n in ("z", "u", "rank_pairs", "channel_pairs")),
         *((n, ctypes.c_void_p) for n in ("grad_z", "grad_u")),
@@ -97,6 +97,7 @@ def _problem(
         own=own,
         half=x.dtype == torch.bfloat16,
         stride=u.size(2),
+        ones=ranks is None,
         x=_sequence(x),
         z=None if ranks is None else ranks.data_ptr(),
         u=u.data_ptr(),
