@@ -95,10 +95,12 @@ def check_options(options: Sequence[str]) -> None:
 
 def _warn_of_dropped_sentences(options: Sequence[str]) -> None:
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--task", default="translation")
-    parser.add_argument("--required-batch-size-multiple", type=int, default=8)
+    parser.add_argument("--task", nargs="?", default="translation")
+    parser.add_argument("--required-batch-size-multiple", nargs="?", default="8")
     given = parser.parse_known_args(options)[0]
-    warn_of_dropped_sentences(given.task, given.required_batch_size_multiple)
+    multiple = given.required_batch_size_multiple or ""
+    if multiple.isdecimal() and {"-h", "--help"}.isdisjoint(options):
+        warn_of_dropped_sentences(given.task, int(multiple))
 
 
 def _refuse_options_of_lightconv(options: Sequence[str]) -> None:

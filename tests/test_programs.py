@@ -210,6 +210,8 @@ def test_what_nobody_mistyped_keeps_its_traceback(capsys):
         ("fairseq-generate DATA --task summarization --path x.pt", False),
         ("fairseq-validate DATA --path x.pt", True),
         ("fairseq-validate DATA --required-batch-size-multiple=1 --path x.pt", False),
+        ("fairseq-generate DATA --path x.pt --required-batch-size-multiple abc", False),
+        ("fairseq-generate --help", False),
         ("fairseq-interactive DATA --path x.pt", False),
         ("fairseq-eval-lm DATA --path x.pt", False),
     ],

@@ -15,7 +15,7 @@ from torch import Tensor
 from .sources import checksum
 
 BUILD = "pip install --no-build-isolation --no-deps --editable . in its folder, with a C compiler"
-NOT_BUILT = f"was not compiled for this version: {BUILD}"
+NOT_BUILT = f"was not compiled for this version; to compile it: {BUILD}"
 
 
 def _load() -> ctypes.CDLL | None:
