@@ -113,12 +113,12 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     if extra and (reason := refusal(recipe.train(settings).words()[1:])):
         raise RecipeError(f"after --: {reason}")
     if options.dry_run:
+        _require_evaluable(recipe, settings, chosen)
         print("\n".join(_dry_run(recipe, settings, runner.stages, chosen)))
         return
     _require(recipe, settings, chosen)
     to_do = runner.check(chosen)
-    if {"average", "generate", "score"} & set(to_do) and not settings.checkpoint:
-        recipe.require_evaluable(settings)
+    _require_evaluable(recipe, settings, to_do)
     if "prepare" in to_do:
         _require_new(settings)
     if to_do and "prepare" not in to_do:
@@ -259,17 +259,25 @@ def _require(recipe: Recipe, settings: Settings, chosen: Sequence[str]) -> None:
     Raises:
         RecipeError: something is missing.
     """
-    needed = [name for stage in chosen for name in recipe.needs.get(stage, ())]
     devices, visible = settings.devices, torch.cuda.device_count()
     if "train" in chosen:
-        needed += ["fairscale"] if devices.fsdp else []
+        if devices.fsdp and (missing := missing_modules("fairscale")):
+            raise RecipeError(f"--fsdp needs {missing}")
         if devices.nodes == 1 and devices.gpus > visible:
             raise RecipeError(
                 f"--gpus {devices.gpus}: this machine has {visible} "
                 "(--dry-run prints the commands for another one)"
             )
-    if missing := missing_modules(*dict.fromkeys(needed)):
-        raise RecipeError(f"a stage needs {missing}")
+    needed = {stage: recipe.needs.get(stage, ()) for stage in chosen}
+    stages = [stage for stage, names in needed.items() if missing_modules(*names)]
+    if stages:
+        missing = missing_modules(*dict.fromkeys(name for each in stages for name in needed[each]))
+        raise RecipeError(f"to {' and '.join(stages)}, the recipe needs {missing}")
+
+
+def _require_evaluable(recipe: Recipe, settings: Settings, stages: Sequence[str]) -> None:
+    if {"average", "generate", "score"} & set(stages) and not settings.checkpoint:
+        recipe.require_evaluable(settings)
 
 
 def _require_new(settings: Settings) -> None:

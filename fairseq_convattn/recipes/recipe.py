@@ -25,6 +25,7 @@ _NOT_WRITTEN = {
     "checkpoint_best.pt": ("--disable-validation",),
     "checkpoint_last.pt": ("--no-last-checkpoints",),
 }
+_WAY_OUT = "; leave the option out, or give the stages prepare and train alone"
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class Recipe(ABC):
         if not needed:
             for name in ("--no-save", *_NOT_WRITTEN[self.single]):
                 if name in given:
-                    raise RecipeError(f"{name} after --: {self.single} is evaluated")
+                    raise RecipeError(f"{name} after --: {self.single} is evaluated{_WAY_OUT}")
             return
         few = [name for name in ("--no-epoch-checkpoints", "--no-save") if name in options]
         if 0 < int(options.get("--keep-last-epochs") or 0) < needed:
@@ -204,7 +205,8 @@ class Recipe(ABC):
         if 0 < int(options.get("--max-epoch") or 0) < needed * between:
             few += [name for name in ("--max-epoch", "--save-interval") if name in given]
         if few:
-            raise RecipeError(f"{few[0]} after --: the mean of {needed} epochs is evaluated")
+            reason = f"the mean of {needed} epochs is evaluated"
+            raise RecipeError(f"{few[0]} after --: {reason}{_WAY_OUT}")
 
     def _epochs_averaged(self, settings: Settings) -> int | None:
         return self.average and (_SMOKE_AVERAGE if settings.smoke else self.average)

@@ -203,7 +203,7 @@ def test_what_only_another_stage_needs_is_not_asked_for(monkeypatch, tmp_path):
         "importlib.util.find_spec", lambda name: None if name == "jieba" else found(name)
     )
     for stage, error in (
-        ("prepare", "a stage needs jieba: pip install jieba"),
+        ("prepare", "to prepare, the recipe needs jieba: pip install jieba"),
         ("score", "the stage prepare has to be done first"),
     ):
         with pytest.raises(SystemExit, match=error):
@@ -216,7 +216,7 @@ def test_sharding_needs_fairscale(monkeypatch, tmp_path):
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == "fairscale" else found(name)
     )
-    with pytest.raises(SystemExit, match="a stage needs fairscale: pip install fairscale"):
+    with pytest.raises(SystemExit, match="--fsdp needs fairscale: pip install fairscale"):
         main(["gbw", "--gpus", "2", "--fsdp", "--output", str(tmp_path / "run")])
 
 
@@ -292,9 +292,12 @@ def test_a_training_that_leaves_no_checkpoint_to_evaluate_does_not_begin(
     recipe, given, checkpoint, tmp_path
 ):
     output = tmp_path / "run"
-    with pytest.raises(SystemExit, match=f"^error: {given} after --: checkpoint_{checkpoint}.pt"):
-        main([recipe, "--output", str(output), "--", given])
+    for dry in ([], ["--dry-run"]):
+        error = f"^error: {given} after --: checkpoint_{checkpoint}.pt .* prepare and train alone$"
+        with pytest.raises(SystemExit, match=error):
+            main([recipe, *dry, "--output", str(output), "--", given])
     assert not output.exists()
+    main([recipe, "prepare", "train", "--dry-run", "--output", str(output), "--", given])
 
 
 @pytest.mark.parametrize(
