@@ -179,6 +179,7 @@ def test_translates_as_fairseq_generate(here, caplog):
     decoding = {"beam": 3, "max_len_b": 12, "lenpen": 0.5}
     assert model.translate(SOURCES, **decoding) == joined(generated)
     assert model.translate(SOURCES[1], **decoding) == joined(generated)[1]
+    assert model.translate(iter(SOURCES), **decoding) == joined(generated)
     best, *_ = model.generate(model.encode(SOURCES[1]), **decoding)
     assert best["score"].item() / math.log(2) == pytest.approx(generated[1][0], abs=1e-4)
     assert "required-batch-size-multiple" not in caplog.text
@@ -425,11 +426,18 @@ def test_what_cannot_be_asked(here):
     model = load(ConvAttnModel, "translation", **PIECES)
     with pytest.raises(ValueError, match="bem: no such option of fairseq-generate"):
         model.translate("oak", bem=4)
-    for option in ("prefix_size", "retain_dropout", "constraints"):
+    for option in ("prefix_size", "retain_dropout", "constraints", "nbest"):
         with pytest.raises(ValueError, match=f"{option}: no such option"):
             model.translate("oak", **{option: 1})
     with pytest.raises(ValueError, match="beam must be at least 1, not 0"):
         model.translate("oak", beam=0)
+    for empty in ("", ["oak", " "]):
+        with pytest.raises(ValueError, match="a sentence is empty; leave it out"):
+            model.translate(empty)
+    for ask in (model.translate, model.summarize, model.sample):
+        for wrong in (5, None, b"oak", ["oak", None]):
+            with pytest.raises(TypeError, match="give a text, or a list of texts"):
+                ask(wrong)
     with pytest.raises(ValueError, match="only language models"):
         model.score("oak")
 

@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_prediction's
 # options of fairseq-generate that no model from Python follows
-_OF_COMMANDS = {"prefix_size", "lm_path", "retain_dropout", "constraints"}
+_OF_COMMANDS = {"prefix_size", "lm_path", "retain_dropout", "constraints", "nbest"}
 _KINDS = (FairseqEncoderDecoderModel, FairseqLanguageModel, FairseqEncoderModel)
 CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # found by fairseq beside a checkpoint
 _PIECES_FILE, _CODES_FILE = "sentencepiece_model", "bpe_codes"
@@ -65,11 +65,22 @@ class ConvAttnHub(GeneratorHubInterface):
         """Translate sentences.
 
         Raises:
-            ValueError: the model is a language model.
+            ValueError: the model is a language model, or a sentence is empty.
         """
         if not hasattr(self.models[0], "encoder"):
             raise ValueError("a language model only continues texts: use sample")
-        return super().translate(sentences, beam, verbose, **options)
+        return super().translate(_full(sentences), beam, verbose, **options)
+
+    def sample(
+        self, sentences: str | list[str], beam: int = 1, verbose: bool = False, **options
+    ) -> str | list[str]:
+        """Continue texts; with an encoder-decoder, translate them. ``generate`` has the whole
+        beam and its scores.
+
+        Raises:
+            TypeError: ``sentences`` is neither a text nor a list of texts.
+        """
+        return super().sample(_texts(sentences), beam, verbose, **options)
 
     def summarize(self, sentences: str | list[str], beam: int = 5, **options) -> str | list[str]:
         """Summarize texts: ``translate`` under the name of the task.
@@ -92,11 +103,7 @@ class ConvAttnHub(GeneratorHubInterface):
         """
         if hasattr(self.models[0], "encoder"):
             raise ValueError("score: only language models score sentences in Python")
-        is_one = isinstance(sentences, str)
-        sentences = sentences if is_one else list(sentences)
-        if any(not sentence.strip() for sentence in ([sentences] if is_one else sentences)):
-            raise ValueError("score: a sentence is empty, and has no tokens to score")
-        return super().score(sentences, *args, **options)
+        return super().score(_full(sentences), *args, **options)
 
     def generate(
         self, tokenized_sentences: Tensor | list[Tensor], beam: int = 5, *args, **options
@@ -150,6 +157,22 @@ class ConvAttnHub(GeneratorHubInterface):
                     *(unknown, len(tokens), way_out),
                 )
                 return
+
+
+def _texts(sentences: str | Iterable[str]) -> str | list[str]:
+    if isinstance(sentences, str):
+        return sentences
+    texts = list(sentences) if isinstance(sentences, Iterable) else [sentences]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("give a text, or a list of texts")
+    return texts
+
+
+def _full(sentences: str | Iterable[str]) -> str | list[str]:
+    texts = _texts(sentences)
+    if not all(map(str.strip, [texts] if isinstance(texts, str) else texts)):
+        raise ValueError("a sentence is empty; leave it out")
+    return texts
 
 
 def _subword_option(dictionary: Dictionary) -> str | None:

@@ -189,10 +189,10 @@ def _card(
     elif PIECES not in kept:
         parts.append(use.without_pieces)
     parts += [
+        "Input must look like the training text, which the recipe's stage `prepare` writes.",
         "## Results",
         results_table([folder / "results.json"]),
         "## Training",
-        "Input must look like the training text, which the recipe's stage `prepare` writes.",
         " ".join(training),
         "`results.json` has the versions, the checksums of the data and the validation curve.",
         "## Limits",
