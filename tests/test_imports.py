@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import PLUGIN
 
-CORE = ("mixers", "architectures", "checkpoints", "scoring", "summarization")
+CORE = ("mixers", "architectures", "checkpoints", "export", "scoring", "summarization")
 ANNEXES = {"recipes", "report", "glue", "analysis"}
 
 
@@ -39,6 +39,11 @@ def parts(folder: Path, pattern: str = "**/*.py") -> dict[str, set[str]]:
 def test_the_core_imports_no_annex(folder, pattern):
     for file, found in parts(PLUGIN / folder, pattern).items():
         assert ANNEXES.isdisjoint(found), file
+
+
+def test_mixers_know_no_architectures():
+    for file, found in parts(PLUGIN / "mixers").items():
+        assert "architectures" not in found, file
 
 
 def test_operations_know_torch_alone():

@@ -254,8 +254,9 @@ def test_gradients_have_the_layout_that_compilers_expect(rank):
 def test_every_instruction_set(instructions):
     with kernels_for(instructions):
         for dtype in native.DTYPES:
-            tensors = inputs("low_rank", 70, 4, 70, dtype, 17)
-            compare("low_rank", tensors, "native", TOLERANCES[dtype], causal=False)
+            for kind in ("low_rank", "static"):
+                tensors = inputs(kind, 70, 4, 70, dtype, 17)
+                compare(kind, tensors, "native", TOLERANCES[dtype], causal=False)
 
 
 @needs_kernels

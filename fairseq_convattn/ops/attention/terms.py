@@ -18,8 +18,8 @@ TERMS = {
     "key": "k_j . wK[i - j], a dynamic convolution predicted from the key",
     "key_only": "u . k_j, Transformer-XL's",
     "tisa": "sum_s a_s exp(-|b_s| (j - i - c_s)^2)",
-    "alibi": "-m |j - i|, m = 2^(-8 h / H) of head h, not learned",
-    "t5": "a table over buckets of j - i, logarithmic from a certain distance on",
+    "alibi": "-m |j - i|, m = 2^(-8 h / H) for head h = 1..H, not learned",
+    "t5": "a table over buckets of j - i: small distances one each, larger ones logarithmic",
     "kerple": "-|a| log(1 + |b| |j - i|)",
 }
 # Those of each term's tensors. One head serves all heads.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .sources import checksum
 
-BUILD = "pip install --no-build-isolation --no-deps --editable . in its folder, with a C compiler"
+BUILD = "pip install --no-build-isolation --no-deps --editable . in the clone, with a C compiler"
 NOT_BUILT = f"was not compiled for this version; to compile it: {BUILD}"
 
 

@@ -106,7 +106,7 @@ static char *row_of(const piece *w, sequence s, int64_t t, int64_t n, long *chan
     return s.data + (t * s.time_stride + w->b * s.batch_stride + channel) * (w->p->half ? 2 : 4);
 }
 
-/* The lines of panel `n` at position t, which will be read or `written`, unless t is outside. */
+/* Fetches panel `n` at position t, to be read or `written`, unless t is outside. */
 static void prefetch_row(const piece *w, sequence s, int64_t t, int64_t length, int64_t n,
                          int written)
 {
