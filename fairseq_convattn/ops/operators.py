@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -57,69 +58,88 @@ def register(
         The operator ``name``; for plain tensors outside torch.compile a shorter way to the same
         functions, since PyTorch's own takes as long as several small kernels.
     """
-    tensors = inputs.count("Tensor")
-    device_types = {device.lower() for device in devices}
-
-    def compute_backward(grad: Tensor, *rest) -> list[Tensor]:
-        return [grad.new_empty(0) if x is None else x for x in backward(grad, *rest)]
-
-    def fake_backward(grad: Tensor, *rest) -> list[Tensor]:
-        *arguments, wanted = rest[len(kept) :]
-        return [
-            x.new_empty(x.shape) if need else grad.new_empty(0)
-            for x, need in zip(arguments[:differentiable], wanted, strict=True)
-        ]
-
+    operation = _Operation(name, forward, backward, inputs.count("Tensor"), differentiable, kept)
+    define(name, f"({inputs}) -> {results}", forward, fake, devices)
     results_kept = "".join(f"Tensor result{number}, " for number in kept)
     of_backward = f"(Tensor grad, {results_kept}{inputs}, bool[] wanted) -> Tensor[]"
-    define(name, f"({inputs}) -> {results}", forward, fake, devices)
-    define(f"{name}_backward", of_backward, compute_backward, fake_backward, devices)
-    operator, backward_operator = (
-        getattr(torch.ops.convattn, n) for n in (name, f"{name}_backward")
+    passes = operation.compute_backward, operation.fake_backward
+    define(f"{name}_backward", of_backward, *passes, devices)
+    operator = getattr(torch.ops.convattn, name)
+    operation.backward_operator = getattr(torch.ops.convattn, f"{name}_backward")
+    torch.library.register_autograd(
+        f"convattn::{name}", operation.differentiate, setup_context=operation.save
     )
+    torch.library.register_autograd(f"convattn::{name}_backward", operation.refuse)
+    return _shorter(operation, operator, {device.lower() for device in devices})
 
-    def save(ctx, inputs, output) -> None:
+
+@dataclass
+class _Operation:
+    """What PyTorch calls to differentiate an operator. For the fields see :func:`register`;
+    ``tensors`` counts the arguments that are tensors."""
+
+    name: str
+    forward: Callable
+    backward: Callable
+    tensors: int
+    differentiable: int
+    kept: tuple[int, ...]
+    backward_operator: Callable | None = None
+
+    def compute_backward(self, grad: Tensor, *rest) -> list[Tensor]:
+        return [grad.new_empty(0) if x is None else x for x in self.backward(grad, *rest)]
+
+    def fake_backward(self, grad: Tensor, *rest) -> list[Tensor]:
+        *arguments, wanted = rest[len(self.kept) :]
+        return [
+            x.new_empty(x.shape) if need else grad.new_empty(0)
+            for x, need in zip(arguments[: self.differentiable], wanted, strict=True)
+        ]
+
+    def save(self, ctx, inputs, output) -> None:
         output = output if isinstance(output, tuple) else (output,)
-        ctx.save_for_backward(*(output[number] for number in kept), *inputs[:tensors])
-        ctx.others = inputs[tensors:]
+        kept = (output[number] for number in self.kept)
+        ctx.save_for_backward(*kept, *inputs[: self.tensors])
+        ctx.others = inputs[self.tensors :]
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
 
-    def differentiate(ctx, choose: Callable, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+    def differentiate(self, ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
+        return self.gradients(ctx, grad, self.backward_operator)
+
+    def gradients(self, ctx, grad: Tensor | None, backward: Callable) -> tuple[Tensor | None, ...]:
+        """Of all arguments, None for those that have none or need none."""
         nothing = (None,) * len(ctx.needs_input_grad)
         if grad is None:
             return nothing
-        given = grad, *ctx.saved_tensors
-        wanted = list(ctx.needs_input_grad[:differentiable])
-        found = choose(given)(*given, *ctx.others, wanted)
+        wanted = list(ctx.needs_input_grad[: self.differentiable])
+        found = backward(grad, *ctx.saved_tensors, *ctx.others, wanted)
         found = (x if need else None for x, need in zip(found, wanted, strict=True))
-        return *found, *nothing[differentiable:]
+        return *found, *nothing[self.differentiable :]
 
-    def operator_backward(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
-        return differentiate(ctx, lambda _: backward_operator, grad)
-
-    def refuse(ctx, *grads):
+    def refuse(self, ctx, *grads):
         instead = "use impl='reference', or set CONVATTN_IMPL=reference"
-        raise RuntimeError(f"convattn::{name} has no second derivatives: {instead}")
+        raise RuntimeError(f"convattn::{self.name} has no second derivatives: {instead}")
 
-    torch.library.register_autograd(f"convattn::{name}", operator_backward, setup_context=save)
-    torch.library.register_autograd(f"convattn::{name}_backward", refuse)
 
-    def eager_forward(ctx, *given):
-        output = forward(*given)
-        save(ctx, given, output)
+def _shorter(operation: _Operation, operator: Callable, device_types: set[str]) -> Callable:
+    """The operator, but plain tensors outside torch.compile go past PyTorch's dispatch."""
+
+    def forward(ctx, *given):
+        output = operation.forward(*given)
+        operation.save(ctx, given, output)
         return output
 
-    def way_back(given: tuple[Tensor, ...]) -> Callable:
+    def backward(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
         # a gradient that is to be differentiated itself is the operator's to refuse
         seen = torch.compiler.is_compiling() or torch.is_grad_enabled()
-        return backward if not seen and are_plain(given, device_types) else backward_operator
+        plain = not seen and are_plain((grad, *ctx.saved_tensors), device_types)
+        way = operation.backward if plain else operation.backward_operator
+        return operation.gradients(ctx, grad, way)
 
-    def eager_backward(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
-        return differentiate(ctx, way_back, grad)
-
-    passes = {"forward": staticmethod(eager_forward), "backward": staticmethod(eager_backward)}
-    eager = type(f"convattn::{name}", (torch.autograd.Function,), passes)
+    passes = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    eager = type(f"convattn::{operation.name}", (torch.autograd.Function,), passes)
+    tensors = operation.tensors
 
     def run(*given):
         if torch.compiler.is_compiling() or not are_plain(given[:tensors], device_types):
@@ -131,7 +151,7 @@ def register(
         )
         if torch.is_grad_enabled() and any(x.requires_grad for x in given if type(x) in _TENSORS):
             return eager.apply(*given)
-        return forward(*given)
+        return operation.forward(*given)
 
     return run
 
