@@ -9,12 +9,12 @@ from torch import Tensor
 
 from ..architectures.config import ENCODER_DECODER
 from ..checkpoints.checks import CheckpointError
-from ..checkpoints.files import read_checkpoint
+from ..checkpoints.files import read_checkpoint, updates_of
 from ..checkpoints.legacy import HARMLESS_GLOBALS
 from ..mixers.composite import TERM_PARAMETERS
 from ..ops.attention import POSITION_TERMS, alibi_slopes
 from .curves import curves_by_layers, kernel_curves, shared_by_layers, term_curves
-from .stored import POSITIONS, StoredStack, stored_stacks, updates
+from .stored import POSITIONS, StoredStack, stored_stacks
 from .toeplitz import r2_by_positions
 
 # Sinusoids have no last position; as many as fairseq's translation models allow.
@@ -57,7 +57,7 @@ def analysis(path: str | Path, block: int) -> tuple[dict[str, Any], dict[str, Te
     state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
     try:
         stacks, tables = _analysed(state, block)
-        found = {"checkpoint": str(path), "updates": updates(state), "stacks": stacks}
+        found = {"checkpoint": str(path), "updates": updates_of(state), "stacks": stacks}
     except _UNFIT as error:
         raise CheckpointError(f"{path}: its options or weights do not fit: {error!r}") from error
     if not stacks:

@@ -88,9 +88,3 @@ def stored_stacks(state: dict) -> list[StoredStack]:
     for stack in stacks.values():
         stack.layers = dict(sorted(stack.layers.items()))
     return [stack for stack in stacks.values() if stack.layers or POSITIONS in stack.weights]
-
-
-def updates(state: dict) -> int | None:
-    """Number of updates at which a checkpoint was written; None if it is not stored."""
-    history = state.get("optimizer_history")
-    return history[-1].get("num_updates") if history else None

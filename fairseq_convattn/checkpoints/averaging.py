@@ -20,6 +20,7 @@ from .files import (
     read_checkpoint,
     read_outline,
     stored_options,
+    updates_of,
     write_checkpoint,
 )
 from .recovery import LAST
@@ -172,10 +173,10 @@ def _progress(path: Path) -> tuple[int, ...]:
     """The epoch and the number of updates of a checkpoint; nothing where it does not say them."""
     try:
         state = read_outline(path)
-        epoch = state["extra_state"]["train_iterator"]["epoch"]
-        return int(epoch), int(state["optimizer_history"][-1]["num_updates"])
-    except (CheckpointError, OSError, LookupError, TypeError, ValueError):
+        epoch, updates = state["extra_state"]["train_iterator"]["epoch"], updates_of(state)
+    except (CheckpointError, OSError, LookupError, TypeError):
         return ()
+    return (epoch, updates) if isinstance(epoch, int) and updates is not None else ()
 
 
 def _maximizes(path: Path) -> bool:

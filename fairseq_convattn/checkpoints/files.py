@@ -106,6 +106,14 @@ def stored_options(state: Mapping[str, Any], part: str) -> Mapping[str, Any]:
     return as_mapping(state.get("args")) or as_mapping(as_mapping(state.get("cfg")).get(part))
 
 
+def updates_of(state: Any) -> int | None:
+    """Number of updates at which a checkpoint was written; None if it does not say."""
+    history = as_mapping(state).get("optimizer_history")
+    last = history[-1] if isinstance(history, list) and history else None
+    updates = as_mapping(last).get("num_updates")
+    return updates if isinstance(updates, int) else None
+
+
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """Options of a checkpoint by name; empty for anything that holds none."""
     if isinstance(value, DictConfig):

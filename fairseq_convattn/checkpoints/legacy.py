@@ -31,7 +31,7 @@ from ..child_processes import exit_on_signals
 from ..command_lines import flag
 from ..durable import require_new
 from .checks import CheckpointError, naming
-from .files import read_any_checkpoint, write_checkpoint
+from .files import read_any_checkpoint, updates_of, write_checkpoint
 
 
 class _Inert:
@@ -326,13 +326,12 @@ def _optimizer_history(state: dict) -> list[dict]:
     history = state.get("optimizer_history")
     last = history[-1] if isinstance(history, list) and history else {}
     last = last if isinstance(last, dict) else {}
-    updates = last.get("num_updates")
     return [
         {
             "criterion_name": str(last.get("criterion_name")),
             "optimizer_name": str(last.get("optimizer_name")),
             "lr_scheduler_state": {},
-            "num_updates": updates if isinstance(updates, int) else 0,
+            "num_updates": updates_of(state) or 0,
         }
     ]
 

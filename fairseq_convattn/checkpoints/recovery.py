@@ -16,7 +16,7 @@ from omegaconf import DictConfig, open_dict
 
 from ..durable import put_in_place
 from .checks import CheckpointError, check_archive, is_zip
-from .files import read_outline
+from .files import read_outline, updates_of
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def _progress(path: Path) -> tuple[bool, int] | None:
     checkpoint."""
     try:
         state = read_outline(path)
-        updates = int(state["optimizer_history"][-1]["num_updates"])
-        return state.get("last_optimizer_state") is not None, updates
-    except (CheckpointError, LookupError, TypeError, ValueError):
+    except CheckpointError:
         return None
+    updates = updates_of(state)
+    return None if updates is None else (state.get("last_optimizer_state") is not None, updates)

@@ -11,7 +11,7 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 
-from ..checkpoints.files import read_checkpoint, stored_options
+from ..checkpoints.files import read_checkpoint, stored_options, updates_of
 from ..run_records import read_json, sha256
 from .metrics import score
 from .tasks import PREPARE_ANEW, TASKS, GlueError, GlueTask
@@ -45,7 +45,7 @@ def evaluate(task: GlueTask, checkpoint: Path, data: Path, batch_size: int) -> d
         "checkpoint": str(checkpoint),
         "scores": scores,
         "epoch": iterator["epoch"] - finished,
-        "updates": state["optimizer_history"][-1]["num_updates"],
+        "updates": updates_of(state),
     }
 
 
