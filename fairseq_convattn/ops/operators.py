@@ -105,15 +105,17 @@ class _Operation:
         ctx.set_materialize_grads(False)
 
     def differentiate(self, ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
-        return self.gradients(ctx, grad, self.backward_operator)
+        return self.gradients(ctx, grad, lambda given: self.backward_operator)
 
-    def gradients(self, ctx, grad: Tensor | None, backward: Callable) -> tuple[Tensor | None, ...]:
-        """Of all arguments, None for those that have none or need none."""
+    def gradients(self, ctx, grad: Tensor | None, choose: Callable) -> tuple[Tensor | None, ...]:
+        """Of all arguments, None for those that have none or need none. ``choose`` picks the
+        function that computes them, by its tensors."""
         nothing = (None,) * len(ctx.needs_input_grad)
         if grad is None:
             return nothing
         wanted = list(ctx.needs_input_grad[: self.differentiable])
-        found = backward(grad, *ctx.saved_tensors, *ctx.others, wanted)
+        given = grad, *ctx.saved_tensors  # activation checkpointing lets them be read once
+        found = choose(given)(*given, *ctx.others, wanted)
         found = (x if need else None for x, need in zip(found, wanted, strict=True))
         return *found, *nothing[self.differentiable :]
 
@@ -133,9 +135,12 @@ def _shorter(operation: _Operation, operator: Callable, device_types: set[str]) 
     def backward(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
         # a gradient that is to be differentiated itself is the operator's to refuse
         seen = torch.compiler.is_compiling() or torch.is_grad_enabled()
-        plain = not seen and are_plain((grad, *ctx.saved_tensors), device_types)
-        way = operation.backward if plain else operation.backward_operator
-        return operation.gradients(ctx, grad, way)
+
+        def choose(given: tuple[Tensor | None, ...]) -> Callable:
+            plain = not seen and are_plain(given, device_types)
+            return operation.backward if plain else operation.backward_operator
+
+        return operation.gradients(ctx, grad, choose)
 
     passes = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     eager = type(f"convattn::{operation.name}", (torch.autograd.Function,), passes)

@@ -39,6 +39,14 @@ def strided(x: Tensor | None) -> Strided | None:
     return None if x is None else Strided(x, *x.stride())
 
 
+def everywhere(x: Tensor, dims: int) -> Strided:
+    """``x`` of so many dimensions, or the same for all positions and sentences.
+
+    ``expand`` would not do: it gives a dimension of size 1 a stride, and kernels compute addresses
+    outside the sequence."""
+    return Strided(x, *(0,) * (dims - x.dim()), *x.stride())
+
+
 def of_width(x: Tensor | None, width: int) -> Strided | None:
     """``[time, batch, channels]`` as of heads of so many channels."""
     if x is None:

@@ -105,6 +105,19 @@ def test_every_combination(own_blocks, kernel_size, kind, dtype):
             compare(x, taps, time, left, softmax=softmax, **dropconnect(taps))
 
 
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize("banded", [False, True])
+@pytest.mark.parametrize("kernel_size", [3, 7])
+def test_a_single_position_reads_no_other(kernel_size, banded, softmax, monkeypatch):
+    """Before and behind shared taps lies NaN."""
+    set_way(monkeypatch, banded)
+    x, taps = inputs("lightweight", 1, kernel_size, 16)
+    around = taps.new_full(((2 * kernel_size + 1) * HEADS, kernel_size), torch.nan)
+    within = around[kernel_size * HEADS :][:HEADS].copy_(taps)
+    compare(x, within, 1, kernel_size // 2, softmax=softmax)
+    compare(x, within, 1, 0, softmax=softmax, **dropconnect(within))
+
+
 @pytest.mark.parametrize("banded", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_ways_take_every_kernel(kind, banded, monkeypatch):

@@ -11,6 +11,7 @@ from ..triton_tensors import (
     DEVICES,
     DTYPES,
     cdiv,
+    everywhere,
     launch,
     of_width,
     power_of_2,
@@ -103,15 +104,14 @@ class _Kernels:
         time: int, left: int, keep: float,
     ):  # fmt: skip
         heads, kernel_size = taps.shape[-2:]
-        size = time, x.size(1), heads
         self.x, self.time, self.heads = x, time, heads
         self.shape = x.size(2) // heads, kernel_size
         self.banded = _multiplies_bands(*self.shape, x.dtype, lse is not None)
         self.inputs = {
             "x": of_width(x, self.shape[0]),
-            "taps": strided(taps.expand(*size, -1)),
-            "kept": None if kept is None else strided(kept.view(torch.uint8).expand(*size, -1)),
-            "lse": strided(lse.expand(size)) if lse is not None and lse.numel() else None,
+            "taps": everywhere(taps, 4),
+            "kept": None if kept is None else everywhere(kept.view(torch.uint8), 4),
+            "lse": everywhere(lse, 3) if lse is not None and lse.numel() else None,
             "SOFTMAX": lse is not None,
             "time": time,
             "inputs": x.size(0),
