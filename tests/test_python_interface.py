@@ -429,8 +429,9 @@ def test_what_cannot_be_asked(here):
     for option in ("prefix_size", "retain_dropout", "constraints", "nbest"):
         with pytest.raises(ValueError, match=f"{option}: no such option"):
             model.translate("oak", **{option: 1})
-    with pytest.raises(ValueError, match="beam must be at least 1, not 0"):
-        model.translate("oak", beam=0)
+    for beam in (0, 2.0, "2"):
+        with pytest.raises(ValueError, match=f"beam must be a whole number .*, not {beam!r}"):
+            model.translate("oak", beam=beam)
     for empty in ("", ["oak", " "]):
         with pytest.raises(ValueError, match="a sentence is empty; leave it out"):
             model.translate(empty)

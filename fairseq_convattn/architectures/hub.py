@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import numbers
 import os
 import re
 import warnings
@@ -117,18 +118,18 @@ class ConvAttnHub(GeneratorHubInterface):
             The hypotheses of the sentence, best first; for a list, a list of those.
 
         Raises:
-            ValueError: the beam is below 1, an option is not one of fairseq-generate's, or a
+            ValueError: the beam is no size, an option is not one of fairseq-generate's, or a
                 sentence is longer than the model's positions.
         """
-        if beam < 1:
-            raise ValueError(f"beam must be at least 1, not {beam}")
+        if not isinstance(beam, numbers.Integral) or beam < 1:
+            raise ValueError(f"beam must be a whole number of at least 1, not {beam!r}")
         own = {"verbose", "skip_invalid_size_inputs", "inference_step_args"}
         known = GenerationConfig.__dataclass_fields__.keys() | own | {"prefix_allowed_tokens_fn"}
         unknown = options.keys() - known | options.keys() & _OF_COMMANDS
         if unknown:
             names = ", ".join(sorted(unknown))
             raise ValueError(f"{names}: no such option of fairseq-generate from Python")
-        return super().generate(tokenized_sentences, beam, *args, **options)
+        return super().generate(tokenized_sentences, int(beam), *args, **options)
 
     def _build_batches(
         self, tokens: list[Tensor], skip_invalid_size_inputs: bool

@@ -369,6 +369,17 @@ def test_beyond_the_span(impl):
         torch.testing.assert_close(y, expected)
 
 
+@pytest.mark.parametrize("impl", WITH_NATIVE)
+def test_a_window_wider_than_the_keys_is_none(impl):
+    qkv = inputs(3, 5, dtype=torch.float32)
+    terms = {"content": None, "key_only": random(HEADS, WIDTH, dtype=torch.float32)}
+    for causal in (False, True):
+        expected = composite_attention(*qkv, terms, causal=causal, impl=impl)
+        for span in (5, 2**31 - 1, 2**40):
+            options = {"causal": causal, "beyond": "mask", "span": span, "impl": impl}
+            torch.testing.assert_close(composite_attention(*qkv, terms, **options), expected)
+
+
 def test_padding_gives_zeros_where_nothing_is_seen(impl):
     qkv = inputs(6, 6)
     mask = torch.zeros(3, 6, dtype=torch.bool)
@@ -465,6 +476,14 @@ def test_refuses_inputs_of_wrong_shapes_and_dtypes():
     ):
         with pytest.raises(ValueError):
             composite_attention(*bad, {"content": None}, causal=False)
+
+
+@pytest.mark.parametrize("impl", WITH_NATIVE)
+def test_refuses_terms_on_another_device(impl):
+    q, k, v = inputs(5, 5, dtype=torch.float32)
+    terms = {"content": None, "fixed": torch.randn(HEADS, SPAN + 1, device="meta")}
+    with pytest.raises((ValueError, RuntimeError), match="device"):
+        composite_attention(q, k, v, terms, causal=True, impl=impl)
 
 
 @pytest.mark.parametrize("impl", WITH_NATIVE)

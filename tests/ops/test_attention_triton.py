@@ -162,6 +162,14 @@ def test_blocks_of_any_shape(monkeypatch, forward, backward):
         compare(inputs(40, 70, heads=1), terms, causal=causal, beyond=beyond)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_wider_than_the_keys_is_none(causal):
+    qkv, terms = inputs(20, 30), parameters(("content", "key_only"), causal)
+    expected = run(qkv, terms, causal=causal)
+    for span in (30, 2**31 - 1, 2**40):
+        assert_near(run(qkv, terms, causal=causal, beyond="mask", span=span), expected, 1e-6)
+
+
 @pytest.mark.parametrize("beyond", BEYOND)
 def test_far_keys_on_either_side(beyond):
     """Most tiles lie where the curve is flat, before the queries or after them."""

@@ -82,6 +82,9 @@ def _attend(
     options: Options,
 ) -> Tensor:
     scores, layout = decompose(q, k, v, terms, options, margin)
+    if not all(x is None or x.device == v.device for x in scores):
+        found = ", ".join(sorted({str(x.device) for x in scores if x is not None}))
+        raise ValueError(f"q, k, v and the terms must be on one device, not on {found}")
     seed = None
     if options.dropout_p > 0:  # on the device it is drawn anew when a CUDA graph is replayed
         seed = torch.randint(2**62, (), device=q.device if seed_on_device else "cpu")

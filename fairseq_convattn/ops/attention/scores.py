@@ -102,9 +102,10 @@ def decompose(
     right = 0 if causal else left
     more = -(left + 1 + right) % 8 if left and _in_halves(q) else 0
     left += more
-    layout = Layout(left, right, span if beyond == "mask" else None, causal, scale)
+    reach = min(span, k.size(2)) if beyond == "mask" else None
+    layout = Layout(left, right, reach, causal, scale)
     if margin is not None:
-        close = near(terms, options)
+        close = near(terms, options, k.size(2))
         before = k.size(2) if close is None else max(close, left + 1)
         after = q.size(2) if close is None else max(close, right + 1)
         after = 1 if causal else after

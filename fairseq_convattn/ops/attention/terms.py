@@ -54,13 +54,15 @@ class Options(NamedTuple):
     scale: float
 
 
-def near(terms: Terms, options: "Options") -> int | None:
+def near(terms: Terms, options: "Options", keys: int) -> int | None:
     """The distance from which on position alone makes no difference to a score, on either side
-    alike; None where it makes one at every distance."""
+    alike; None where it makes one at every distance. A window ends with the keys."""
     if any(name in terms for name in CURVES):
         return None
     tables = any(name in terms for name in TABLE_TERMS)
-    close = options.span + 1 if tables or options.beyond == "mask" else 0
+    close = options.span + 1 if tables else 0
+    if options.beyond == "mask":
+        close = min(options.span + 1, keys)
     return max(close, T5_MAX_DISTANCE if "t5" in terms else 0)
 
 
