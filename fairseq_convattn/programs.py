@@ -88,7 +88,9 @@ def check_options(options: Sequence[str]) -> None:
         _refuse_options_of_lightconv(options)
     if given.arch in {None, *ARCH_MODEL_REGISTRY} or Path(given.user_dir).name != PACKAGE.name:
         return
-    close = difflib.get_close_matches(given.arch, ARCH_MODEL_REGISTRY, n=1)
+    words = sorted(given.arch.split("_"))
+    swapped = [name for name in ARCH_MODEL_REGISTRY if sorted(name.split("_")) == words]
+    close = swapped or difflib.get_close_matches(given.arch, ARCH_MODEL_REGISTRY, n=1)
     way_out = f"did you mean {close[0]}?" if close else "'convattn architectures' lists them"
     raise SystemExit(f"error: --arch: there is no {given.arch}; {way_out}")
 

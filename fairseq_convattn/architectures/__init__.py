@@ -6,7 +6,7 @@ if fairseq_convattn.__file__ is None:  # Python took a folder of that name for t
     raise ImportError(
         f"{list(fairseq_convattn.__path__)[0]} is a clone of fairseq_convattn, not the package. "
         "Python searches the folder above it, for it was started there, or runs a script that lies "
-        "there: start it elsewhere, move the script, or rename the clone"
+        "there: change into the clone, move the script, or rename the clone"
     )
 
 from .language_model import ConvAttnLanguageModel

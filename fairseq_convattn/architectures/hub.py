@@ -128,7 +128,8 @@ class ConvAttnHub(GeneratorHubInterface):
         unknown = options.keys() - known | options.keys() & _OF_COMMANDS
         if unknown:
             names = ", ".join(sorted(unknown))
-            raise ValueError(f"{names}: no such option of fairseq-generate from Python")
+            instead = "; generate has the whole beam" if "nbest" in unknown else ""
+            raise ValueError(f"{names}: no option of models in Python{instead}")
         return super().generate(tokenized_sentences, int(beam), *args, **options)
 
     def _build_batches(
@@ -171,8 +172,9 @@ def _texts(sentences: str | Iterable[str]) -> str | list[str]:
 
 def _full(sentences: str | Iterable[str]) -> str | list[str]:
     texts = _texts(sentences)
-    if not all(map(str.strip, [texts] if isinstance(texts, str) else texts)):
-        raise ValueError("a sentence is empty; leave it out")
+    for number, text in enumerate([texts] if isinstance(texts, str) else texts, start=1):
+        if not text.strip():
+            raise ValueError(f"sentence {number} is empty; leave it out")
     return texts
 
 
@@ -274,8 +276,9 @@ def _load(
             parent, name = os.path.split(folder)
             way = f"it takes a folder and a file, from_pretrained({parent or '.'!r}, {name!r})"
         else:
-            way = "give that of the checkpoint (unpack an archive first)"
+            way = "give that of the checkpoint, from where Python runs (unpack an archive first)"
         raise FileNotFoundError(f"{folder}: no such folder; {way}")
+    _require_checkpoints(folder, checkpoint_file)
     data = _data_folder(folder, data)
     if _PIECES_FILE in options or Path(folder, PIECES).exists():
         options.setdefault("bpe", "sentencepiece")
@@ -296,6 +299,13 @@ def _load(
             right = type(found).__name__
             raise ValueError(f"{name} is no {model.__name__}: use {right}.from_pretrained")
     return loaded
+
+
+def _require_checkpoints(folder: str, names: str) -> None:
+    for name in names.split(os.pathsep):
+        if not Path(folder, name).is_file():
+            present = ", ".join(sorted(path.name for path in Path(folder).glob("*.pt"))) or "none"
+            raise FileNotFoundError(f"{folder} has no {name}; checkpoints there: {present}")
 
 
 def _option_names(options: Any) -> Iterator[str]:

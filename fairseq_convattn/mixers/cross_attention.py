@@ -152,7 +152,8 @@ class CrossAttention(MultiheadAttention):
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> dict:
         """Keep the keys and values of the remaining sentences. With several beams nothing is copied
-        while hypotheses swap within their sentences."""
+        while hypotheses swap within their sentences: as in fairseq, an order as long as the last
+        must not swap sentences."""
         state = self._get_input_buffer(incremental_state)
         if "prev_key" not in state:
             return incremental_state

@@ -48,7 +48,7 @@ def everywhere(x: Tensor, dims: int) -> Strided:
 
 
 def of_width(x: Tensor | None, width: int) -> Strided | None:
-    """``[time, batch, channels]`` as of heads of so many channels."""
+    """``[time, batch, channels]`` as of heads of so many channels; of one head with width 0."""
     if x is None:
         return None
     of_time, of_batch, of_channel = x.stride()

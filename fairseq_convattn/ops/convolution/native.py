@@ -105,11 +105,7 @@ def _run(problem: _Problem, backward: bool) -> None:
 def _forward(
     x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int, softmax: bool, keep: float
 ) -> tuple[Tensor, Tensor]:
-    x, taps, kept = (
-        native.dense(x),
-        native.dense(taps),
-        kept if kept is None else native.dense(kept),
-    )
+    x, taps, kept = map(native.dense, (x, taps, kept))
     y, no_sums = outputs(x, taps, time, keeps_sums=False)
     if y.numel():
         problem = _problem(x, taps, kept, time, left, softmax, keep)
@@ -141,8 +137,7 @@ def _backward(
     grad: Tensor, _: Tensor, x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int,
     softmax: bool, keep: float, wanted: list[bool],
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-    grad, x, taps = native.dense(grad), native.dense(x), native.dense(taps)
-    kept = kept if kept is None else native.dense(kept)
+    grad, x, taps, kept = map(native.dense, (grad, x, taps, kept))
     problem = _problem(x, taps, kept, time, left, softmax, keep)
     problem.grad = _sequence(grad)
     runs = grad.numel() > 0 and x.numel() > 0 and any(wanted)

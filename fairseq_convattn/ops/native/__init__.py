@@ -64,9 +64,9 @@ library = _load()
 run_in_parallel = _entry_of_openmp()
 
 
-def dense(x: Tensor) -> Tensor:
+def dense(x: Tensor | None) -> Tensor | None:
     """``x`` with neighbouring channels, as the kernels read them."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+    return x if x is None or x.stride(-1) == 1 else x.contiguous()
 
 
 def run_convolution(kernel: Callable, problem: ctypes.Structure, *, backward: bool) -> None:

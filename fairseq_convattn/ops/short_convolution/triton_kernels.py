@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import triton_tensors
-from ..triton_tensors import DEVICES, DTYPES, Strided, cdiv, launch, power_of_2, precision
+from ..triton_tensors import DEVICES, DTYPES, cdiv, launch, of_width, power_of_2, precision
 from .operators import register
 from .triton_runs import VARYING
 from .triton_tiles import MOST_HELD, backward_up, backward_x, backward_z, forward
@@ -62,11 +62,6 @@ def too_many_taps(taps: int, is_static: bool = False) -> str:
     return f"takes kernels of at most {limits}, not {taps}"
 
 
-def _strided(x: Tensor) -> Strided:
-    """``[time, batch, channels]`` as of one head."""
-    return Strided(x, x.stride(0), x.stride(1), 0, x.stride(2))
-
-
 def _precision(x: Tensor) -> str:
     """tf32 has as many digits as float16."""
     exact = precision(x.device)
@@ -84,8 +79,8 @@ class _Kernels:
         self.x, self.z, self.up = x, z, up
         self.channel_blocks = cdiv(channels, CHANNELS)
         self.given = {
-            "x": _strided(x),
-            "z": _strided(z),
+            "x": of_width(x, 0),
+            "z": of_width(z, 0),
             "up": up,
             "batch": x.size(1),
             "time": z.size(0),
@@ -130,7 +125,7 @@ class _Kernels:
         y = self.x.new_empty(self.z.size(0), *self.x.shape[1:])
         if y.numel():
             blocks = self.blocks["x"]
-            self._launch(forward, self._tiles(y.size(0), blocks), blocks, y=_strided(y))
+            self._launch(forward, self._tiles(y.size(0), blocks), blocks, y=of_width(y, 0))
         return y
 
     def _groups(self) -> int:
@@ -142,7 +137,7 @@ class _Kernels:
     def x_grad(self, grad: Tensor) -> Tensor:
         """The gradient of x."""
         x_grad, blocks = self.x.new_empty(self.x.shape), self.blocks["x"]
-        gradients = {"grad": _strided(grad), "x_grad": _strided(x_grad)}
+        gradients = {"grad": of_width(grad, 0), "x_grad": of_width(x_grad, 0)}
         self._launch(backward_x, self._tiles(x_grad.size(0), blocks), blocks, **gradients)
         return x_grad
 
@@ -150,14 +145,14 @@ class _Kernels:
         """The gradient of ``up`` in float32."""
         groups = self._groups()
         sums = self.up.new_empty(groups, *self.up.shape, dtype=torch.float32)
-        gradients = {"grad": _strided(grad), "up_grad": sums}
+        gradients = {"grad": of_width(grad, 0), "up_grad": sums}
         self._launch(backward_up, groups * self.channel_blocks, self.blocks["up"], **gradients)
         return sums.sum(0)
 
     def z_grad(self, grad: Tensor, dtype: torch.dtype) -> Tensor:
         """The gradient of z."""
         z_grad, blocks = self.z.new_empty(self.z.shape, dtype=dtype), self.blocks["z"]
-        gradients = {"grad": _strided(grad), "z_grad": _strided(z_grad)}
+        gradients = {"grad": of_width(grad, 0), "z_grad": of_width(z_grad, 0)}
         self._launch(backward_z, self._tiles(self.z.size(0), blocks), blocks, **gradients)
         return z_grad
 
