@@ -313,6 +313,8 @@ def test_figures_of_pre_trainings_and_fine_tunings_are_those_of_their_results():
 
 PRE_TRAININGS = {
     "absolute positions": "absolute",
+    "content,fixed": "fixed",
+    "content,fixed,query": "query",
     "content,tisa": "tisa",
     "content,tisa, seed 2": "tisa-seed2",
 }

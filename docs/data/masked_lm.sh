@@ -14,6 +14,8 @@
 #     bash docs/data/masked_lm.sh absolute attention_bert_tiny --save-interval-updates 5000
 #     bash docs/data/masked_lm.sh tisa tisa_bert_tiny --save-interval-updates 5000
 #     bash docs/data/masked_lm.sh tisa-seed2 tisa_bert_tiny --seed 2 --max-update 10000 --save-interval-updates 5000
+#     bash docs/data/masked_lm.sh fixed composite_attention_bert_tiny --attention-terms content,fixed --max-update 10000 --save-interval-updates 5000
+#     bash docs/data/masked_lm.sh query composite_attention_bert_tiny --max-update 10000 --save-interval-updates 5000
 #
 # `data` has bbc/{train,valid,test}.source.gz, one article a line, multi30k/raw/{train,val}.en.gz and
 # glue/{CoLA,SST-2,MRPC,RTE,STS-B} as their authors publish them, compressed. `--sample`, for CoLA,

@@ -4,6 +4,8 @@
 #     bash docs/data/next_sentence.sh absolute-30000 checkpoints/absolute/checkpoint_last.pt
 #     bash docs/data/next_sentence.sh absolute-10000 checkpoints/absolute/checkpoint_8_10000.pt
 #     bash docs/data/next_sentence.sh tisa-10000 checkpoints/tisa/checkpoint_8_10000.pt
+#     bash docs/data/next_sentence.sh fixed-10000 checkpoints/fixed/checkpoint_last.pt
+#     bash docs/data/next_sentence.sh query-10000 checkpoints/query/checkpoint_last.pt
 #
 # Next sentence prediction first: is the second sentence the one that follows the first, or one from elsewhere? It has two
 # classes, as QNLI has, and is therefore written in QNLI's format. Then STS-B and RTE from that model.
