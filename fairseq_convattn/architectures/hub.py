@@ -118,8 +118,9 @@ class ConvAttnHub(GeneratorHubInterface):
             The hypotheses of the sentence, best first; for a list, a list of those.
 
         Raises:
-            ValueError: the beam is no size, an option is not one of fairseq-generate's, or a
-                sentence is longer than the model's positions.
+            ValueError: the beam is no whole number of at least 1, an option is not one of
+                fairseq-generate's that models in Python follow, or a sentence is longer than the
+                model's positions.
         """
         if not isinstance(beam, numbers.Integral) or beam < 1:
             raise ValueError(f"beam must be a whole number of at least 1, not {beam!r}")
@@ -276,7 +277,7 @@ def _load(
             parent, name = os.path.split(folder)
             way = f"it takes a folder and a file, from_pretrained({parent or '.'!r}, {name!r})"
         else:
-            way = "give that of the checkpoint, from where Python runs (unpack an archive first)"
+            way = "give the checkpoint's, from the working directory (unpack an archive first)"
         raise FileNotFoundError(f"{folder}: no such folder; {way}")
     _require_checkpoints(folder, checkpoint_file)
     data = _data_folder(folder, data)
