@@ -124,10 +124,10 @@ def test_autocast_changes_nothing(kind, impl):
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_any_dtype_and_any_strides(kind, impl):
-    for dtype, layout in itertools.product(TOLERANCES, LAYOUTS):
+    for dtype, layout, channels in itertools.product(TOLERANCES, LAYOUTS, (64, 66)):
         if impl == "native" and dtype not in native.DTYPES:
             continue
-        tensors = [LAYOUTS[layout](t) for t in inputs(kind, 40, 4, 66, dtype)]
+        tensors = [LAYOUTS[layout](t) for t in inputs(kind, 40, 4, channels, dtype)]
         compare(kind, tensors, impl, TOLERANCES[dtype], causal=True)
 
 
@@ -226,6 +226,9 @@ def test_operator_refuses_what_is_not_in_memory():
     with pytest.raises(ValueError):
         arguments = x.float(), z.float(), up.float(), 3, -1, [True] * 3
         torch.ops.convattn.short_convolve_backward(x.float()[:2], *arguments)
+    x, taps, static = inputs("headwise", 20, 4, 2 * 24, torch.float32)
+    with pytest.raises(ValueError, match="heads of 16, 32 or a multiple of 64 channels, not of 24"):
+        torch.ops.convattn.short_convolve_headwise(x, taps, static, 3, 3)
 
 
 @needs_kernels
@@ -234,6 +237,8 @@ def test_operator_keeps_pytorchs_rules(dtype):
     x, z, up, _ = inputs("low_rank", 7, 3, dtype=dtype)
     arguments = [t.requires_grad_() for t in (x, z, up)]
     torch.library.opcheck(torch.ops.convattn.short_convolve.default, (*arguments, 2, -1))
+    of_heads = [t.requires_grad_() for t in inputs("headwise", 7, 3, 64, dtype)]
+    torch.library.opcheck(torch.ops.convattn.short_convolve_headwise.default, (*of_heads, 2, -1))
     with pytest.raises(RuntimeError, match="no second derivatives"):
         y = low_rank_short_conv(*arguments, causal=True, impl="native")
         (grad,) = torch.autograd.grad(y.sum(), up, create_graph=True)
@@ -247,6 +252,9 @@ def test_gradients_have_the_layout_that_compilers_expect(rank):
     x, z, up = torch.randn(9, 2, 24), torch.randn(9, 2, rank), torch.randn(rank, 4, 24)
     operator = torch.ops.convattn.short_convolve_backward.default
     torch.library.opcheck(operator, (torch.randn(9, 2, 24), x, z, up, 2, -1, [True] * 3))
+    of_heads = inputs("headwise", 9, 4, 32, torch.float32)
+    operator = torch.ops.convattn.short_convolve_headwise_backward.default
+    torch.library.opcheck(operator, (of_heads[0], *of_heads, 2, -1, [True] * 3))
 
 
 @needs_kernels
@@ -254,8 +262,8 @@ def test_gradients_have_the_layout_that_compilers_expect(rank):
 def test_every_instruction_set(instructions):
     with kernels_for(instructions):
         for dtype in native.DTYPES:
-            for kind in ("low_rank", "static"):
-                tensors = inputs(kind, 70, 4, 70, dtype, 17)
+            for kind, channels in (("low_rank", 70), ("static", 70), ("headwise", 64)):
+                tensors = inputs(kind, 70, 4, channels, dtype, 17)
                 compare(kind, tensors, "native", TOLERANCES[dtype], causal=False)
 
 
@@ -269,29 +277,62 @@ def test_some_sentences_at_a_time(monkeypatch, kind, instructions):
     monkeypatch.setitem(globals(), "BATCH", 5)
     with kernels_for(instructions):
         for dtype in native.DTYPES:
-            tensors = inputs(kind, 6, 4, dtype=dtype)
+            tensors = inputs(kind, 6, 4, 32, dtype=dtype)
             compare(kind, tensors, "native", TOLERANCES[dtype], causal=True)
 
 
+@pytest.fixture
+def passes(monkeypatch):
+    """A list that gets the number of heads at every call of the kernels for heads."""
+    found, convolve_headwise = [], native.convolve_headwise
+
+    def count(x, taps, *others):
+        found.append(taps.size(2))
+        return convolve_headwise(x, taps, *others)
+
+    monkeypatch.setattr(native, "convolve_headwise", count)
+    return found
+
+
 @needs_kernels
-@pytest.mark.parametrize("shape", [(1, 1, 6), (5, 1, 6), (1, 3, 6), (5, 3, 6)])
-def test_static_kernels_are_not_multiplied_by_ones(monkeypatch, shape):
-    found, ones = [], native._are_ones
-    monkeypatch.setattr(native, "_are_ones", lambda z: found.append(ones(z)) or found[-1])
-    x, static = torch.randn(shape, requires_grad=True), torch.randn(6, 4, requires_grad=True)
-    short_conv(x, None, static, causal=True, impl="native").sum().backward()
-    assert found == [True, True]
+@pytest.mark.parametrize("dtype", native.DTYPES, ids=str)
+@pytest.mark.parametrize("heads, head_dim", [(3, 16), (5, 32), (2, 64), (3, 128), (1, 192)])
+def test_native_heads_and_static_kernel_in_one_pass(monkeypatch, passes, heads, head_dim, dtype):
+    """Heads of a part of a panel of channels, of the whole one and of several."""
+    monkeypatch.setitem(globals(), "HEADS", heads)
+    for time, taps in itertools.product((1, 2, 65), (1, 3, 4, 9)):
+        tensors = inputs("headwise", time, taps, heads * head_dim, dtype)
+        compare("headwise", tensors, "native", TOLERANCES[dtype], causal=True)
+    assert passes == [heads] * 12
+
+
+@needs_kernels
+@pytest.mark.parametrize("impl", [None, "native"])
+def test_a_static_kernel_in_one_pass(passes, impl):
+    x, static = inputs("static", 7, 4, dtype=torch.float32)
+    short_conv(x, None, static, causal=True, impl=impl)
+    assert passes == [0]
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["static", "headwise", "low_rank"])
+def test_one_native_gradient_at_a_time(kind):
+    tensors = inputs(kind, 70, 4, 64, torch.float32)
+    grad = torch.randn_like(tensors[0])
+    run = partial(convolve, kind, causal=True, impl="native")
+    _, *expected = with_gradients(run, tensors, grad)
+    for n, wanted in enumerate(expected):
+        leaves = [t.detach().requires_grad_(m == n) for m, t in enumerate(tensors)]
+        (alone,) = torch.autograd.grad(run(*leaves), leaves[n], grad)
+        assert torch.equal(alone, wanted)
 
 
 @needs_kernels
 @pytest.mark.parametrize("time, batch", [(1, 1), (1, 3), (70, 1), (70, 2)])
-@pytest.mark.parametrize("of", ["one", "two", "time", "batch"])
+@pytest.mark.parametrize("of", ["all", "time", "batch"])
 def test_a_single_rank_that_repeats(of, time, batch):
-    """Whether it is one or not, and wherever it repeats."""
     torch.manual_seed(1)
-    shape = {"time": (time, 1, 1), "batch": (1, batch, 1)}.get(of, (1, 1, 1))
-    z = torch.randn(shape) if of in ("time", "batch") else torch.ones(shape)
-    z[0] = 2 if of == "two" else 1
+    z = torch.randn({"time": (time, 1, 1), "batch": (1, batch, 1)}.get(of, (1, 1, 1)))
     x, up = torch.randn(time, batch, 70), torch.randn(1, 9, 70)
     grad = torch.randn(time, batch, 70)
     for repeats in (z.expand(time, batch, 1), z.expand(time, batch, 1).detach().requires_grad_()):
@@ -331,7 +372,7 @@ def test_no_sentences(monkeypatch, kind, impl):
 @pytest.mark.parametrize("dtype", native.DTYPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_threads_do_not_change_a_bit(kind, dtype):
-    tensors = inputs(kind, 70, 4, 1100, dtype)
+    tensors = inputs(kind, 70, 4, 1024 if kind == "headwise" else 1100, dtype)
     function = partial(convolve, kind, causal=True, impl="native")
     assert_equal(*with_threads((1, 3), lambda: with_gradients(function, tensors, tensors[0])))
 

@@ -1,8 +1,12 @@
-/* Short convolution with kernels of low rank (Sieberling et al. 2026) on a CPU.
+/* Short convolution (Sieberling et al. 2026) on a CPU, with kernels of low rank,
 
    y[i, b, c] = sum_k (sum_r z[i, b, r] u[r, k, c]) x[i + k - left, b, c]
 
-   and its gradients; kernels exist in registers alone. A piece of work is some panels of channels of
+   or with a static kernel per channel and one per head and position, if there are heads,
+
+   y[i, b, c] = sum_k (u[k, c] + z[i, b, head(c), k]) x[i + k - left, b, c]
+
+   and their gradients; kernels exist in registers alone. A piece of work is some panels of channels of
    some sentences, packed into scratch, in float, by tiles of time, so that edges, strides and dtypes
    are those of the packing alone. Sums do not depend on the number of threads. */
 
@@ -27,7 +31,10 @@ typedef struct {
     void (*convolve)(const float *, const float *, long, long, const float *, long, float *, long,
                      long, long);
     void (*convolve_static)(const float *, const float *, long, float *, long, long);
+    void (*convolve_headwise)(const float *, const float *, long, long, const float *, long, float *,
+                              long, long, long, long);
     void (*static_gradient)(const float *, const float *, float *, long, long, long);
+    void (*headwise_gradient)(const float *, const float *, float *, long, long, long, long, long);
     void (*up_gradient)(const float *, const float *, const float *, long, float *, long, long,
                         long);
     void (*z_gradient)(const float *, const float *, const float *, long, float *, long, long,
@@ -35,8 +42,9 @@ typedef struct {
 } functions;
 
 #define FUNCTIONS(f, lanes) \
-    {read_row_##f,        write_row_##f,   convolve_panel_##f, convolve_static_##f, \
-     static_gradient_##f, up_gradient_##f, z_gradient_##f}
+    {read_row_##f,          write_row_##f,       convolve_panel_##f,    convolve_static_##f, \
+     convolve_headwise_##f, static_gradient_##f, headwise_gradient_##f, up_gradient_##f,     \
+     z_gradient_##f}
 
 static const functions every[] = FOR_EVERY_INSTRUCTION_SET(FUNCTIONS);
 
@@ -54,15 +62,18 @@ typedef struct {
     int64_t sentences; /* of a piece of work, which sums their gradients of u */
     int64_t own;    /* the tap whose input is added to the output; -1: none */
     int64_t half;   /* whether sequences are bfloat16 */
-    int64_t stride; /* ranks, as whole vectors */
-    int64_t ones;   /* whether z are ones, of a single rank, and NULL */
+    int64_t stride; /* ranks, as whole vectors; 1 of static kernels */
+    int64_t is_static; /* whether u is a kernel per channel, and z one per head */
+    int64_t heads;     /* of z; 0: z is NULL */
+    int64_t head_dim;  /* channels of a head: a divisor of PANEL or a multiple, whole vectors */
     sequence x, y, grad, grad_x;
-    const float *z; /* [time, batch, ranks] */
+    const float *z; /* [time, batch, ranks], of heads [time, batch, heads, taps] */
     const float *u; /* [panels, taps, stride, PANEL] */
     /* If AMX is to multiply, else NULL: u in pairs of ranks, [panels, taps, stride / 2, PANEL, 2],
        and of channels, [panels, taps, PANEL / 2, stride, 2] */
     const uint16_t *rank_pairs, *channel_pairs;
-    float *grad_z;  /* [panels, time, batch, stride] */
+    /* [panels, time, batch, stride], of heads [panels of a head, time, batch, heads, taps] */
+    float *grad_z;
     float *grad_u;  /* [pieces of sentences, panels, taps, stride, PANEL] */
 } problem;
 
@@ -79,6 +90,12 @@ typedef struct {
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
+}
+
+/* Floats of a packed row of z. */
+static long z_stride(const problem *p)
+{
+    return p->is_static ? p->ranks : p->stride;
 }
 
 /* Packed rows of the tile at `start` of a sequence that ends at `end`. */
@@ -126,6 +143,18 @@ static const float *taps_of(const piece *w, int64_t n)
     return w->p->u + (w->first_panel + n) * w->p->taps * w->p->stride * PANEL;
 }
 
+/* The heads of a panel, and how many of its channels each has. */
+typedef struct {
+    long first, count, width;
+} heads_of_panel;
+
+static heads_of_panel heads_of(const problem *p, int64_t panel)
+{
+    long first = panel * PANEL / p->head_dim;
+    long count = p->head_dim < PANEL ? smaller(PANEL / p->head_dim, p->heads - first) : 1;
+    return (heads_of_panel){first, count, smaller(p->head_dim, PANEL)};
+}
+
 /* Rows from `first` on, zeros where there are none. */
 static void pack(const piece *w, sequence s, int64_t length, int64_t first, float *to)
 {
@@ -147,12 +176,13 @@ static void pack(const piece *w, sequence s, int64_t length, int64_t first, floa
 static void pack_ranks(const piece *w, int64_t first)
 {
     const problem *p = w->p;
-    if (p->ones)
+    long stride = z_stride(p);
+    if (!p->z)
         return;
-    memset(w->z, 0, 4 * w->rows * p->stride);
+    memset(w->z, 0, 4 * w->rows * stride);
     for (long i = 0; i < w->rows; i++)
         if (first + i >= 0 && first + i < p->time)
-            memcpy(w->z + i * p->stride, p->z + ((first + i) * p->batch + w->b) * p->ranks,
+            memcpy(w->z + i * stride, p->z + ((first + i) * p->batch + w->b) * p->ranks,
                    4 * p->ranks);
     if (p->rank_pairs)
         halve_ranks(w->z, w->rows * p->stride, w->half_z);
@@ -180,7 +210,12 @@ static void convolve(const piece *w, const float *x, int64_t own, long z_step, s
             memcpy(y, from + own * PANEL, size);
         else
             memset(y, 0, size);
-        if (p->ones)
+        if (p->heads) {
+            heads_of_panel heads = heads_of(p, w->first_panel + n);
+            const float *z = w->z + heads.first * p->taps + (z_step ? p->taps - 1 : 0);
+            use.convolve_headwise(from, z, z_step ? p->ranks - 1 : 1, p->ranks, u + first, u_step,
+                                  y, count, p->taps, heads.width, heads.count);
+        } else if (p->is_static)
             use.convolve_static(from, u + first, u_step, y, count, p->taps);
         else
             use.convolve(from, w->z, z_step, p->stride, u + first, u_step, y, count, p->taps,
@@ -217,6 +252,18 @@ static void turn_ranks(const piece *w, long skipped, long count)
             w->turned_z[r * TILE + i] = w->half_z[(skipped + i) * w->p->stride + r];
 }
 
+/* The gradient of z from `start` on, of one panel. A head of several panels has as many. */
+static void gradient_of_heads(const piece *w, int64_t panel, int64_t start, const float *x,
+                              const float *grad, long count)
+{
+    const problem *p = w->p;
+    heads_of_panel heads = heads_of(p, panel);
+    int64_t share = panel * PANEL % p->head_dim / PANEL;
+    float *to = p->grad_z + ((share * p->time + start) * p->batch + w->b) * p->ranks;
+    use.headwise_gradient(x, grad, to + heads.first * p->taps, p->batch * p->ranks, count, p->taps,
+                          heads.width, heads.count);
+}
+
 /* What the outputs from `start` on add to the gradients of z and u; their own gradient and z are
    packed from row `skipped` on. */
 static void add_to_factors(const piece *w, int64_t start, long skipped)
@@ -234,7 +281,9 @@ static void add_to_factors(const piece *w, int64_t start, long skipped)
         float *grad_u = NULL, *grad_z = NULL;
         if (p->grad_u)
             grad_u = p->grad_u + (w->b / p->sentences * panels_of(p) + panel) * p->taps * tap;
-        if (p->grad_z)
+        if (p->grad_z && p->heads)
+            gradient_of_heads(w, panel, start, x, grad, count);
+        else if (p->grad_z)
             grad_z = p->grad_z + ((panel * p->time + start) * p->batch + w->b) * p->stride;
         if (grad_u && !start && w->b % p->sentences == 0)
             memset(grad_u, 0, 4 * p->taps * tap);
@@ -243,7 +292,7 @@ static void add_to_factors(const piece *w, int64_t start, long skipped)
                                 p->stride, grad_u, grad_z, p->batch * p->stride, count, p->taps);
             continue;
         }
-        if (grad_u && p->ones)
+        if (grad_u && p->is_static)
             use.static_gradient(x, grad, grad_u, tap, count, p->taps);
         else if (grad_u)
             use.up_gradient(x, grad, z, p->stride, grad_u, count, p->taps, p->ranks);
@@ -278,7 +327,7 @@ typedef struct {
 
 static float *allocate(piece *w, int64_t panels)
 {
-    long stride = w->p->stride;
+    long stride = z_stride(w->p);
     size_t row = panels * PANEL, size = w->most_rows * (2 * row + stride) + TILE * row;
     size_t kernels = w->p->taps * TILE * BLOCK, halves = (w->most_rows + TILE) * stride;
     w->x = aligned_alloc(64, (4 * (size + kernels) + 2 * halves + 63) / 64 * 64);

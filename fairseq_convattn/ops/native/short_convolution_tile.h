@@ -49,23 +49,69 @@ static void NAME(convolve_panel)(
         }
 }
 
-/* y[i] += sum_k u[k] x[i + k], ROWS rows at once; u_step floats from one tap of u to the next. */
+/* y[i] += sum_k (u[k] + z[i][h][k]) x[i + k], ROWS rows at once, z of the head h of each channel;
+   u_step floats from one tap of u to the next, z_step of z, z_stride from one row of z to the next.
+   `with_heads` is a constant where inlined; without them z is not read. */
+static inline __attribute__((always_inline)) void NAME(add_convolution)(
+    const float *x, const float *z, long z_step, long z_stride, const float *u, long u_step,
+    float *y, long count, long taps, long width, long heads, const int with_heads)
+{
+    for (long i = 0; i < count; i += ROWS)
+        for (long h = 0; h < heads; h++)
+            for (long c = h * width; c < (h + 1) * width; c += LANES) {
+                NAME(vector) sums[ROWS];
+                UNROLL for (int n = 0; n < ROWS; n++)
+                    sums[n] = *NAME(at)(y + (i + n) * PANEL + c);
+                for (long k = 0; k < taps; k++) {
+                    NAME(vector) v = *NAME(at)(u + k * u_step + c);
+                    const float *zk = z + i * z_stride + h * taps + k * z_step;
+                    UNROLL for (int n = 0; n < ROWS; n++)
+                        sums[n] += (with_heads ? (NAME(vector))(v + zk[n * z_stride]) : v) *
+                                   *NAME(at)(x + (i + n + k) * PANEL + c);
+                }
+                UNROLL for (int n = 0; n < ROWS; n++)
+                    *NAME(at)(y + (i + n) * PANEL + c) = sums[n];
+            }
+}
+
 static void NAME(convolve_static)(
     const float *x, const float *u, long u_step, float *y, long count, long taps)
 {
-    for (long i = 0; i < count; i += ROWS)
-        for (long c = 0; c < PANEL; c += LANES) {
-            NAME(vector) sums[ROWS];
-            UNROLL for (int n = 0; n < ROWS; n++)
-                sums[n] = *NAME(at)(y + (i + n) * PANEL + c);
-            for (long k = 0; k < taps; k++) {
-                NAME(vector) v = *NAME(at)(u + k * u_step + c);
-                UNROLL for (int n = 0; n < ROWS; n++)
-                    sums[n] += v * *NAME(at)(x + (i + n + k) * PANEL + c);
+    NAME(add_convolution)(x, NULL, 0, 0, u, u_step, y, count, taps, PANEL, 1, 0);
+}
+
+static void NAME(convolve_headwise)(
+    const float *x, const float *z, long z_step, long z_stride, const float *u, long u_step,
+    float *y, long count, long taps, long width, long heads)
+{
+    NAME(add_convolution)(x, z, z_step, z_stride, u, u_step, y, count, taps, width, heads, 1);
+}
+
+/* grad_z[i][h][k] = sum_c grad[i][c] x[i + k][c] over the channels of each head; rows of grad_z are
+   z_step apart. */
+static void NAME(headwise_gradient)(
+    const float *x, const float *grad, float *grad_z, long z_step, long count, long taps,
+    long width, long heads)
+{
+    float parts[LANES * LANES] __attribute__((aligned(64))), found[LANES];
+    const int rows = LANES / TAPS;
+    for (long i = 0; i < count; i += rows)
+        for (long h = 0; h < heads; h++)
+            for (long k = 0; k < taps; k += TAPS) {
+                NAME(vector) sums[LANES] = {{0}};
+                for (long c = h * width; c < (h + 1) * width; c += LANES)
+                    UNROLL for (int n = 0; n < LANES; n++) {
+                        long tap = k + n % TAPS < taps ? k + n % TAPS : taps - 1;
+                        sums[n] += *NAME(at)(grad + (i + n / TAPS) * PANEL + c) *
+                                   *NAME(at)(x + (i + n / TAPS + tap) * PANEL + c);
+                    }
+                UNROLL for (int n = 0; n < LANES; n++)
+                    *NAME(at)(parts + n * LANES) = sums[n];
+                *NAME(at)(found) = NAME(reduce)(parts, 0);
+                for (long n = 0; n < rows && i + n < count; n++)
+                    memcpy(grad_z + (i + n) * z_step + h * taps + k, found + n * TAPS,
+                           4 * (taps - k < TAPS ? taps - k : TAPS));
             }
-            UNROLL for (int n = 0; n < ROWS; n++)
-                *NAME(at)(y + (i + n) * PANEL + c) = sums[n];
-        }
 }
 
 /* grad_u[k] += sum_i grad[i] x[i + k]; `taps` is a constant where inlined. */

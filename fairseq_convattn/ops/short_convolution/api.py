@@ -25,9 +25,6 @@ IMPLEMENTATIONS = {
     "native": Implementation(native.convolve, native.unfit),
 }
 
-# Above this many taps, PyTorch's convolution is the faster way for a static kernel.
-STATIC_KERNEL_SIZE = 32
-
 
 def short_conv(
     x: Tensor,
@@ -130,13 +127,14 @@ def low_rank_short_conv(
         z = torch.cat([z, z.new_ones(*z.shape[:2], 1)], dim=2)
         up = torch.cat([up, static.t().unsqueeze(0)])
     one_rank = up.size(0) == 1  # by PyTorch's convolution, which every transformation takes
+    native_pays = not one_rank or up.size(1) <= native.MOST_STATIC_TAPS
     convolve = choose(
         impl,
         IMPLEMENTATIONS,
         _triton,
         (x, z, up),
         otherwise="tiled" if one_rank or not unfit_for_operators() else "reference",
-        native_pays=not one_rank or up.size(1) <= STATIC_KERNEL_SIZE,
+        native_pays=native_pays,
     )
     inputs, next_tail, left, own = _continued(x, tail, up.size(1), causal)
     with without_autocast(x.device.type):
@@ -157,15 +155,17 @@ def _continued(
 def _headwise_kernels(
     impl: str | None, x: Tensor, taps: Tensor, static: Tensor
 ) -> Callable[..., Tensor] | None:
-    """Triton's kernels for static taps and those of any number of heads at once, where they are
-    asked for or are the fastest and can take the inputs."""
+    """Kernels for static taps and those of any number of heads at once, where they are asked for
+    or are the fastest and can take the inputs."""
     wanted = requested(impl)
-    if not has_triton() or wanted != "triton" and not (wanted is None and x.is_cuda):
-        return None
-    from . import triton_headwise
+    if has_triton() and (wanted == "triton" or wanted is None and x.is_cuda):
+        from . import triton_headwise
 
-    fit = not triton_headwise.unfit(x, taps, static)
-    return triton_headwise.convolve if fit else None
+        fit = not triton_headwise.unfit(x, taps, static)
+        return triton_headwise.convolve if fit else None
+    pays = wanted == "native" or wanted is None and taps.size(3) <= native.MOST_STATIC_TAPS
+    fit = pays and not native.unfit_headwise(x, taps, static)
+    return native.convolve_headwise if fit else None
 
 
 def _check_x(x: Tensor, causal: bool, tail: Tensor | None) -> None:

@@ -1,4 +1,4 @@
-"""Low-rank short convolutions by compiled kernels, ``native/short_convolution.c``."""
+"""Short convolutions by compiled kernels, ``native/short_convolution.c``."""
 
 import ctypes
 
@@ -12,6 +12,7 @@ from .operators import register
 
 DTYPES = (torch.float32, torch.bfloat16)
 VECTOR = 16  # floats of the widest
+MOST_STATIC_TAPS = 32  # above, PyTorch's convolution is the faster way for a static kernel
 # Sentences share a gradient of u until they have so many tokens, unless there are fewer pieces.
 TOKENS, PIECES = 512, 64
 
@@ -27,7 +28,8 @@ class _Sequence(ctypes.Structure):
 class _Problem(ctypes.Structure):
     _fields_ = [
         *((n, ctypes.c_int64) for n in ("time", "inputs", "batch", "channels", "ranks", "taps")),
-        *((n, ctypes.c_int64) for n in ("left", "sentences", "own", "half", "stride", "ones")),
+        *((n, ctypes.c_int64) for n in ("left", "sentences", "own", "half", "stride")),
+        *((n, ctypes.c_int64) for n in ("is_static", "heads", "head_dim")),
         *((n, _Sequence) for n in ("x", "y", "grad", "grad_x")),
         *((n, ctypes.c_void_p) for n in ("z", "u", "rank_pairs", "channel_pairs")),
         *((n, ctypes.c_void_p) for n in ("grad_z", "grad_u")),
@@ -35,6 +37,7 @@ class _Problem(ctypes.Structure):
 
 
 _library = native.library
+PANEL = _library.convattn_panel_of_short_convolution() if native.is_built() else 0  # channels
 
 
 def unfit(*tensors: Tensor) -> str:
@@ -46,24 +49,33 @@ def unfit(*tensors: Tensor) -> str:
     return unfit_for_operators() if native.is_built() else native.NOT_BUILT
 
 
+def unfit_headwise(x: Tensor, taps: Tensor, static: Tensor) -> str:
+    """As :func:`unfit`, of taps of any number of heads, and static ones."""
+    return unfit(x, taps, static) or _unfit_heads(x, taps)
+
+
+def _unfit_heads(x: Tensor, taps: Tensor) -> str:
+    head_dim = x.size(2) // (taps.size(2) or 1)
+    if not taps.size(2) or head_dim % VECTOR == 0 and 0 in (PANEL % head_dim, head_dim % PANEL):
+        return ""
+    return f"takes heads of 16, 32 or a multiple of {PANEL} channels, not of {head_dim}"
+
+
 def _sequence(x: Tensor) -> _Sequence:
     return _Sequence(x.data_ptr(), x.stride(0), x.stride(1))
 
 
-def _in_panels(up: Tensor, whole: bool) -> Tensor:
-    """``[panels, taps, ranks, channels of a panel]``, channels with zeros at the end; ranks, too,
-    if they are to be ``whole`` vectors."""
-    panel = _library.convattn_panel_of_short_convolution()
-    ranks = -up.size(0) % VECTOR if whole else 0
-    padded = F.pad(up.float(), (0, -up.size(2) % panel, 0, 0, 0, ranks))
-    return padded.unflatten(2, (-1, panel)).permute(2, 1, 0, 3).contiguous()
+def _in_panels(up: Tensor, vector: int = VECTOR) -> Tensor:
+    """``[panels, taps, ranks, channels of a panel]``, with zeros at the end of channels and of
+    ranks, which are whole vectors."""
+    padded = F.pad(up.float(), (0, -up.size(2) % PANEL, 0, 0, 0, -up.size(0) % vector))
+    return padded.unflatten(2, (-1, PANEL)).permute(2, 1, 0, 3).contiguous()
 
 
 def _in_pairs(u: Tensor, x: Tensor, z: Tensor, up: Tensor) -> tuple[Tensor, Tensor] | None:
     """``[panels, taps, ranks / 2, channels, 2]`` and ``[panels, taps, channels / 2, ranks, 2]`` of
-    panels, if AMX is to multiply: all is bfloat16, and there are ranks, not a static kernel."""
-    exact = {x.dtype, z.dtype, up.dtype} == {torch.bfloat16}
-    if native.instructions() != "amx" or not exact or up.size(0) == 1:
+    panels, if AMX is to multiply: all is bfloat16."""
+    if native.instructions() != "amx" or {x.dtype, z.dtype, up.dtype} != {torch.bfloat16}:
         return None
     half = u.bfloat16()
     ranks = half.unflatten(2, (-1, 2)).transpose(3, 4).contiguous()
@@ -71,91 +83,116 @@ def _in_pairs(u: Tensor, x: Tensor, z: Tensor, up: Tensor) -> tuple[Tensor, Tens
     return ranks, channels
 
 
-def _problem(
-    x: Tensor,
-    shape: torch.Size,
-    ranks: Tensor | None,
-    u: Tensor,
-    pairs: tuple[Tensor, Tensor] | None,
-    left: int,
-    own: int,
-) -> _Problem:
-    """
+class _Kernels:
+    """Runs the kernels on given inputs.
+
     Args:
-        shape: that of z.
-        ranks: z in float32; None: ones.
+        z: ``[time, batch, ranks]``, or taps ``[time, batch, heads >= 0, taps]``.
+        up: ``[ranks, taps, channels]``; the static taps, ``[1, taps, channels]``, if z are taps.
     """
-    problem = _Problem(
-        time=shape[0],
-        inputs=x.size(0),
-        batch=x.size(1),
-        channels=x.size(2),
-        ranks=shape[2],
-        taps=u.size(1),
-        left=left,
-        sentences=1,
-        own=own,
-        half=x.dtype == torch.bfloat16,
-        stride=u.size(2),
-        ones=ranks is None,
-        x=_sequence(x),
-        z=None if ranks is None else ranks.data_ptr(),
-        u=u.data_ptr(),
-    )
-    if pairs is not None:
-        problem.rank_pairs, problem.channel_pairs = (t.data_ptr() for t in pairs)
-    return problem
 
+    def __init__(self, x: Tensor, z: Tensor, up: Tensor, left: int, own: int):
+        heads = z.size(2) if z.dim() == 4 else 0
+        self.head_dim = x.size(2) // heads if heads else PANEL
+        self.x, self.z, self.up, self.is_static = native.dense(x), z, up, z.dim() == 4
+        self.ranks = z.flatten(2).float().contiguous()
+        self.u = _in_panels(up, 1 if self.is_static else VECTOR)
+        self.pairs = None if self.is_static else _in_pairs(self.u, x, z, up)
+        self.problem = _Problem(
+            time=z.size(0),
+            inputs=x.size(0),
+            batch=x.size(1),
+            channels=x.size(2),
+            ranks=self.ranks.size(2),
+            taps=up.size(1),
+            left=left,
+            sentences=1,
+            own=own,
+            half=x.dtype == torch.bfloat16,
+            stride=self.u.size(2),
+            is_static=self.is_static,
+            heads=heads,
+            head_dim=self.head_dim,
+            x=_sequence(self.x),
+            z=self.ranks.data_ptr(),
+            u=self.u.data_ptr(),
+        )
+        if self.pairs is not None:
+            pairs = (t.data_ptr() for t in self.pairs)
+            self.problem.rank_pairs, self.problem.channel_pairs = pairs
 
-def _run(problem: _Problem, backward: bool) -> None:
-    native.run_convolution(_library.convattn_short_convolve, problem, backward=backward)
+    def _run(self, backward: bool) -> None:
+        convolve = _library.convattn_short_convolve
+        native.run_convolution(convolve, self.problem, backward=backward)
 
+    def forward(self) -> Tensor:
+        y = self.x.new_empty(self.z.size(0), *self.x.shape[1:])
+        self.problem.y = _sequence(y)
+        self._run(backward=False)
+        return y
 
-def _are_ones(z: Tensor) -> bool:
-    """Whether z is a single one that repeats, as where kernels are static."""
-    repeats = all(size == 1 or not step for size, step in zip(z.shape, z.stride(), strict=True))
-    return repeats and z.numel() > 0 and z.size(2) == 1 and z[0, 0, 0].item() == 1
+    def backward(self, grad: Tensor, wanted: list[bool]) -> tuple[Tensor | None, ...]:
+        """The gradients of x, z and up that are wanted."""
+        grad, problem, (time, batch) = native.dense(grad), self.problem, self.z.shape[:2]
+        problem.grad = _sequence(grad)
+        grad_x = grad_z = grad_u = None
+        if wanted[0]:
+            grad_x = self.x.new_empty(self.x.shape)
+            problem.grad_x = _sequence(grad_x)
+        if wanted[1]:
+            shares, ranks = self.u.size(0), self.u.size(2)
+            if self.is_static:
+                shares, ranks = max(1, self.head_dim // PANEL), self.ranks.size(2)
+            grad_z = self.u.new_empty(shares, time, batch, ranks)
+            problem.grad_z = grad_z.data_ptr()
+        if wanted[2]:
+            problem.sentences = max(1, min(-(-TOKENS // time), -(-batch // PIECES)))
+            grad_u = self.u.new_empty(-(-batch // problem.sentences), *self.u.shape)
+            problem.grad_u = grad_u.data_ptr()
+        self._run(backward=True)
+        if wanted[1]:
+            grad_z = grad_z.sum(0)[..., : self.ranks.size(2)].reshape(self.z.shape)
+            grad_z = grad_z.to(self.z.dtype).contiguous()
+        if wanted[2]:
+            grad_u = grad_u.sum(0).permute(2, 1, 0, 3).flatten(2)
+            grad_u = grad_u[: self.up.size(0), :, : self.up.size(2)].to(self.up.dtype).contiguous()
+        return grad_x, grad_z, grad_u
 
 
 def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
-    u = _in_panels(up, whole=up.size(0) > 1)
-    pairs = _in_pairs(u, x, z, up)
-    x, ranks = native.dense(x), None if _are_ones(z) else z.float().contiguous()
-    y = x.new_empty(z.size(0), *x.shape[1:])
-    problem = _problem(x, z.shape, ranks, u, pairs, left, own)
-    problem.y = _sequence(y)
-    _run(problem, backward=False)
-    return y
+    return _Kernels(x, z, up, left, own).forward()
 
 
 def _backward(
     grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int, own: int, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    u = _in_panels(up, whole=up.size(0) > 1 or wanted[1])
-    pairs = _in_pairs(u, x, z, up)
-    grad, x = native.dense(grad), native.dense(x)
-    ranks = None if not wanted[1] and _are_ones(z) else z.float().contiguous()
-    problem = _problem(x, z.shape, ranks, u, pairs, left, own)
-    problem.grad = _sequence(grad)
-    grad_x = grad_z = grad_u = None
-    if wanted[0]:
-        grad_x = x.new_empty(x.shape)
-        problem.grad_x = _sequence(grad_x)
-    if wanted[1]:
-        grad_z = u.new_empty(u.size(0), *z.shape[:2], u.size(2))
-        problem.grad_z = grad_z.data_ptr()
+    return _Kernels(x, z, up, left, own).backward(grad, wanted)
+
+
+def _headwise_kernels(x: Tensor, taps: Tensor, static: Tensor, left: int, own: int) -> _Kernels:
+    if reason := _unfit_heads(x, taps):
+        raise ValueError(f"convattn::short_convolve_headwise {reason}")
+    return _Kernels(x, taps, static.t().unsqueeze(0), left, own)
+
+
+def _headwise_forward(*given) -> Tensor:
+    return _headwise_kernels(*given).forward()
+
+
+def _headwise_backward(grad: Tensor, *rest) -> tuple[Tensor | None, ...]:
+    *given, wanted = rest
+    grad_x, grad_taps, grad_static = _headwise_kernels(*given).backward(grad, wanted)
     if wanted[2]:
-        time, batch = z.shape[:2]
-        problem.sentences = max(1, min(-(-TOKENS // time), -(-batch // PIECES)))
-        grad_u = u.new_empty(-(-batch // problem.sentences), *u.shape)
-        problem.grad_u = grad_u.data_ptr()
-    _run(problem, backward=True)
-    if wanted[1]:
-        grad_z = grad_z.sum(0)[..., : z.size(2)].to(z.dtype).contiguous()
-    if wanted[2]:
-        grad_u = grad_u.sum(0).permute(2, 1, 0, 3).flatten(2)
-        grad_u = grad_u[: up.size(0), :, : up.size(2)].to(up.dtype).contiguous()
-    return grad_x, grad_z, grad_u
+        grad_static = grad_static.squeeze(0).t().contiguous()
+    return grad_x, grad_taps, grad_static
 
 
 convolve = register("short_convolve", _forward, _backward, DTYPES, ("CPU",))
+convolve_headwise = register(
+    "short_convolve_headwise",
+    _headwise_forward,
+    _headwise_backward,
+    DTYPES,
+    ("CPU",),
+    headwise=True,
+)
