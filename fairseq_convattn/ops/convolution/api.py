@@ -160,29 +160,36 @@ def _check_inputs(
     tail: Tensor | Past | None,
     dropout_p: float,
 ) -> None:
-    check(
-        x.dim() == 3 and x.size(0) >= 1,
-        f"x must be [time >= 1, batch, channels], not {list(x.shape)}",
-    )
-    check(x.is_floating_point(), f"x must be of floating point, not {x.dtype}")
+    check_sequence(x, tail, causal, (Tensor, Past))
     check_heads(x, taps)
     check(
         bias is None or bias.shape == x.shape[2:],
         f"bias must be [channels] = [{x.size(2)}], not {[] if bias is None else list(bias.shape)}",
     )
-    check(tail is None or causal, "only a causal convolution continues from a tail")
-    if tail is not None:
-        check(
-            isinstance(tail, (Tensor, Past)),
-            f"tail must be a tensor or a Past, not {type(tail).__name__}",
-        )
-        like = (tail.index.size(1), tail.rows.size(2)) if isinstance(tail, Past) else tail.shape[1:]
-        check(
-            tuple(like) == x.shape[1:],
-            f"tail must have the batch and channels of x, {list(x.shape[1:])}, not {list(like)}",
-        )
     if not 0 <= dropout_p < 1:  # torch.compile formats no number that it does not know
         raise ValueError(f"dropout_p must be in [0, 1), not {dropout_p}")
+
+
+def check_sequence(
+    x: Tensor, tail: Tensor | Past | None, causal: bool, tails: tuple[type, ...]
+) -> None:
+    """Raise ValueError unless ``x`` is ``[time, batch, channels]`` and ``tail``, one of ``tails``,
+    can precede it."""
+    check(
+        x.dim() == 3 and x.size(0) >= 1,
+        f"x must be [time >= 1, batch, channels], not {list(x.shape)}",
+    )
+    check(x.is_floating_point(), f"x must be of floating point, not {x.dtype}")
+    check(tail is None or causal, "only a causal convolution continues from a tail")
+    if tail is None:
+        return
+    allowed = "a tensor or a Past" if Past in tails else "a tensor"
+    check(isinstance(tail, tails), f"tail must be {allowed}, not {type(tail).__name__}")
+    like = (tail.index.size(1), tail.rows.size(2)) if isinstance(tail, Past) else tail.shape[1:]
+    check(
+        tuple(like) == x.shape[1:],
+        f"tail must have the batch and channels of x, {list(x.shape[1:])}, not {list(like)}",
+    )
 
 
 def _triton() -> Implementation:

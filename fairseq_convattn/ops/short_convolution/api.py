@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..convolution import dynamic_conv
-from ..convolution.api import check_heads, check_taps
+from ..convolution.api import check_heads, check_sequence, check_taps
 from ..convolution.past import continued
 from ..implementation import (
     Implementation,
@@ -67,7 +67,7 @@ def short_conv(
             is given to a convolution that is not causal.
     """
     check(taps is not None or static is not None, "give taps, static ones, or both")
-    _check_x(x, causal, tail)
+    check_sequence(x, tail, causal, (Tensor,))
     if static is not None:
         check(
             static.dim() == 2 and static.size(0) == x.size(2) and static.size(1) >= 1,
@@ -117,7 +117,7 @@ def low_rank_short_conv(
 
     All else, results and errors are those of :func:`short_conv`.
     """
-    _check_x(x, causal, tail)
+    check_sequence(x, tail, causal, (Tensor,))
     _check_factors(x, z, up)
     if static is not None:
         check(
@@ -166,22 +166,6 @@ def _headwise_kernels(
     pays = wanted == "native" or wanted is None and taps.size(3) <= native.MOST_STATIC_TAPS
     fit = pays and not native.unfit_headwise(x, taps, static)
     return native.convolve_headwise if fit else None
-
-
-def _check_x(x: Tensor, causal: bool, tail: Tensor | None) -> None:
-    check(
-        x.dim() == 3 and x.size(0) >= 1,
-        f"x must be [time >= 1, batch, channels], not {list(x.shape)}",
-    )
-    check(x.is_floating_point(), f"x must be of floating point, not {x.dtype}")
-    if tail is not None:
-        check(causal, "only a causal convolution continues from a tail")
-        check(isinstance(tail, Tensor), f"tail must be a tensor, not {type(tail).__name__}")
-        check(
-            tail.shape[1:] == x.shape[1:],
-            f"tail must have the batch and channels of x, {list(x.shape[1:])}, not "
-            f"{list(tail.shape[1:])}",
-        )
 
 
 def _check_factors(x: Tensor, z: Tensor, up: Tensor) -> None:
