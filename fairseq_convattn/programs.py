@@ -175,7 +175,8 @@ def _one_line(error: BaseException) -> str | None:
     if text.startswith(_NO_PAIR):
         return (
             "the data folder has no sentence pairs; give the folder that fairseq-preprocess wrote "
-            "(its --destdir), or --source-lang and --target-lang where it has dictionaries alone"
+            "(its --destdir), or --source-lang and --target-lang where it has dictionaries alone; "
+            "with a language model give --task language_modeling"
         )
     return None
 

@@ -122,7 +122,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         FileExistsError: ``path`` exists and is not an empty folder.
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise FileExistsError(f"{path} is there already; it is not overwritten")
+        raise FileExistsError(f"{path} is there already: delete it or choose another folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".partial-") as partial:
         folder = Path(partial, "folder")

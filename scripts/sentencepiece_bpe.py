@@ -9,12 +9,14 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 LOG_ERRORS_ONLY = 2
+TOO_MANY = re.compile(r"set it to a value <= (\d+)")
 LONGEST_LINE = 1 << 30  # bytes; by default SentencePiece silently skips lines of more than 4,192
 
 
@@ -25,22 +27,34 @@ def train(
 
     for ending in (".model", ".vocab"):
         if Path(model_prefix + ending).exists():
-            raise FileExistsError(f"{model_prefix}{ending} is there already; not overwritten")
+            raise FileExistsError(
+                f"{model_prefix}{ending} is there already: delete it or choose another name"
+            )
+    folder = Path(model_prefix).parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder; make it first: mkdir -p {folder}")
     # SentencePiece would learn pieces of the broken characters; a pipe cannot be read twice
     for file in filter(os.path.isfile, files):
         with open(file, "rb") as text:
             for _ in decoded(text, file):
                 pass
-    sentencepiece.SentencePieceTrainer.train(
-        input=files,
-        model_prefix=model_prefix,
-        vocab_size=vocab_size,
-        model_type="bpe",
-        character_coverage=1.0,
-        max_sentence_length=LONGEST_LINE,
-        user_defined_symbols=[f"\u2581{word}" for word in whole_words],
-        minloglevel=LOG_ERRORS_ONLY,
-    )
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            input=files,
+            model_prefix=model_prefix,
+            vocab_size=vocab_size,
+            model_type="bpe",
+            character_coverage=1.0,
+            max_sentence_length=LONGEST_LINE,
+            user_defined_symbols=[f"\u2581{word}" for word in whole_words],
+            minloglevel=LOG_ERRORS_ONLY,
+        )
+    except RuntimeError as error:
+        if found := TOO_MANY.search(str(error)):
+            raise ValueError(
+                f"--vocab-size {vocab_size}: at most {found[1]} for this text"
+            ) from None
+        raise
 
 
 def encode(model: str, text: BinaryIO, pieces: TextIO) -> None:

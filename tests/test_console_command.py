@@ -1,6 +1,7 @@
 """``convattn`` from a checkout, and installed from a wheel in an environment of its own."""
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -83,6 +84,21 @@ def test_text_that_is_no_utf8_teaches_no_pieces(tmp_path):
     )
     assert result.returncode == 1 and "text, line 10: not UTF-8" in result.stderr
     assert not (tmp_path / "bpe.model").exists()
+
+
+def test_what_keeps_pieces_from_being_learned_is_said(tmp_path):
+    (tmp_path / "text").write_text("a b c\n")
+
+    def train(prefix, size):
+        prefix = ["--model-prefix", tmp_path / prefix, "--vocab-size", size]
+        return convattn("sentencepiece", "train", "--input", tmp_path / "text", *prefix).stderr
+
+    too_many = re.search(
+        r"error: --vocab-size 900: at most (\d+) for this text\n", train("bpe", "900")
+    )
+    assert train("bpe", too_many[1]) == ""
+    assert "bpe.model is there already: delete it or choose another" in train("bpe", too_many[1])
+    assert f"{tmp_path}/no: no such folder" in train("no/bpe", "9")
 
 
 def test_pieces_of_text_from_a_pipe(tmp_path):

@@ -221,6 +221,12 @@ def test_language_models_continue_a_text(here):
     many = {model.sample("oak pine", sampling=True, max_len_b=12) for _ in range(5)}
     assert len(many) > 1 and all(text.startswith("oak pine") for text in many)
     assert model.sample("oak pine", max_len_b=12) == model.sample("oak pine", max_len_b=12)
+    tokens = len(model.encode("oak pine")) - 1
+    message = f"the prompt has {tokens} tokens, and max_len_b={tokens} counts them, too"
+    with pytest.raises(ValueError, match=message):
+        model.sample(["oak", "oak pine"], max_len_b=tokens)
+    assert model.sample("oak pine", max_len_b=tokens + 1).startswith("oak pine")
+    assert model.sample("oak pine", max_len_a=2, max_len_b=0).startswith("oak pine")
 
 
 @pytest.mark.parametrize("data", [Path("data/translation"), "../../data/translation"])
@@ -400,7 +406,8 @@ def test_an_averaged_run_is_not_packed_without_the_average(here, tmp_path):
         ({"model_name_or_path": "nowhere"}, "nowhere: no such folder"),
         ({"model_name_or_path": "last.pt"}, r"from_pretrained\('.', 'last.pt'\)"),
         ({"checkpoint_file": "best.pt"}, "has no best.pt; checkpoints there: .*checkpoint_last.pt"),
-        ({"data_name_or_path": "binn"}, r"no dictionary \(dict.\*.txt\) in binn;"),
+        ({"data_name_or_path": "binn"}, "binn: no such folder"),
+        ({"data_name_or_path": "checkpoints"}, r"no dictionary \(dict.\*.txt\) in checkpoints;"),
         ({"data_name_or_path": "."}, "in checkpoints/translation or .;"),
         ({"bpe": "sentencepeice"}, "bpe='sentencepeice' is unknown; fairseq has .*sentencepiece"),
         ({"tokenizer": "mosses"}, "tokenizer='mosses' is unknown; fairseq has .*moses"),

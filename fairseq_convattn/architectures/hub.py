@@ -34,6 +34,7 @@ DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_predicti
 _OF_COMMANDS = {"prefix_size", "lm_path", "retain_dropout", "constraints", "nbest"}
 _KINDS = (FairseqEncoderDecoderModel, FairseqLanguageModel, FairseqEncoderModel)
 CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # found by fairseq beside a checkpoint
+_BINARISED = "the folder that fairseq-preprocess wrote"
 _PIECES_FILE, _CODES_FILE = "sentencepiece_model", "bpe_codes"
 # options that fairseq reads without having them in a checkpoint's configuration
 _ELSEWHERE = {"load_checkpoint_heads", "user_dir", "generation_args"}
@@ -119,8 +120,8 @@ class ConvAttnHub(GeneratorHubInterface):
 
         Raises:
             ValueError: the beam is no whole number of at least 1, an option is not one of
-                fairseq-generate's that models in Python follow, or a sentence is longer than the
-                model's positions.
+                fairseq-generate's that models in Python follow, a sentence is longer than the
+                model's positions, or a language model's prompt fills ``max_len_b``.
         """
         if not isinstance(beam, numbers.Integral) or beam < 1:
             raise ValueError(f"beam must be a whole number of at least 1, not {beam!r}")
@@ -131,7 +132,22 @@ class ConvAttnHub(GeneratorHubInterface):
             names = ", ".join(sorted(unknown))
             instead = "; generate has the whole beam" if "nbest" in unknown else ""
             raise ValueError(f"{names}: no option of models in Python{instead}")
+        self._require_room(tokenized_sentences, options)
         return super().generate(tokenized_sentences, int(beam), *args, **options)
+
+    def _require_room(self, prompts: Tensor | list[Tensor], options: dict[str, Any]) -> None:
+        """fairseq would cut a language model's prompt where its limit is reached."""
+        if hasattr(self.models[0], "encoder"):
+            return
+        limits = self.cfg.generation
+        per_token, fixed = (options.get(name, limits[name]) for name in ("max_len_a", "max_len_b"))
+        for prompt in [prompts] if isinstance(prompts, Tensor) else prompts:
+            tokens = int((prompt != self.src_dict.eos()).sum())
+            if per_token * tokens + fixed <= tokens < self.max_positions:
+                raise ValueError(
+                    f"the prompt has {tokens:,} tokens, and max_len_b={fixed:,} counts them, too: "
+                    "give a larger one"
+                )
 
     def _build_batches(
         self, tokens: list[Tensor], skip_invalid_size_inputs: bool
@@ -340,10 +356,12 @@ def _data_folder(folder: str, data: str) -> str:
     candidates = [Path(data)]
     if data.startswith("."):
         candidates.insert(0, Path(folder, data))
+    if not any(candidate.is_dir() for candidate in candidates):
+        raise FileNotFoundError(f"{data}: no such folder; data_name_or_path needs {_BINARISED}")
     for candidate in candidates:
         if any(any(candidate.glob(name)) for name in DICTIONARIES):
             return str(candidate.resolve())
     raise FileNotFoundError(
-        f"no dictionary (dict.*.txt) in {' or '.join(map(str, candidates))}; give the folder that "
-        "fairseq-preprocess wrote as data_name_or_path"
+        f"no dictionary (dict.*.txt) in {' or '.join(map(str, candidates))}; data_name_or_path "
+        f"needs {_BINARISED}"
     )
