@@ -21,8 +21,24 @@ def write_json(content: Any, path: Path) -> None:
     put_in_place(partial, path)
 
 
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+class RecordError(OSError):
+    """A record is damaged; the message names the file."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds.
+
+    Raises:
+        RecordError: it holds none.
+        OSError: it cannot be read.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RecordError(f"{path} is damaged: {error}") from None
+    if not isinstance(content, dict):
+        raise RecordError(f"{path} is damaged: it is no JSON object")
+    return content
 
 
 def sha256(path: Path) -> str:

@@ -59,6 +59,13 @@ write_bin() {
   preprocess --source-lang en --target-lang "$target" --joined-dictionary \
     --trainpref "$work/bpe/train" --validpref "$work/bpe/val" \
     --testpref "$work/bpe/test_2016_flickr,$work/bpe/test_2017_flickr"
+  local language
+  for language in "${languages[@]}"; do
+    check_binarised "$part/train.en-$target.$language" "$work/bpe/train.$language"
+    check_binarised "$part/valid.en-$target.$language" "$work/bpe/val.$language"
+    check_binarised "$part/test.en-$target.$language" "$work/bpe/test_2016_flickr.$language"
+    check_binarised "$part/test1.en-$target.$language" "$work/bpe/test_2017_flickr.$language"
+  done
 }
 
 stages text bpe bin

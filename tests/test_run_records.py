@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from fairseq_convattn.run_records import difference, parse_options, write_json
+from fairseq_convattn.run_records import difference, parse_options, read_json, write_json
 
 
 def test_json_appears_whole(tmp_path):
@@ -13,6 +13,13 @@ def test_json_appears_whole(tmp_path):
         write_json({"a": object()}, tmp_path / "x.json")
     assert (tmp_path / "x.json").read_text() == '{\n  "a": 1\n}\n'
     assert {path.name for path in tmp_path.iterdir()} == {"x.json"}
+
+
+@pytest.mark.parametrize("text, reason", [("{", "Expecting"), ("[1]", "it is no JSON object")])
+def test_a_damaged_record_is_named(tmp_path, text, reason):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(OSError, match=f"x.json is damaged: {reason}"):
+        read_json(tmp_path / "x.json")
 
 
 def test_the_first_difference_is_named():

@@ -432,6 +432,12 @@ def test_warns_of_sources_prepared_otherwise(articles, trained, caplog):
         (["--eval-rouge", "--eval-rouge-args", "{beam: 4}"], "is not JSON"),
         (["--eval-rouge", "--eval-rouge-args", '{"lenpn": 2}'], "lenpn is no option of"),
         (
+            ["--eval-rouge", "--eval-rouge-args", '{"score_reference": true}'],
+            "score the references",
+        ),
+        (["--eval-rouge-args", '{"beam": 4}'], "--eval-rouge-args needs --eval-rouge"),
+        (["--eval-rouge-print-samples"], "--eval-rouge-print-samples needs --eval-rouge"),
+        (
             [
                 *("--eval-rouge", "--source-prefix", "a b", "--eval-rouge-args"),
                 '{"max_len_a": 2, "max_len_b": 3}',

@@ -17,27 +17,6 @@ from .devices import ENDED
 from .record import environment, now
 from .settings import ROOT
 
-# Scripts that scripts/cli.py has replaced; records of earlier runs name them.
-_FORMER = {
-    "python": {
-        "average_checkpoints.py": "average",
-        "convert_checkpoint.py": "convert",
-        "score.py": "score",
-    },
-    "bash": {"finetune_glue.sh": "glue finetune"},
-}
-
-
-def _in_todays_words(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a command as a run records them, with the command's name of today."""
-    program, _, rest = str(settings.get("command", "")).partition(" ")
-    script, *words = rest.split(" ")
-    folder, slash, name = script.rpartition("/")
-    if (today := _FORMER.get(program, {}).get(name)) is None:
-        return dict(settings)
-    command = " ".join(["python", f"{folder}{slash}cli.py", today, *words])
-    return {**settings, "command": command}
-
 
 class Runner:
     """The stages of one run, with their records in ``output/stages``."""
@@ -197,7 +176,7 @@ class Runner:
             [
                 {"from": str(self._place(known["directory"]))},
                 known["digests"],
-                *map(_in_todays_words, known["settings"]),
+                *known["settings"],
             ]
             for known in (record, self._identity(stage))
         )

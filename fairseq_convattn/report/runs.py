@@ -143,15 +143,12 @@ def read_object(path: Path, needed: Collection[str] = ()) -> dict[str, Any]:
     """The JSON object that a file holds.
 
     Raises:
-        ReportError: it holds no object, or one that lacks a needed entry.
+        ReportError: an entry that is needed is missing, or a score is damaged.
         OSError: it cannot be read.
     """
-    try:
-        content = read_json(path)
-    except ValueError as error:
-        raise ReportError(f"{path} is damaged: {error}") from None
-    if not isinstance(content, dict) or not content.keys() >= set(needed):
-        raise ReportError(f"{path} is damaged: it is no object with {', '.join(needed)}")
+    content = read_json(path)
+    if not content.keys() >= set(needed):
+        raise ReportError(f"{path} is damaged: it needs {', '.join(needed)}")
     scores = content["scores"] if "scores" in needed else []
     if not isinstance(scores, list) or not all(map(_is_whole, scores)):
         raise ReportError(f"{path} is damaged: a score needs {', '.join(_NEEDED_OF_A_SCORE)}")

@@ -37,7 +37,7 @@ from tqdm import tqdm
 from ..command_lines import flag
 from . import rouge
 from .bootstrap import p_value, paired_bootstrap
-from .checks import hypothesis_warnings, is_of_another_set, mask_unknowns, reference_warnings
+from .checks import hypothesis_warnings, mask_unknowns, reference_warnings
 from .conventions import detokenise, detokenizer_version, split_compounds
 from .generated import ScoringError, Texts, read_texts
 
@@ -255,11 +255,6 @@ def report(arguments: argparse.Namespace) -> Report:
             warn(
                 f"{system.path}: every hypothesis is its reference; fairseq-generate writes the "
                 "references with --score-reference"
-            )
-        if system.targets and all(is_of_another_set(system.targets, other) for other in refs):
-            warn(
-                f"{system.path}: its T- lines are not those of {' or '.join(names)}: is it the "
-                "reference of another set?"
             )
     for name, lines in zip(names, refs, strict=True):
         for line in reference_warnings(lines):

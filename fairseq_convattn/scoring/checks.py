@@ -1,7 +1,5 @@
 """Checks for common mistakes between a model's output and its score."""
 
-import html
-import unicodedata
 from collections.abc import Sequence
 
 UNKNOWN = "<unk>"
@@ -37,28 +35,6 @@ def reference_warnings(references: Sequence[str]) -> list[str]:
             "lacks; they match nothing, so score against the original text instead"
         )
     return lines
-
-
-def is_of_another_set(targets: Sequence[str], references: Sequence[str]) -> bool:
-    """Whether references, as many as the targets that fairseq wrote, are other sentences: they
-    share hardly more with the targets than with each other's, however these are split, cased or
-    escaped."""
-    texts = [_grams(target.replace(UNKNOWN_IN_REFERENCE, "")) for target in targets]
-    others = [_grams(reference) for reference in references]
-    return _shared(texts, others) <= 2 * _shared(texts, [*others[1:], *others[:1]])
-
-
-def _shared(texts: Sequence[set[str]], others: Sequence[set[str]]) -> float:
-    """The mean share of a text that is in the other one of its line."""
-    shares = [len(a & b) / len(a) for a, b in zip(texts, others, strict=True) if a]
-    return sum(shares) / max(1, len(shares))
-
-
-def _grams(text: str) -> set[str]:
-    """The sequences of four letters or digits, which words, subwords and Chinese have alike."""
-    folded = unicodedata.normalize("NFKC", html.unescape(text)).casefold()
-    letters = "".join(filter(str.isalnum, folded))
-    return {letters[i : i + 4] for i in range(len(letters) - 3)}
 
 
 def _warnings(texts: Sequence[str], kind: str) -> list[str]:

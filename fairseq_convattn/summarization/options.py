@@ -118,6 +118,10 @@ def check_options(cfg: SummarizationConfig) -> None:
             f"--best-checkpoint-metric {metric} needs --maximize-best-checkpoint-metric, or "
             "fairseq keeps the model with the lowest"
         )
+    for option in own_options():
+        given = getattr(cfg, option.name) != option.default
+        if option.name.startswith("eval_rouge_") and given and not cfg.eval_rouge:
+            raise ValueError(f"{flag(option.name)} needs --eval-rouge")
     if cfg.eval_rouge:
         shortest_source = len((cfg.source_prefix or "").split()) + 1
         args = eval_rouge_args(cfg)
@@ -143,6 +147,8 @@ def eval_rouge_args(cfg: SummarizationConfig) -> Namespace:
             f"--eval-rouge-args: {', '.join(sorted(unknown))} is no option of fairseq-generate; "
             "names have underscores, such as no_repeat_ngram_size"
         )
+    if given.get("score_reference"):
+        raise ValueError("--eval-rouge-args: score_reference would score the references")
     for name, value in given.items():
         expected = types[name]
         if expected in _JSON_TYPES and type(value) not in _JSON_TYPES[expected]:

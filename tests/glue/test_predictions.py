@@ -103,6 +103,8 @@ def test_predictions_of_the_test_sets_in_the_format_of_glues_server(
     assert files(tmp_path / "again") == names
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.json").write_text('{"task": "translation"}')
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "results.json").write_text("{")
     (tmp_path / "text.pt").write_text("no checkpoint")
     for name, given, where, message in (
         (task, moved, output, "is there already"),
@@ -112,6 +114,7 @@ def test_predictions_of_the_test_sets_in_the_format_of_glues_server(
         (task, tmp_path / "none.pt", ["--output", str(tmp_path / "d")], "there is no such file"),
         (task, tmp_path / "new", last, "has no results.json"),
         (task, tmp_path / "run", last, "is no output of convattn glue finetune"),
+        (task, tmp_path / "cut", last, "results.json is damaged: "),
         (task, moved, ["--output", str(tmp_path / "text.pt" / "x")], "text.pt"),
     ):
         with pytest.raises(SystemExit, match=f"^error: .*{message}"):

@@ -64,6 +64,20 @@ def test_sides_of_different_lengths_are_refused_in_a_sample_too(scripts, tmp_pat
     assert not (tmp_path / "out.preparing").exists()
 
 
+def test_a_line_that_would_become_two_sentences(scripts, tmp_path):
+    """A carriage return within each side, so that both have as many sentences."""
+    (tmp_path / "source").mkdir()
+    for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):
+        for language, line in (("en", 1), ("de", 50)):
+            text = sentences(random.Random(1), 60).lower().split("\n")
+            text[line] = "the\rrare"
+            with open(tmp_path / "source" / f"{split}.{language}", "w", newline="") as file:
+                file.write("\n".join(text))
+    arguments = ("--source", tmp_path / "source", "--output", tmp_path / "out", "--sample")
+    run = scripts.prepare("multi30k", *arguments)
+    assert_refused(run, "train.en-de.en has 61 sentences for the 60 lines of train.en")
+
+
 def test_text_with_capitals_is_not_the_releases(scripts, tmp_path):
     (tmp_path / "source").mkdir()
     for split in ("train", "val", "test_2016_flickr", "test_2017_flickr"):

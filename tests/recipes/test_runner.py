@@ -158,26 +158,6 @@ def test_other_options_are_refused(tmp_path, finished):
     run(output, train("0.1", "2"), ["train"])
 
 
-@pytest.mark.parametrize(
-    ("former", "today"),
-    [
-        ("python scripts/average_checkpoints.py", "python scripts/cli.py average"),
-        ("python /a/scripts/score.py", "python /a/scripts/cli.py score"),
-        ("bash scripts/finetune_glue.sh RTE m.pt", "python scripts/cli.py glue finetune RTE m.pt"),
-    ],
-)
-def test_runs_of_scripts_that_are_gone_go_on(tmp_path, former, today):
-    (tmp_path / "stages").mkdir()
-    old, new, other = (
-        Stage("score", [Command([*words.split(), *further], {"--output": "a"})])
-        for words, further in ((former, []), (today, []), (today, ["b"]))
-    )
-    Runner(tmp_path, [old]).finish(old)
-    assert Runner(tmp_path, [new]).check(["score"]) == []
-    with pytest.raises(RecipeError, match="was run with other options"):
-        Runner(tmp_path, [other]).check(["score"])
-
-
 def test_a_stage_that_has_made_nothing_may_begin_with_other_options(tmp_path):
     for rate in ("0.1", "0.1", "0.2"):
         command = Command(["sh", "-c", "exit 1"], {"--lr": rate})

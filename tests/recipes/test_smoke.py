@@ -96,7 +96,11 @@ def test_what_is_done_is_not_done_again_and_nothing_is_overwritten(capsys, tmp_p
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.pt")} == before
     with pytest.raises(SystemExit, match="the stage train in .* other options .--seed 1, not 2"):
         main(["--smoke", *map(str, arguments), "--seed", "2"])
-    (tmp_path / "run" / "scores.test.txt").write_text("no room\n")
+    score = tmp_path / "run" / "scores.test.txt"
+    score.write_text("Evaluated 9 tokens\nLoss (base 2): nan, Perplexity: nan\n")
+    with pytest.raises(SystemExit, match="scores.test.txt: the loss is nan; train anew"):
+        smoke(capsys, *arguments)
+    score.write_text("no room\n")
     with pytest.raises(SystemExit, match="scores.test.txt, the log of .* remove .*/score.json$"):
         smoke(capsys, *arguments)
 

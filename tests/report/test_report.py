@@ -294,7 +294,7 @@ def test_an_evaluated_checkpoint_has_no_training(tmp_path):
         (lambda run: (run / "results.json").write_text("{") and run, "results.json is damaged: "),
         (
             lambda run: (run / "results.json").write_text("[]") and run,
-            "damaged: it is no object with title",
+            "damaged: it is no JSON object",
         ),
     ],
 )

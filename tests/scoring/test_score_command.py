@@ -304,36 +304,6 @@ def test_references_as_hypotheses_are_told(score, texts):
     assert "every hypothesis" not in score("bleu", "--reference", "ref", "--hypothesis", "hyp").err
 
 
-def test_references_of_another_set_are_told(score, write):
-    """Not those that differ in what a preparation and a dictionary change."""
-    raw = ["Don't go: it's Müller & Söhne's state-of-the-art house.", "我们昨天去了北京。", "No!"]
-    tokens = (
-        "don &apos;t go : it &apos;s mü@@ ller &amp; <<unk>> &apos;s state @-@ of @-@ the @-@ art"
-    )
-    write(
-        "gen", generated(raw, raw, [f"{tokens} <<unk>> .", "我们 昨天 去 了 北京 。", "<<unk>> !"])
-    )
-    other = ["A man walks with his two dogs.", "他很高兴。", "Snow falls on the town."]
-    again = [
-        "Do not go: it's the modern house of Müller and Söhne.",
-        "昨天我们去北京了。",
-        "Never!",
-    ]
-    texts = {"raw": raw, "other": other, "half": [other[0], *raw[1:]], "again": again}
-    for name, lines in texts.items():
-        write(name, lines)
-    files = ("--hypothesis", "gen", "--reference")
-    told = score("bleu", *files, "other")
-    (line,) = [line for line in told.err.splitlines() if "another set" in line]
-    assert line == (
-        "warning: gen: its T- lines are not those of other: is it the reference of another set?"
-    )
-    assert told.status == 0 and told.out.startswith("BLEU")
-    for reference in (("raw",), ("half",), ("again",), ("other", "raw")):
-        assert "another set" not in score("bleu", *files, *reference).err
-    assert "another set" not in score("bleu", "--hypothesis", "gen").err
-
-
 def test_line_ends_and_byte_order_marks_are_no_text(score, texts, tmp_path):
     expected = score("chrf", *PLAIN).out
     for name in ("hyp", "ref"):
