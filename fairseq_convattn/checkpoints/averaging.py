@@ -13,6 +13,7 @@ from ..architectures.dictionaries import STORED, require_same_dictionaries
 from ..child_processes import exit_on_signals
 from ..command_lines import whole_number
 from ..durable import require_new
+from .checks import DIGEST
 from .continuation import other_option
 from .files import (
     CheckpointError,
@@ -73,8 +74,9 @@ def average_checkpoints(
         progress: called with each input before it is read.
 
     Raises:
-        CheckpointError: there is no input, one cannot be read, its weights have other names,
-            shapes or types than the first one's, or it is of another model or dictionary.
+        CheckpointError: there is no input, one is there twice or cannot be read, its weights have
+            other names, shapes or types than the first one's, or it is of another model or
+            dictionary.
         FileExistsError: ``output`` is there already.
         FileNotFoundError: the directory of ``output`` is not there.
     """
@@ -83,9 +85,14 @@ def average_checkpoints(
     first: dict = {}
     layout: dict[str, str] = {}
     sums: dict[str, Tensor] = {}
+    seen: dict[str | Path, str | Path] = {}
     for path in inputs:
         progress(path)
         state = read_checkpoint(path)
+        weights_name = state.get(DIGEST) or Path(path).resolve()
+        if weights_name in seen:
+            raise CheckpointError(f"{path} has the weights of {seen[weights_name]}: give them once")
+        seen[weights_name] = path
         state.pop("last_optimizer_state", None)
         weights = state["model"]
         layout = layout or _layout(weights)

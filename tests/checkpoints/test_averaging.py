@@ -298,6 +298,7 @@ def test_a_terminated_command_leaves_nothing(tmp_path, monkeypatch):
         (["--inputs", "{}", "{}", "--last", "1"], "one directory"),
         (["--inputs", "{}"], "is a directory; add --last N or --best N"),
         (["--inputs", "{}/missing.pt"], "no such file"),
+        (["--inputs", *["{}/checkpoint1.pt"] * 2], "has the weights of"),
         (["--inputs", "{}/checkpoint1.pt", "--output", "{}/checkpoint2.pt"], "not overwritten"),
         (["--inputs", "{}/checkpoint1.pt", "--output", "{}/a/b.pt"], "no directory"),
     ],
