@@ -224,6 +224,14 @@ def test_a_flipped_bit_is_seen(tmp_path, reader):
 
 
 @pytest.mark.reliability
+def test_an_archive_behind_another_is_refused(tmp_path):
+    path = save(tmp_path, checkpoint())
+    path.write_bytes(2 * path.read_bytes())
+    with pytest.raises(CheckpointError, match="something stands before its first part"):
+        read_checkpoint(path)
+
+
+@pytest.mark.reliability
 def test_any_damage_of_the_archive_is_named(tmp_path):
     """Also what zipfile reports in other ways: undecodable names, offsets before the file."""
     content, weights = save(tmp_path, checkpoint()).read_bytes(), checkpoint()["model"]
