@@ -290,10 +290,14 @@ def run_of_a_recipe(here: Path, folder: Path, name: str, **changes) -> Path:
 )
 def test_a_packed_model_is_one_folder(name, model, use, here, tmp_path, monkeypatch):
     run = trained_with_paths(run_of_a_recipe(here, tmp_path / "run", name))
+    long = "elm " * 99
+    samples = f"S-0\toak\nH-0\t-1\t{long}\nS-1\t{long}\nH-1\t-1\tash\nS-2\tfir\nH-2\t-1\tpine\n"
+    (run / "generated.test.txt").write_text(samples)
     monkeypatch.setattr(sys, "argv", ["pack", str(run), "--output", str(tmp_path / "packed")])
     pack.main()
     card = (tmp_path / "packed" / "README.md").read_text()
     assert "| 42.00 |" in card and "9,126 parameters" in card and "/home/me" not in card
+    assert "answers `pine`" in card and long not in card
     state = torch.load(tmp_path / "packed" / "model.pt")
     assert "last_optimizer_state" not in state
     floats = [w for w in state["model"].values() if w.is_floating_point()]

@@ -128,6 +128,7 @@ def test_metrics_by_hand():
     }
     found = score(TASKS["MRPC"], LABELS, PREDICTIONS)
     assert found == {"accuracy": pytest.approx(60), "f1": pytest.approx(100 * 4 / 6)}
+    assert score(TASKS["MRPC"], [0, 0], [0, 0]) == {"accuracy": 100, "f1": 0}
     assert score(TASKS["STS-B"], [1, 2, 3], [1, 2, 4]) == {
         "pearson": pytest.approx(100 * 3 / math.sqrt(2 * 42 / 9)),
         "spearman": pytest.approx(100),

@@ -2,7 +2,7 @@
 
 from fairseq_convattn.recipes import catalogue, devices
 from fairseq_convattn.recipes.__main__ import command_line, main, resolve
-from fairseq_convattn.recipes.record import results, score_lines
+from fairseq_convattn.recipes.record import data_checksums, results, score_lines
 from fairseq_convattn.recipes.runner import Runner
 
 
@@ -55,3 +55,14 @@ def test_a_training_that_changed_its_precision_says_so(tmp_path, capsys, monkeyp
     assert found["precision"] == "bfloat16, then float32, then float16"
     main(arguments)
     assert "this training ran in" not in capsys.readouterr().out
+
+
+def test_checksums_are_of_dictionaries_and_test_sets(tmp_path):
+    """Of bin, also where a dictionary lies beside it, and of the text."""
+    counted = {"bin/dict.en.txt", "bin/test.de-en.en.bin", "text/test.en"}
+    for name in counted | {"dict.en.txt", "bin/train.de-en.en.bin", "text/train.en"}:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    arguments = command_line().parse_args(["multi30k", "--data", str(tmp_path)])
+    settings = resolve(arguments, catalogue.recipe("multi30k"), [])
+    assert data_checksums(settings).keys() == counted

@@ -67,6 +67,7 @@ def write_run(
     texts: list[str] | None = None,
     trained: bool = True,
     smoke: bool = False,
+    memory: int = 3 << 29,
     published: dict[str, float] | None = None,
     **more: object,
 ) -> Path:
@@ -79,7 +80,7 @@ def write_run(
     (folder / "logs").mkdir(parents=True)
     for stage in stages if trained else stages[:1]:
         (folder / "stages").mkdir(exist_ok=True)
-        runner.finish(stage, "2026-11-21T00:00:00+00:00", 10.0, 3 << 29)
+        runner.finish(stage, "2026-11-21T00:00:00+00:00", 10.0, memory)
     if not trained:
         write_json({"settings": [train.comparable_options()]}, folder / "stages" / "train.begun")
     if log is not None:

@@ -24,6 +24,7 @@ from run_folders import (
 
 from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import command_line, resolve
+from fairseq_convattn.recipes.recipe import STAGES
 from fairseq_convattn.recipes.record import results
 from fairseq_convattn.recipes.runner import Runner
 from fairseq_convattn.report.__main__ import main
@@ -66,7 +67,7 @@ def test_the_most_memory_of_a_gpu_that_was_not_free_is_shown(tmp_path):
 
 
 def test_a_training_that_was_taken_up_again_counts_once():
-    first = [inner(100, 8), inner(200, 7), valid(200, 60), inner(300, 6), inner(400, 5)]
+    first = [inner(100, 8), inner(200, 7), valid(200, 60), valid(300, 55), inner(400, 5)]
     second = [inner(250, 6.5), inner(300, 6.5), valid(300, 50)]
     again = HEAD.replace(START, start(2400))
     log = read_train_log(f"{HEAD}{''.join(first)}{again}{''.join(second)}".splitlines())
@@ -159,6 +160,24 @@ def test_of_several_seeds_the_one_that_is_least_far_counts(tmp_path):
     write_run(tmp_path / "behind", seed=3, trained=False, log=LOG + inner(325, 6))
     (section,) = read_sections([tmp_path / name for name in ("done", "going", "behind")])
     assert costs_part(section).table.rows[0][2] == "325 of 400, not finished"
+
+
+def test_costs_of_several_seeds(tmp_path):
+    """The fewest updates, the mean of 3,000 and 3,100 seconds, the most memory."""
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", seed=2, log=LOG + inner(310, 6), memory=1 << 29)
+    (section,) = read_sections([tmp_path / "a", tmp_path / "b"])
+    (row,) = costs_part(section).table.rows
+    assert (row[2], row[5], row[6]) == ("300", "51 min", "1.50 GiB, RAM")
+
+
+def test_stages_are_in_the_order_in_which_they_ended(tmp_path):
+    run = write_run(tmp_path / "a")
+    for name in sorted(STAGES):
+        ended = f"2026-11-21T0{STAGES.index(name)}:00:00+00:00"
+        write_json({"finished": ended}, run / "stages" / f"{name}.json")
+    (section,) = read_sections([run])
+    assert tuple(section.runs[0].stages) == STAGES
 
 
 def test_precisions_are_systems_of_their_own(tmp_path):

@@ -10,6 +10,7 @@ import sacrebleu
 from rouge_score.rouge_scorer import RougeScorer
 
 from fairseq_convattn.scoring.__main__ import main
+from fairseq_convattn.scoring.generated import read_texts
 from fairseq_convattn.scoring.rouge import ROUGE_TYPES
 
 
@@ -309,6 +310,7 @@ def test_line_ends_and_byte_order_marks_are_no_text(score, texts, tmp_path):
     for name in ("hyp", "ref"):
         lines = (tmp_path / name).read_bytes().splitlines()
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + b"".join(x + b"\r\n" for x in lines))
+        assert read_texts(tmp_path / name).hypotheses == [x.decode() for x in lines]
         assert score("chrf", *PLAIN).out == expected
 
 
