@@ -201,9 +201,6 @@ def _model_options(options: dict[str, Any], kind: _Kind) -> Namespace:
         if value in ("true", "false") and known.get(name) is not None:
             known[name] = "true" if known[name] else "false"
     known["weight_norm"] = "softmax" if getattr(args, "weight_softmax", True) else "none"
-    for name in ("adaptive_softmax_cutoff", "adaptive_input_cutoff"):
-        cutoff = known.get(name)
-        known[name] = [cutoff] if isinstance(cutoff, int) else cutoff
     known = {name: value for name, value in known.items() if name in fields}
     try:
         return complete(Namespace(**known), kind.schema)
