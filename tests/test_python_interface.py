@@ -226,7 +226,8 @@ def test_language_models_continue_a_text(here):
     with pytest.raises(ValueError, match=message):
         model.sample(["oak", "oak pine"], max_len_b=tokens)
     assert model.sample("oak pine", max_len_b=tokens + 1).startswith("oak pine")
-    assert model.sample("oak pine", max_len_a=2, max_len_b=0).startswith("oak pine")
+    assert model.sample("oak pine", max_len_a=1, max_len_b=0).startswith("oak pine")
+    assert len(model.score("oak pine", max_len_b=tokens)["positional_scores"]) == tokens
 
 
 @pytest.mark.parametrize("data", [Path("data/translation"), "../../data/translation"])

@@ -5,7 +5,7 @@ import fairseq_convattn
 if fairseq_convattn.__file__ is None:  # Python took a folder of that name for the package
     raise ImportError(
         f"{list(fairseq_convattn.__path__)[0]} is a clone of fairseq_convattn, not the package. "
-        "You started Python, or a script that lies, in the folder above it: change into the clone, "
+        "You started Python in the folder above it, or run a script there: change into the clone, "
         "move the script, or rename the clone"
     )
 

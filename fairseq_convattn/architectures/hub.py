@@ -137,13 +137,15 @@ class ConvAttnHub(GeneratorHubInterface):
 
     def _require_room(self, prompts: Tensor | list[Tensor], options: dict[str, Any]) -> None:
         """fairseq would cut a language model's prompt where its limit is reached."""
-        if hasattr(self.models[0], "encoder"):
+        if hasattr(self.models[0], "encoder") or options.get("score_reference"):
+            return
+        if isinstance(prompts, Tensor) and prompts.dim() == 1:  # fairseq calls again with a batch
             return
         limits = self.cfg.generation
-        per_token, fixed = (options.get(name, limits[name]) for name in ("max_len_a", "max_len_b"))
-        for prompt in [prompts] if isinstance(prompts, Tensor) else prompts:
+        per_token, fixed = (options.get(x, limits[x]) for x in ("max_len_a", "max_len_b"))
+        for prompt in prompts:
             tokens = int((prompt != self.src_dict.eos()).sum())
-            if per_token * tokens + fixed <= tokens < self.max_positions:
+            if int(per_token * (tokens + 1) + fixed) <= tokens < self.max_positions:
                 raise ValueError(
                     f"the prompt has {tokens:,} tokens, and max_len_b={fixed:,} counts them, too: "
                     "give a larger one"

@@ -13,7 +13,7 @@ from ..architectures.dictionaries import STORED, require_same_dictionaries
 from ..child_processes import exit_on_signals
 from ..command_lines import whole_number
 from ..durable import require_new
-from .checks import DIGEST
+from .checks import DIGEST, weights_digest
 from .continuation import other_option
 from .files import (
     CheckpointError,
@@ -85,20 +85,20 @@ def average_checkpoints(
     first: dict = {}
     layout: dict[str, str] = {}
     sums: dict[str, Tensor] = {}
-    seen: dict[str | Path, str | Path] = {}
+    seen: dict[str, str | Path] = {}
     for path in inputs:
         progress(path)
         state = read_checkpoint(path)
-        weights_name = state.get(DIGEST) or Path(path).resolve()
-        if weights_name in seen:
-            raise CheckpointError(f"{path} has the weights of {seen[weights_name]}: give them once")
-        seen[weights_name] = path
         state.pop("last_optimizer_state", None)
         weights = state["model"]
         layout = layout or _layout(weights)
         first = first or {**state, "model": {}}
         _require_same(layout, inputs[0], _layout(weights), path)
         _require_same_function(first, inputs[0], state, path)
+        digest = state.get(DIGEST) or weights_digest(weights)
+        if digest in seen:
+            raise CheckpointError(f"{path} has the weights of {seen[digest]}: give them once")
+        seen[digest] = path
         _add(weights, sums)
     if not state:
         raise CheckpointError("there is no checkpoint to average")

@@ -118,10 +118,6 @@ def check_options(cfg: SummarizationConfig) -> None:
             f"--best-checkpoint-metric {metric} needs --maximize-best-checkpoint-metric, or "
             "fairseq keeps the model with the lowest"
         )
-    for option in own_options():
-        given = getattr(cfg, option.name) != option.default
-        if option.name.startswith("eval_rouge_") and given and not cfg.eval_rouge:
-            raise ValueError(f"{flag(option.name)} needs --eval-rouge")
     if cfg.eval_rouge:
         shortest_source = len((cfg.source_prefix or "").split()) + 1
         args = eval_rouge_args(cfg)
@@ -136,6 +132,14 @@ def check_options(cfg: SummarizationConfig) -> None:
                 f"--eval-rouge-detok: fairseq has no tokenizer {cfg.eval_rouge_detok}; it has "
                 + ", ".join(sorted(TOKENIZER_REGISTRY))
             )
+
+
+def require_eval_rouge(cfg: SummarizationConfig) -> None:
+    """Raise ValueError if an option of ``--eval-rouge`` is given without it."""
+    for option in own_options():
+        given = getattr(cfg, option.name) != option.default
+        if option.name.startswith("eval_rouge_") and given and not cfg.eval_rouge:
+            raise ValueError(f"{flag(option.name)} needs --eval-rouge")
 
 
 def eval_rouge_args(cfg: SummarizationConfig) -> Namespace:

@@ -31,6 +31,7 @@ from .options import (
     eval_rouge_args,
     eval_rouge_settings,
     json_options,
+    require_eval_rouge,
 )
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ class SummarizationTask(TranslationTask):
 
     @classmethod
     def setup_task(cls, cfg: SummarizationConfig, **kwargs) -> "SummarizationTask":
+        if not kwargs.get("from_checkpoint"):
+            require_eval_rouge(cfg)
         check_options(cfg)
         return super().setup_task(cfg, **kwargs)
 

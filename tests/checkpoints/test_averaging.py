@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 from argparse import Namespace
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_mean_computed_by_hand(tmp_path, dtype):
 
 def test_half_precision_is_summed_in_single_and_double_in_double(tmp_path):
     # In float16 the sum of the first column overflows; that of the second stays at 2048.
-    values = [[60000.0, 2048.0], [60000.0, 1.0], [60000.0, 1.0], [60000.0, 2.0]]
+    values = [[60000.0, 2048.0], [60000.0, 1.0], [60000.0, 0.5], [60000.0, 2.5]]
     assert mean_of(tmp_path, values, torch.float16).tolist() == [60000.0, 513.0]
     tiny = 2.0**-40
     assert mean_of(tmp_path, [1.0, 1 + 2 * tiny], torch.float64).item() == 1 + tiny
@@ -146,7 +147,7 @@ def test_models_of_other_functions_or_dictionaries_are_refused(tmp_path, model, 
     for path, options, target in zip(paths, ({}, model), ("a", digest), strict=True):
         digests = [f"8 {64 * side}" for side in ("a", target)]
         cfg = {"model": MODEL | options, "dictionaries": digests}
-        torch.save({"cfg": cfg, "model": {"w": torch.zeros(2)}}, path)
+        torch.save({"cfg": cfg, "model": {"w": torch.tensor([float(len(options))])}}, path)
     if message is None:
         assert mean(paths)["cfg"]["model"]["dropout"] == 0.3
         return
@@ -298,13 +299,14 @@ def test_a_terminated_command_leaves_nothing(tmp_path, monkeypatch):
         (["--inputs", "{}", "{}", "--last", "1"], "one directory"),
         (["--inputs", "{}"], "is a directory; add --last N or --best N"),
         (["--inputs", "{}/missing.pt"], "no such file"),
-        (["--inputs", *["{}/checkpoint1.pt"] * 2], "has the weights of"),
+        (["--inputs", "{}/checkpoint1.pt", "{}/copy.pt"], "has the weights of"),
         (["--inputs", "{}/checkpoint1.pt", "--output", "{}/checkpoint2.pt"], "not overwritten"),
         (["--inputs", "{}/checkpoint1.pt", "--output", "{}/a/b.pt"], "no directory"),
     ],
 )
 def test_command_reports_in_one_line(tmp_path, options, message):
     save_many(tmp_path, "checkpoint1.pt", "checkpoint2.pt")
+    shutil.copy(tmp_path / "checkpoint1.pt", tmp_path / "copy.pt")
     options = [option.format(tmp_path) for option in options]
     with pytest.raises(SystemExit) as caught:
         main(["--output", f"{tmp_path}/out.pt", *options])

@@ -21,6 +21,7 @@ from fairseq_convattn.ops import (
     short_conv,
     use_implementation,
 )
+from fairseq_convattn.ops.native import is_built
 from fairseq_convattn.ops.short_convolution import native, tiled
 
 KINDS = ("static", "headwise", "low_rank")
@@ -226,9 +227,18 @@ def test_operator_refuses_what_is_not_in_memory():
     with pytest.raises(ValueError):
         arguments = x.float(), z.float(), up.float(), 3, -1, [True] * 3
         torch.ops.convattn.short_convolve_backward(x.float()[:2], *arguments)
-    x, taps, static = inputs("headwise", 20, 4, 2 * 24, torch.float32)
-    with pytest.raises(ValueError, match="heads of 16, 32 or a multiple of 64 channels, not of 24"):
-        torch.ops.convattn.short_convolve_headwise(x, taps, static, 3, 3)
+    with pytest.raises(ValueError):
+        torch.ops.convattn.short_convolve(x.float(), z[:0].float(), up.float(), 3, 3)
+    heads = inputs("headwise", 20, 4, 2 * 24, torch.float32)
+    reason = "multiple of 64 channels, not of 24" if is_built() else "was not compiled"
+    with pytest.raises(ValueError, match=reason):
+        torch.ops.convattn.short_convolve_headwise(*heads, 3, 3)
+
+
+def test_heads_without_channels():
+    x, taps, static = inputs("headwise", 5, 3, 0, torch.float32)
+    y, *gradients = with_gradients(partial(short_conv, causal=True), [x, taps, static], x)
+    assert y.shape == (5, BATCH, 0) and not gradients[1].any()
 
 
 @needs_kernels

@@ -177,11 +177,11 @@ static void pack_ranks(const piece *w, int64_t first)
 {
     const problem *p = w->p;
     long stride = z_stride(p);
-    if (!p->z)
+    if (p->is_static && !p->heads)
         return;
     memset(w->z, 0, 4 * w->rows * stride);
     for (long i = 0; i < w->rows; i++)
-        if (first + i >= 0 && first + i < p->time)
+        if (p->z && first + i >= 0 && first + i < p->time)
             memcpy(w->z + i * stride, p->z + ((first + i) * p->batch + w->b) * p->ranks,
                    4 * p->ranks);
     if (p->rank_pairs)
@@ -329,7 +329,8 @@ static float *allocate(piece *w, int64_t panels)
 {
     long stride = z_stride(w->p);
     size_t row = panels * PANEL, size = w->most_rows * (2 * row + stride) + TILE * row;
-    size_t kernels = w->p->taps * TILE * BLOCK, halves = (w->most_rows + TILE) * stride;
+    size_t kernels = w->p->rank_pairs ? w->p->taps * TILE * BLOCK : 0;
+    size_t halves = w->p->rank_pairs ? (w->most_rows + TILE) * stride : 0;
     w->x = aligned_alloc(64, (4 * (size + kernels) + 2 * halves + 63) / 64 * 64);
     w->grad = w->x + w->most_rows * row, w->y = w->grad + w->most_rows * row;
     w->z = w->y + TILE * row;

@@ -64,7 +64,7 @@ static inline __attribute__((always_inline)) void NAME(add_convolution)(
                     sums[n] = *NAME(at)(y + (i + n) * PANEL + c);
                 for (long k = 0; k < taps; k++) {
                     NAME(vector) v = *NAME(at)(u + k * u_step + c);
-                    const float *zk = z + i * z_stride + h * taps + k * z_step;
+                    const float *zk = with_heads ? z + i * z_stride + h * taps + k * z_step : z;
                     UNROLL for (int n = 0; n < ROWS; n++)
                         sums[n] += (with_heads ? (NAME(vector))(v + zk[n * z_stride]) : v) *
                                    *NAME(at)(x + (i + n + k) * PANEL + c);

@@ -56,7 +56,7 @@ def unfit_headwise(x: Tensor, taps: Tensor, static: Tensor) -> str:
 
 def _unfit_heads(x: Tensor, taps: Tensor) -> str:
     head_dim = x.size(2) // (taps.size(2) or 1)
-    if not taps.size(2) or head_dim % VECTOR == 0 and 0 in (PANEL % head_dim, head_dim % PANEL):
+    if not taps.size(2) or head_dim in (16, 32) or head_dim and head_dim % PANEL == 0:
         return ""
     return f"takes heads of 16, 32 or a multiple of {PANEL} channels, not of {head_dim}"
 
@@ -170,7 +170,7 @@ def _backward(
 
 
 def _headwise_kernels(x: Tensor, taps: Tensor, static: Tensor, left: int, own: int) -> _Kernels:
-    if reason := _unfit_heads(x, taps):
+    if reason := _unfit_heads(x, taps) if native.is_built() else native.NOT_BUILT:
         raise ValueError(f"convattn::short_convolve_headwise {reason}")
     return _Kernels(x, taps, static.t().unsqueeze(0), left, own)
 

@@ -37,7 +37,7 @@ def register(
         """What the kernels rely on, for direct calls; the functions of ``api`` have better
         messages."""
         *tensors, left, own = inputs
-        fits = agree(*tensors) and 0 <= left < tensors[2].size(1)
+        fits = agree(*tensors) and tensors[1].size(0) >= 1 and 0 <= left < tensors[2].size(1)
         fits = fits and -1 <= own < tensors[2].size(1)
         if not fits or not {t.dtype for t in tensors} <= set(dtypes):
             given = dict(zip(names, tensors, strict=True))
