@@ -463,6 +463,15 @@ def test_errors_before_any_work(flags, message, articles):
         setup(articles, *flags)
 
 
+def test_what_training_took_is_taken_from_its_checkpoint(articles):
+    """Options of --eval-rouge without it were once accepted."""
+    stored = setup(articles).cfg
+    stored.eval_rouge_args = '{"beam": 4}'
+    with pytest.raises(ValueError, match="--eval-rouge-args needs --eval-rouge"):
+        tasks.setup_task(stored)
+    assert tasks.setup_task(stored, from_checkpoint=True).cfg.eval_rouge_args == '{"beam": 4}'
+
+
 def test_errors_of_generation(articles, trained):
     for flags, message in (
         (("--max-source-positions", "2000", "--max-source-tokens", "1024"), "do not fit into 1024"),
