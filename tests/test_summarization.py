@@ -29,7 +29,6 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from fairseq_convattn import summarization
 from fairseq_convattn.scoring.rouge import sentence_scores
-from fairseq_convattn.summarization.ngram_blocking import NGramBlocker
 from fairseq_convattn.summarization.options import DECODING_DEFAULTS
 
 TASK = ("--task", "summarization")
@@ -243,28 +242,6 @@ def test_blocking_and_lengths_in_the_output(articles, trained):
     assert {len(words) for words in short} <= {6, 7}
     single = ("--no-repeat-ngram-size", "1", "--min-len", "2", "--max-len-b", "8")
     assert not any(repeated(w, 1) for w in texts(generate(articles, trained, *flags, *single)))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_blocker_is_the_definition(size):
-    """Against every n-gram looked up one by one; the padding and the first token are no part."""
-    generator = torch.Generator().manual_seed(size)
-    eos, pad, types = 2, 1, 7
-    for step in range(9):
-        tokens = torch.full((6, 12), pad)
-        tokens[:, 0] = eos
-        tokens[:, 1 : step + 1] = torch.randint(3, types, (6, step), generator=generator)
-        lprobs = torch.randn(6, types, generator=generator)
-        tokens[5, 1 : step + 1 : 2] = eos  # which is never blocked
-        blocked = NGramBlocker(size, eos)(tokens, lprobs.clone(), 2, 3, step)
-        for row in range(6):
-            words = tokens[row, 1 : step + 1].tolist()
-            for token in range(types):
-                new = (*words, token)[step + 1 - size :] if step + 1 >= size else None
-                old = [tuple(words[i : i + size]) for i in range(step - size + 1)]
-                forbidden = new in old and token != eos
-                expected = -float("inf") if forbidden else lprobs[row, token]
-                assert blocked[row, token] == expected
 
 
 @pytest.mark.parametrize("name", slow_but(ARCHITECTURES, "dynamic"))
