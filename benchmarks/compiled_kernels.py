@@ -29,7 +29,7 @@ os.environ.pop("TRITON_INTERPRET", None)  # which Triton reads when it is import
 import torch
 import triton
 from gpu_assembly import GPUS, estimate, instructions, mix
-from measuring import Table, add_csv, add_names, add_numbers, positive, save
+from measuring import Table, add_csv, add_names, add_numbers, positives, save
 from torch import Tensor
 from triton import knobs
 from triton.backends import backends
@@ -330,10 +330,7 @@ def _options() -> argparse.ArgumentParser:
     add_names(parser, "--operations", OPERATIONS)
     add_names(parser, "--capabilities", GPUS)
     parser.add_argument(
-        "--kernel-sizes",
-        type=lambda text: [positive(size) for size in text.split(",")],
-        default=[3, 7, 15, 31],
-        help="default: 3,7,15,31",
+        "--kernel-sizes", type=positives, default=[3, 7, 15, 31], help="default: 3,7,15,31"
     )
     add_numbers(
         parser,

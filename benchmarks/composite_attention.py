@@ -25,6 +25,7 @@ from measuring import (
     add_csv,
     add_device,
     add_names,
+    add_numbers,
     add_repetitions,
     graph_of,
     isolation,
@@ -261,12 +262,16 @@ def command_line() -> argparse.ArgumentParser:
         default=[128, 512, 1024],
         help="lengths of the sentences (default: 128,512,1024)",
     )
-    parser.add_argument("--batch", type=int, default=8, help="sentences (default: 8)")
+    add_numbers(
+        parser,
+        ("--batch", 8, "sentences"),
+        ("--heads", 12, "of the attention"),
+        ("--head-dim", 64, "of each head"),
+        ("--threads", os.cpu_count(), "of PyTorch"),
+    )
     parser.add_argument(
         "--all-tokens", type=positive, metavar="N", help="of all sentences, instead of --batch"
     )
-    parser.add_argument("--heads", type=int, default=12, help="default: 12")
-    parser.add_argument("--head-dim", type=int, default=64, help="default: 64")
     parser.add_argument(
         "--causal",
         action="store_true",
@@ -280,27 +285,12 @@ def command_line() -> argparse.ArgumentParser:
         "--dropout", type=float, default=0.0, metavar="P", help="of attention weights (default: 0)"
     )
     add_device(parser)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all")
     parser.add_argument(
         "--no-published", action="store_true", help="leave out the published code's way"
     )
     add_repetitions(parser)
     add_csv(parser)
     return parser
-
-
-def require_usable(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """End the program with a line if the values cannot be measured with."""
-    for option in ("batch", "heads", "head_dim", "threads"):
-        if getattr(arguments, option) < 1:
-            parser.error(f"--{option.replace('_', '-')} must be positive")
-    if not 0 <= arguments.dropout < 1:
-        parser.error(f"--dropout must be at least 0 and below 1, not {arguments.dropout}")
-
-
-def require_device(parser: argparse.ArgumentParser, device: str) -> None:
-    if device == "cuda" and not importlib.util.find_spec("triton"):
-        parser.error("--device cuda needs Triton: pip install triton")
 
 
 def conditions(arguments: argparse.Namespace) -> str:
@@ -334,8 +324,10 @@ def problem_of(arguments: argparse.Namespace, tokens: int) -> Problem:
 def main() -> None:
     parser = command_line()
     arguments = parser.parse_args()
-    require_usable(parser, arguments)
-    require_device(parser, arguments.device)
+    if not 0 <= arguments.dropout < 1:
+        parser.error(f"--dropout must be at least 0 and below 1, not {arguments.dropout}")
+    if arguments.device == "cuda" and not importlib.util.find_spec("triton"):
+        parser.error("--device cuda needs Triton: pip install triton")
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
     problems = [problem_of(arguments, tokens) for tokens in arguments.tokens]

@@ -46,7 +46,7 @@ from measuring import (
     milliseconds_in_turn,
     names_among,
     peak_memory,
-    positive,
+    positives,
     quartiles,
     save,
     setting,
@@ -324,10 +324,6 @@ BOUNDS = Table(
 )
 
 
-def _sizes(text: str) -> list[int]:
-    return [positive(size) for size in text.split(",")]
-
-
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add_names(parser, "--passes", PASSES)
@@ -340,7 +336,7 @@ def _options() -> argparse.ArgumentParser:
     )
     add_device(parser)
     parser.add_argument(
-        "--kernel-sizes", type=_sizes, default=[31, 15, 7, 3], help="default: 31,15,7,3"
+        "--kernel-sizes", type=positives, default=[31, 15, 7, 3], help="default: 31,15,7,3"
     )
     parser.add_argument(
         "--tokens",
@@ -365,7 +361,7 @@ def _options() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--threads",
-        type=_sizes,
+        type=positives,
         help=f"of a CPU (default: one and all, {','.join(map(str, ALL_THREADS))})",
     )
     add_repetitions(parser)

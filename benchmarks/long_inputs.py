@@ -21,6 +21,7 @@ from measuring import (
     Table,
     add_csv,
     add_names,
+    add_numbers,
     in_own_process,
     lengths,
     process_memory,
@@ -147,7 +148,7 @@ def main() -> None:
         default=[512, 1024, 2048, 4096, 8192],
         help="lengths of the input, one sequence each (default: 512,1024,2048,4096,8192)",
     )
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all")
+    add_numbers(parser, ("--threads", os.cpu_count(), "of PyTorch"))
     parser.add_argument(
         "--memory", type=float, default=24, metavar="GIB", help="address space (default: 24)"
     )

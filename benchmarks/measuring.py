@@ -198,6 +198,11 @@ def names_among(options: tuple[str, ...]) -> Callable[[str], list[str]]:
 positive = whole_number(1)
 
 
+def positives(text: str) -> list[int]:
+    """An argparse type: numbers between commas."""
+    return [positive(number) for number in text.split(",")]
+
+
 def add_names(parser: argparse.ArgumentParser, option: str, names: Iterable[str]) -> None:
     """An option for some names, by default all."""
     every = tuple(names)

@@ -1,8 +1,26 @@
-"""What commands share: names of options, whole numbers, the modules that they need."""
+"""What commands share: how they end, names of options, whole numbers, the modules they need."""
 
 import argparse
 import importlib.util
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from .child_processes import exit_on_signals
+
+
+@contextmanager
+def one_line_errors(*errors: type[Exception]) -> Iterator[None]:
+    """End the process with one line after one of these errors or an OSError, and in order on
+    signals."""
+    exit_on_signals()
+    try:
+        yield
+    except (OSError, *errors) as error:
+        text = str(error)
+        if isinstance(error, OSError) and error.filename:
+            text = f"{error.filename}: {error.strerror}"
+        sys.exit(f"error: {' '.join(text.split())}")
 
 
 def flag(option: str) -> str:

@@ -13,15 +13,20 @@ _SECONDS_TO_END = 10
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder.
+def locked(folder: Path, *own: str) -> Iterator[None]:
+    """Hold the lock of a folder, made if need be, that is empty or has one of the files ``own``.
 
     Child processes inherit it, so they keep other runs out if this process is killed. When the
     block ends, waits for them, so that the next run can begin at once. The file ``lock`` stays.
 
     Raises:
         BlockingIOError: another run holds the lock.
+        FileExistsError: the folder has files of something else.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {file.name for file in folder.iterdir()} - {"lock"}
+    if files and files.isdisjoint(own):
+        raise FileExistsError(f"{folder} is not empty and of no run; choose another with --output")
     path = folder / "lock"
     with open(path, "a+", encoding="ascii") as lock:
         if not _take(lock):

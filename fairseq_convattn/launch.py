@@ -87,7 +87,7 @@ def completed(given: list[str], environment: Mapping[str, str], cpu: bool) -> li
 
 
 if __name__ == "__main__":
-    programs.install(["fairseq-train", *sys.argv[1:]])
     on_cpu = "--cpu" in sys.argv or not torch.cuda.is_available()
-    sys.argv[1:] = completed(sys.argv[1:], os.environ, on_cpu)
+    sys.argv = ["fairseq-train", *completed(sys.argv[1:], os.environ, on_cpu)]
+    programs.install(sys.argv)
     cli_main()

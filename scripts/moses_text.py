@@ -24,6 +24,8 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import islice, zip_longest
 from typing import TextIO
 
+from sentencepiece_bpe import decoded
+
 RATIO = 1.5
 CHUNK = 1000  # lines per process and batch
 BATCHES = 50  # per process that are read at once
@@ -80,9 +82,8 @@ def one_line(line: str) -> str:
 def tokenise(arguments: argparse.Namespace) -> None:
     options = (arguments.language, arguments.normalise, arguments.aggressive, arguments.lower)
     tokeniser(*options)  # a missing package is reported once
-    for stream in (sys.stdin, sys.stdout):
-        stream.reconfigure(encoding="utf-8", newline="\n")
-    lines = (line.rstrip("\n") for line in sys.stdin)
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    lines = (line.rstrip("\n") for line in decoded(sys.stdin.buffer, "standard input"))
     processes = len(os.sched_getaffinity(0))
     # multiprocessing.Pool would wait for ever for a worker that was killed
     with ProcessPoolExecutor(processes, initializer=work, initargs=options) as pool:
@@ -113,11 +114,12 @@ def clean(arguments: argparse.Namespace) -> None:
     kept = total = 0
     seen: set[int] = set()
     with (
-        open(arguments.source, encoding="utf-8", newline="\n") as source,
-        open(arguments.target, encoding="utf-8", newline="\n") as target,
+        open(arguments.source, "rb") as source,
+        open(arguments.target, "rb") as target,
         _new_files(arguments.new_source, arguments.new_target) as (new_source, new_target),
     ):
-        for lines in zip_longest(source, target):
+        texts = decoded(source, arguments.source), decoded(target, arguments.target)
+        for lines in zip_longest(*texts):
             if None in lines:
                 raise ValueError(f"{arguments.source} and {arguments.target} differ in length")
             total += 1

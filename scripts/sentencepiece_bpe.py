@@ -16,7 +16,11 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 LOG_ERRORS_ONLY = 2
-TOO_MANY = re.compile(r"set it to a value <= (\d+)")
+LIMITS = {
+    "at most": re.compile(r"set it to a value <= (\d+)"),
+    "at least": re.compile(r"smaller than required_chars\. \d+ vs (\d+)"),
+}
+SPECIAL = 3  # pieces of every model; with fewer SentencePiece fails before it knows the least
 LONGEST_LINE = 1 << 30  # bytes; by default SentencePiece silently skips lines of more than 4,192
 
 
@@ -42,7 +46,7 @@ def train(
         sentencepiece.SentencePieceTrainer.train(
             input=files,
             model_prefix=model_prefix,
-            vocab_size=vocab_size,
+            vocab_size=max(vocab_size, SPECIAL),
             model_type="bpe",
             character_coverage=1.0,
             max_sentence_length=LONGEST_LINE,
@@ -50,10 +54,11 @@ def train(
             minloglevel=LOG_ERRORS_ONLY,
         )
     except RuntimeError as error:
-        if found := TOO_MANY.search(str(error)):
-            raise ValueError(
-                f"--vocab-size {vocab_size}: at most {found[1]} for this text"
-            ) from None
+        for limit, pattern in LIMITS.items():
+            if found := pattern.search(str(error)):
+                raise ValueError(
+                    f"--vocab-size {vocab_size}: {limit} {found[1]} for this text"
+                ) from None
         raise
 
 

@@ -103,7 +103,7 @@ def test_bad_options_are_refused_before_any_measurement(tmp_path):
     for name, options, message in (
         ("long_inputs", f"--csv {tmp_path / 'no' / 'file.csv'}", "has no folder"),
         ("long_inputs", "--models dynamics", "is none of dynamic"),
-        ("composite_attention", "--heads 0", "--heads must be positive"),
+        ("composite_attention", "--heads 0", "--heads: must be a whole number of at least 1"),
     ):
         refused = run(name, options)
         assert refused.returncode == 2 and message in refused.stderr and not refused.stdout

@@ -96,6 +96,8 @@ def test_what_keeps_pieces_from_being_learned_is_said(tmp_path):
     too_many = re.search(
         r"error: --vocab-size 900: at most (\d+) for this text\n", train("bpe", "900")
     )
+    for size in ("-1", "0", "1", "6"):
+        assert train("bpe", size) == f"error: --vocab-size {size}: at least 7 for this text\n"
     assert train("bpe", too_many[1]) == ""
     assert "bpe.model is there already: delete it or choose another" in train("bpe", too_many[1])
     assert f"{tmp_path}/no: no such folder" in train("no/bpe", "9")

@@ -142,7 +142,7 @@ def test_a_row_names_the_run_that_it_tells_of(said, name):
     run = json.loads(text_of(path))
     words = shlex.split(run["command"])
     given = parse_options(words[words.index("--") + 1 :]) if "--" in words else {}
-    options_of_run = {**catalogue.recipe(words[3]).training, **given}
+    options_of_run = {**catalogue.RECIPES[words[3]].training, **given}
     system = said.get("mixer") or said.get("system") or ""
     mixer = run["mixer"]
     if mixer == "short_conv":

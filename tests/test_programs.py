@@ -57,7 +57,7 @@ def test_a_mistyped_checkpoint(trained, data, capsys, monkeypatch):
 def test_mistyped_data(trained, tmp_path, capsys, monkeypatch):
     none = tmp_path / "none"
     for given in (["--input", str(none)], [f"--input={none}"], ["--input", f"{tmp_path}/./none"]):
-        monkeypatch.setattr(sys, "argv", ["fairseq-interactive", str(tmp_path), *given])
+        monkeypatch.setattr(sys, "argv", ["fairseq-interactive", "data", *given])
         assert reported(capsys, open, none) == f"error: there is no {none}"
     monkeypatch.setattr(sys, "argv", ["fairseq-generate", str(none)])
     line = reported(capsys, generate, none, trained)

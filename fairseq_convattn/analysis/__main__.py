@@ -23,8 +23,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..checkpoints.checks import CheckpointError
-from ..child_processes import exit_on_signals
-from ..command_lines import missing_modules, whole_number
+from ..command_lines import missing_modules, one_line_errors, whole_number
 from ..durable import appearing, require_new
 from .report import analyse, markdown
 
@@ -46,16 +45,14 @@ def command_line() -> argparse.ArgumentParser:
 
 def main() -> None:
     arguments = command_line().parse_args()
-    exit_on_signals()
-    try:
-        require_new(arguments.output)
+    with one_line_errors(CheckpointError):
+        try:
+            require_new(arguments.output)
+        except FileExistsError as error:
+            sys.exit(f"error: {error}; choose another with --output")
         results, tables = analyse(arguments.checkpoints, arguments.block)
         print(markdown(results))
         files = write_analysis(arguments.output, results, tables, arguments.block)
-    except FileExistsError as error:
-        sys.exit(f"error: {error}; choose another with --output")
-    except (CheckpointError, OSError) as error:
-        sys.exit(f"error: {error}")
     print(f"\nwrote {arguments.output}: {', '.join(files)}")
     if missing := missing_modules("matplotlib"):
         print(f"no figures, which need {missing}", file=sys.stderr)

@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from torch import Tensor
 from ..architectures.config import MASKED_LANGUAGE_MODEL, complete
 from ..architectures.masked_language_model import ConvAttnMaskedLanguageModel
 from ..architectures.presets import ARCHITECTURE_NAMES, MASKED_LM_PRESETS
-from ..child_processes import exit_on_signals
+from ..command_lines import one_line_errors
 from ..durable import appearing, require_new
 from .checks import CheckpointError, check_finite, naming
 from .files import read_weights, save_with_digest
@@ -110,11 +109,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="keep its embeddings of positions too (with attention they always stay)",
     )
     arguments = parser.parse_args(argv)
-    exit_on_signals()
-    try:
+    with one_line_errors(CheckpointError):
         convert_albert(arguments.old, arguments.new, arguments.mixer, arguments.keep_positions)
-    except (CheckpointError, OSError) as error:
-        sys.exit(f"error: {error}")
     new = shlex.quote(str(arguments.new))
     print(
         f"wrote {new}\nto fine-tune it: convattn prepare glue --sentencepiece "
@@ -161,12 +157,11 @@ def _checkpoint(state: dict[str, Tensor], args: Namespace, mixer: str) -> dict[s
     cfg = plain_configuration("masked_lm", _MODEL, "masked_lm")
     cfg["task"]["tokens_per_sample"] = args.max_positions
     cfg["model"] = {**vars(args), "_name": _MODEL, "arch": _architecture(mixer)}
-    optimizer = {"optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
     return {
         "args": None,
         "cfg": cfg,
         "model": state,
-        "optimizer_history": [{"criterion_name": "masked_lm", **optimizer}],
+        "optimizer_history": [{"lr_scheduler_state": {}, "num_updates": 0}],
         "extra_state": {"train_iterator": {"epoch": 1}},
     }
 

@@ -2,7 +2,6 @@
 
 import argparse
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ..architectures.dictionaries import STORED, require_same_dictionaries
-from ..child_processes import exit_on_signals
-from ..command_lines import whole_number
+from ..command_lines import one_line_errors, whole_number
 from ..durable import require_new
 from .checks import DIGEST, weights_digest
 from .continuation import other_option
@@ -47,15 +45,12 @@ fairseq-train --finetune-from-model OUT.pt.
 def main(argv: Sequence[str] | None = None) -> None:
     """The command that averages; its arguments are the process's unless given."""
     arguments = _command_line().parse_args(argv)
-    exit_on_signals()
-    try:
+    with one_line_errors(CheckpointError):
         average_checkpoints(
             _chosen(arguments),
             arguments.output,
             progress=lambda path: print(f"averaging {path}", flush=True),
         )
-    except (CheckpointError, OSError) as error:
-        sys.exit(f"error: {error}")
     print(f"wrote {arguments.output}")
 
 

@@ -4,7 +4,7 @@ import functools
 import logging
 import re
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from ..durable import appearing
-from . import numpy_values
+from . import stand_ins
 from .checks import (
     DIGEST,
     CheckpointError,
@@ -31,36 +31,30 @@ from .checks import (
 
 logger = logging.getLogger(__name__)
 
-CONVERT = "a LightConv or DynamicConv model of 2019 has to be converted: convattn convert OLD NEW"
 
-
-def read_checkpoint(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> dict:
+def read_checkpoint(path: str | Path) -> dict:
     """Load a checkpoint without running code from it.
 
     Warns if the architecture is another package's.
 
     Args:
         path: a file that fairseq wrote.
-        also_allow: types that it may hold beside tensors and configuration, as
-            ``torch.serialization.safe_globals`` takes them.
 
     Raises:
         CheckpointError: the file is not there, is no checkpoint, is damaged, refers to anything
             that is not allowed, has code among its options, or weights that are not finite.
     """
-    state = read_any_checkpoint(path, also_allow)
+    state = read_any_checkpoint(path)
     architecture = architecture_of(state)
     if architecture and not is_ours(architecture):
         _warn_of_another(architecture)
     return state
 
 
-def read_any_checkpoint(
-    path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()
-) -> dict:
+def read_any_checkpoint(path: str | Path) -> dict:
     """:func:`read_checkpoint`, without a warning about other packages' architectures."""
     with naming(path):
-        state = _load(path, also_allow)
+        state = _load(path)
         if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
             raise CheckpointError("not a fairseq checkpoint, it has no 'model'")
         check_configuration(state)
@@ -83,13 +77,13 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     return state
 
 
-def read_outline(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> Any:
+def read_outline(path: str | Path) -> Any:
     """The content of a file, with tensors memory-mapped; the archive is not checked.
 
     Raises:
         CheckpointError: the file does not load; the message does not name it.
     """
-    return _torch_load(path, also_allow, mmap=is_zip(path))
+    return _torch_load(path, mmap=is_zip(path))
 
 
 def architecture_of(state: Mapping[str, Any]) -> str | None:
@@ -138,16 +132,16 @@ def _warn_of_another(architecture: str) -> None:
     )
 
 
-def _load(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> Any:
+def _load(path: str | Path) -> Any:
     if Path(path).is_dir():
         raise CheckpointError("it is a folder; give one of its .pt files")
     if not Path(path).is_file():
         raise CheckpointError("there is no such file")
-    check_file(path, also_allow)
-    return _torch_load(path, also_allow)
+    check_file(path)
+    return _torch_load(path)
 
 
-def check_file(path: str | Path, also_allow: Sequence[type | tuple[type, str]] = ()) -> Any:
+def check_file(path: str | Path) -> Any:
     """Check that a file is intact, loads without running code, and needs about as much memory as it
     has bytes, before anything is read into memory.
 
@@ -158,19 +152,14 @@ def check_file(path: str | Path, also_allow: Sequence[type | tuple[type, str]] =
         CheckpointError: it is not; the message does not name it.
     """
     check_archive(path)
-    outline = read_outline(path, also_allow)
+    outline = read_outline(path)
     check_sizes(outline, Path(path).stat().st_size)
     return outline
 
 
-def _torch_load(
-    path: str | Path, also_allow: Sequence[type | tuple[type, str]], **options: Any
-) -> Any:
-    # On exit, torch's context would also forbid what was allowed before it.
-    allowed = torch.serialization.get_safe_globals()
-    more = [entry for entry in also_allow if entry not in allowed]
+def _torch_load(path: str | Path, **options: Any) -> Any:
     try:
-        with torch.serialization.safe_globals(more), numpy_values.allowed():
+        with stand_ins.allowed():
             return torch.load(path, map_location="cpu", weights_only=True, **options)
     except Exception as error:  # a damaged file can fail in any way
         raise CheckpointError(_reason(error)) from error
@@ -210,6 +199,5 @@ def _reason(error: Exception) -> str:
         return f"it has {found[0]}"
     refused = re.search(r"GLOBAL (\S+)", str(error))
     if refused:
-        hint = f"; {CONVERT}" if refused[1].startswith("fairseq.meters.") else ""
-        return f"it refers to {refused[1]}, which is not loaded{hint}"
+        return f"it refers to {refused[1]}, which is not loaded"
     return "it is no PyTorch file that loads without running code"

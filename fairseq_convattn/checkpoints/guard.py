@@ -17,10 +17,10 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 
-from . import numpy_values
+from . import stand_ins
 from .checks import CheckpointError, check_configuration, check_digest, check_finite, naming
 from .continuation import require_same_model
-from .files import CONVERT, architecture_of, check_file, is_ours
+from .files import architecture_of, check_file, is_ours
 from .recovery import LAST, recovered
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
                 outline = check_file(path)
                 check_configuration(outline)
                 _refuse_2019(outline)
-        with numpy_values.allowed():
+        with stand_ins.allowed():
             state = load(path, *args, **kwargs)
         with _explained(path):
             check_configuration(state, as_stored=False)  # with --model-overrides
@@ -75,7 +75,9 @@ def _refuse_2019(outline: dict) -> None:
         CheckpointError: the file holds one; the message says how to convert it.
     """
     if NAMES_OF_2019.issubset(outline.get("model") or ()):
-        raise CheckpointError(CONVERT)
+        raise CheckpointError(
+            "a LightConv or DynamicConv model of 2019 has to be converted: convattn convert OLD NEW"
+        )
 
 
 @contextmanager
@@ -112,7 +114,7 @@ def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
         cfg = recovered(cfg, is_first)
         continues_last = cfg is named and cfg.restore_file == LAST and last.exists()
         require_same_model(cfg, trainer.cfg, is_first)
-        with numpy_values.allowed():  # the first worker sends the others what it has read
+        with stand_ins.allowed():  # the first worker sends the others what it has read
             loaded = load(cfg, trainer, **kwargs)
         if continues_last:
             _stop_if_finished(trainer, last if is_first else None)

@@ -9,7 +9,6 @@ import ast
 import dataclasses
 import re
 import shlex
-import sys
 import textwrap
 import warnings
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -27,23 +26,17 @@ from ..architectures import ConvAttnLanguageModel, ConvAttnModel
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete, configure
 from ..architectures.layer_mixers import unread
 from ..architectures.skeleton import skeleton
-from ..child_processes import exit_on_signals
-from ..command_lines import flag
+from ..command_lines import flag, one_line_errors
 from ..durable import require_new
-from .checks import CheckpointError, naming
-from .files import read_any_checkpoint, updates_of, write_checkpoint
-
-
-class _Inert:
-    """Replaces the training meters that checkpoints of 2019 pickle; it does nothing."""
-
-
-_METERS = ("AverageMeter", "MetersDict", "StopwatchMeter", "TimeMeter")
-HARMLESS_GLOBALS = [
-    (_Inert, f"{module}.{name}")
-    for module in ("fairseq.meters", "fairseq.logging.meters")
-    for name in _METERS
-]
+from .checks import CheckpointError, check_configuration, naming
+from .files import (
+    architecture_of,
+    is_ours,
+    read_any_checkpoint,
+    stored_options,
+    updates_of,
+    write_checkpoint,
+)
 
 _RENAMED_OPTIONS = {
     "encoder_conv_type": "encoder_mixers",
@@ -113,11 +106,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("old", metavar="OLD", help="checkpoint that fairseq wrote, v0.6 or later")
     parser.add_argument("new", metavar="NEW", help="file to write; it must not exist")
     arguments = parser.parse_args(argv)
-    exit_on_signals()
-    try:
+    with one_line_errors(CheckpointError):
         cfg = convert_checkpoint(arguments.old, arguments.new)
-    except (CheckpointError, OSError) as error:
-        sys.exit(f"error: {error}")
     print(f"wrote {arguments.new}\nto fine-tune it: {_training_options(cfg)}")
 
 
@@ -139,7 +129,7 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> dict[str, Any]:
         FileNotFoundError: the directory of ``new`` is not there.
     """
     require_new(new)
-    state = read_any_checkpoint(old, also_allow=HARMLESS_GLOBALS)
+    state = read_any_checkpoint(old)
     with naming(old):
         state = _converted(state)
     write_checkpoint(state, new)
@@ -155,31 +145,30 @@ def _converted(state: dict) -> dict:
         "args": None,
         "cfg": _configuration(options, args, kind),
         "model": model,
-        "optimizer_history": _optimizer_history(state),
+        "optimizer_history": [{"lr_scheduler_state": {}, "num_updates": updates_of(state) or 0}],
         "extra_state": {"train_iterator": {"epoch": 1}},
     }
 
 
 def _options(state: dict) -> dict[str, Any]:
     """The options that the model was trained with, and its task's."""
-    args = state.get("args")
-    task = args
-    if args is None and isinstance(state.get("cfg"), dict):  # fairseq 0.10 and later
-        task, args = state["cfg"].get("task"), state["cfg"].get("model")
-    if isinstance(args, dict):
-        raise CheckpointError(f"a {args.get('_name')} model in today's format: use it as it is")
-    if not isinstance(args, Namespace):
+    architecture = architecture_of(state)
+    if architecture is None:
         raise CheckpointError("the checkpoint does not say how its model was built")
-    arch = getattr(args, "arch", None)
-    if not str(arch).startswith("lightconv") or arch not in ARCH_CONFIG_REGISTRY:
-        raise CheckpointError(f"its architecture is {arch}, not one of fairseq's lightconv models")
-    task = task if isinstance(task, dict) else vars(task or Namespace())
-    return {**task, **vars(args)}
+    if is_ours(architecture):
+        raise CheckpointError(f"a {architecture} model in today's format: use it as it is")
+    if not architecture.startswith("lightconv") or architecture not in ARCH_CONFIG_REGISTRY:
+        raise CheckpointError(
+            f"its architecture is {architecture}, not one of fairseq's lightconv models"
+        )
+    options = {**stored_options(state, "task"), **stored_options(state, "model")}
+    return {**options, "arch": architecture}
 
 
 def _model_options(options: dict[str, Any], kind: _Kind) -> Namespace:
     """The complete configuration of our model; missing options get lightconv's defaults."""
-    args = Namespace(**{name: _value(name, value) for name, value in options.items()})
+    args = Namespace(**{name: _value(value) for name, value in options.items()})
+    check_configuration({"args": args})  # now that what was quoted is not
     try:
         ARCH_CONFIG_REGISTRY[args.arch](args)
     except (AssertionError, AttributeError, TypeError) as error:
@@ -187,16 +176,12 @@ def _model_options(options: dict[str, Any], kind: _Kind) -> Namespace:
     fields = {f.name for f in dataclasses.fields(kind.schema.config)} - {"_name"}
     known = {_RENAMED_OPTIONS.get(name, name): value for name, value in vars(args).items()}
     known = {name: value for name, value in known.items() if name in fields}
-    filters = known.get("character_filters")
-    if isinstance(filters, list):  # of literals
-        del known["character_filters"]
     if kind is _LANGUAGE_MODEL:
         known["no_decoder_final_norm"] = True
     for side in kind.schema.stacks:
         known[f"{side}_embed_path"] = None
-    _refuse_code(known)
-    if isinstance(filters, list):
-        known["character_filters"] = str(filters)
+    if "character_filters" in known:
+        known["character_filters"] = str(known["character_filters"])
     for name, value in kind.schema.base.items():
         if value in ("true", "false") and known.get(name) is not None:
             known[name] = "true" if known[name] else "false"
@@ -208,19 +193,8 @@ def _model_options(options: dict[str, Any], kind: _Kind) -> Namespace:
         raise CheckpointError(f"its weights do not fit its options: {error}") from error
 
 
-def _refuse_code(options: dict[str, Any]) -> None:
-    """Check that no option is code: fairseq evaluates some of them."""
-    for name, value in options.items():
-        for part in value if isinstance(value, list) else [value]:
-            plain = part is None or isinstance(part, (bool, int, float))
-            if not plain and not (isinstance(part, str) and part.isidentifier()):
-                raise CheckpointError(f"its option {name} is {value!r}, which is no plain value")
-
-
-def _value(name: str, value: Any) -> Any:
+def _value(value: Any) -> Any:
     """An option's value; the file may hold lists, numbers and booleans as text."""
-    if "${" in str(value):
-        raise CheckpointError(f"its option {name} is {value!r}, which is no plain value")
     if not isinstance(value, str):
         return value
     try:
@@ -315,22 +289,7 @@ def _task(options: dict[str, Any], kind: _Kind) -> dict[str, Any]:
     task = {name: options[name] for name in kind.task_options if options.get(name) is not None}
     if isinstance(task.get("data"), list):  # in v0.6
         task["data"] = ":".join(map(str, task["data"]))
-    return {name: value if name == "data" else _value(name, value) for name, value in task.items()}
-
-
-def _optimizer_history(state: dict) -> list[dict]:
-    """The optimizer history that fairseq expects in a checkpoint."""
-    history = state.get("optimizer_history")
-    last = history[-1] if isinstance(history, list) and history else {}
-    last = last if isinstance(last, dict) else {}
-    return [
-        {
-            "criterion_name": str(last.get("criterion_name")),
-            "optimizer_name": str(last.get("optimizer_name")),
-            "lr_scheduler_state": {},
-            "num_updates": updates_of(state) or 0,
-        }
-    ]
+    return {name: value if name == "data" else _value(value) for name, value in task.items()}
 
 
 def _training_options(cfg: dict[str, Any]) -> str:

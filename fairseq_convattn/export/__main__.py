@@ -18,8 +18,7 @@ from torch.export import ExportedProgram
 
 from ..checkpoints.checks import CheckpointError
 from ..checkpoints.files import architecture_of, read_outline
-from ..child_processes import exit_on_signals
-from ..command_lines import missing_modules
+from ..command_lines import missing_modules, one_line_errors
 from ..durable import appearing, require_new
 from . import export
 from .programs import in_a_line
@@ -36,11 +35,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--onnx", action="store_true", help="write ONNX too (pip install onnx onnxscript)"
     )
     arguments = parser.parse_args(argv)
-    exit_on_signals()
     output = Path(arguments.output)
     if arguments.onnx and (missing := missing_modules("onnx", "onnxscript")):
         sys.exit(f"error: --onnx needs {missing}")
-    try:
+    with one_line_errors(ValueError):
         if Path(arguments.checkpoint).is_dir():
             raise ValueError(f"{arguments.checkpoint} is a folder; give one of its checkpoints")
         require_new(output)
@@ -48,8 +46,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         with appearing(output) as complete:
             complete.mkdir()
             _write(complete, programs, start, arguments.onnx)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
     print(*sorted(output.iterdir()), sep="\n")
 
 

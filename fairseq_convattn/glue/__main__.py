@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..checkpoints.checks import CheckpointError
-from ..child_processes import CommandFailed, exit_on_signals
-from ..command_lines import at_dashes, whole_number
+from ..child_processes import CommandFailed
+from ..command_lines import at_dashes, one_line_errors, whole_number
 from .binarising import Pieces, binarise
 from .evaluation import data_of
 from .finetuning import Run, best_checkpoint, finetune
@@ -144,28 +144,29 @@ def main(given: Sequence[str] | None = None) -> None:
     if extra and options.command != "finetune":
         parser.error(f"{options.command} takes no options of fairseq-train: {' '.join(extra)}")
     try:
-        if options.command == "binarise":
-            pieces = Pieces(options.sentencepiece, options.dictionary)
-            binarise(options.tasks, options.tsv, options.output, pieces, options.sample)
-            return
-        if options.command == "predict":
-            model = best_checkpoint(options.model)
-            data = options.data or data_of(model) or PREPARED
-            for path in write_submission(options.task, model, data, options.output):
-                print(f"wrote {path}")
-            return
-        if options.output is None:
-            options.output = default_output(options.model) / options.task
-        run = Run(*(getattr(options, name) for name in Run._fields if name != "extra"), extra)
-        finetune(run, options.seeds)
-    except (CheckpointError, GlueError, CommandFailed, OSError) as error:
-        sys.exit(f"error: {error}")
+        with one_line_errors(CheckpointError, GlueError, CommandFailed):
+            _run(options, extra)
     except KeyboardInterrupt:
         again = "; the same command continues" if options.command == "finetune" else ""
         print(f"interrupted{again}", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
 
 
+def _run(options: argparse.Namespace, extra: Sequence[str]) -> None:
+    if options.command == "binarise":
+        pieces = Pieces(options.sentencepiece, options.dictionary)
+        binarise(options.tasks, options.tsv, options.output, pieces, options.sample)
+    elif options.command == "predict":
+        model = best_checkpoint(options.model)
+        data = options.data or data_of(model) or PREPARED
+        for path in write_submission(options.task, model, data, options.output):
+            print(f"wrote {path}")
+    else:
+        if options.output is None:
+            options.output = default_output(options.model) / options.task
+        run = Run(*(getattr(options, name) for name in Run._fields if name != "extra"), extra)
+        finetune(run, options.seeds)
+
+
 if __name__ == "__main__":
-    exit_on_signals()
     main()

@@ -68,6 +68,7 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
     Raises:
         BlockingIOError: another run is writing to ``output``.
         CheckpointError: the model cannot be read.
+        FileExistsError: ``output`` has files of something else.
         GlueError: model, data and options do not fit, ``output`` holds results of others, or
             scikit-learn or scipy is not installed.
         CommandFailed: training fails.
@@ -84,9 +85,7 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
         for subset in TASKS[run.task].files
     }
     _check(run, pretrained, data)
-    run.output.mkdir(parents=True, exist_ok=True)
-    _require_own(run.output)
-    with locked(run.output):
+    with locked(run.output, "settings.json"):
         settings = _settings(run, pretrained, lengths)
         _require_same(settings, run.output)
         for subset, number in settings["cut"].items():
@@ -158,13 +157,6 @@ def _settings(run: Run, pretrained: Pretrained, lengths: dict[str, list[int]]) -
         "max_positions": run.max_positions,
         "fairseq_arguments": list(run.extra),
     }
-
-
-def _require_own(output: Path) -> None:
-    """Refuse a folder of other files, before a lock file is created in it."""
-    of_a_run = (output / "settings.json").exists()
-    if not of_a_run and any(file.name != "lock" for file in output.iterdir()):
-        raise GlueError(f"{output} is not empty; choose another folder with --output")
 
 
 def _require_same(settings: dict[str, Any], output: Path) -> None:

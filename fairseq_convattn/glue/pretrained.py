@@ -11,7 +11,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from ..architectures.config import configure
 from ..architectures.dictionaries import STORED
 from ..architectures.layer_mixers import unread
-from ..checkpoints.files import read_checkpoint, stored_options
+from ..checkpoints.files import architecture_of, read_checkpoint, stored_options
 from .tasks import GlueError
 
 _FROM_THE_TASK = {"max_positions", "tokens_per_sample"}
@@ -51,8 +51,7 @@ def read_pretrained(path: Path) -> Pretrained:
     state = read_checkpoint(path)
     if not isinstance(state.get("cfg"), Mapping):
         raise GlueError(f"{path} does not hold its model's configuration ('cfg')")
-    stored = dict(stored_options(state, "model"))
-    architecture = stored.get("arch") or stored.get("_name")
+    stored, architecture = dict(stored_options(state, "model")), architecture_of(state)
     if not hasattr(ARCH_MODEL_REGISTRY.get(architecture), "register_classification_head"):
         raise GlueError(
             f"{path} is of the architecture {architecture}; a masked language model such as "

@@ -16,8 +16,9 @@ from ..architectures.overview import preset_options
 from ..architectures.presets import ARCHITECTURE_NAMES
 from ..checkpoints.checks import CheckpointError
 from ..checkpoints.recovery import restore_last
-from ..child_processes import CommandFailed, exit_on_signals
-from ..command_lines import at_dashes, missing_modules, whole_number
+from ..child_processes import CommandFailed
+from ..command_lines import at_dashes, missing_modules, one_line_errors, whole_number
+from ..folder_lock import locked
 from ..run_records import read_json, sha256, write_json
 from ..training_options import option_of, refusal
 from . import catalogue
@@ -26,7 +27,7 @@ from .command import RecipeError, Stage
 from .devices import PRECISIONS, Batch, Devices, choose_devices
 from .recipe import STAGES, Recipe
 from .record import precisions, results, score_lines
-from .runner import Runner, exclusive
+from .runner import Runner
 from .settings import Settings
 
 # options of fairseq-train that the recipe's command sets itself
@@ -46,10 +47,9 @@ _DIGITS = 8  # digits of a checkpoint's SHA-256, as many files are called model.
 
 
 def command_line() -> argparse.ArgumentParser:
-    width = max(map(len, catalogue.names()))
-    titles = "\n".join(
-        f"  {name:{width}}  {catalogue.recipe(name).title}" for name in catalogue.names()
-    )
+    recipes = sorted(catalogue.RECIPES.items())
+    width = max(map(len, catalogue.RECIPES))
+    titles = "\n".join(f"  {name:{width}}  {recipe.title}" for name, recipe in recipes)
     parser = argparse.ArgumentParser(
         prog="convattn recipe",
         usage="%(prog)s RECIPE [STAGE ...] [options] [-- fairseq-train's options]",
@@ -85,8 +85,8 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def _recipe_name(name: str) -> str:
-    if name not in catalogue.names():
-        close = difflib.get_close_matches(name, catalogue.names(), n=1)
+    if name not in catalogue.RECIPES:
+        close = difflib.get_close_matches(name, catalogue.RECIPES, n=1)
         way_out = f"did you mean '{close[0]}'?" if close else "convattn recipe --help lists them"
         raise argparse.ArgumentTypeError(f"there is no recipe '{name}'; {way_out}")
     return name
@@ -97,16 +97,15 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments, extra = at_dashes(given)
     options = command_line().parse_intermixed_args(arguments)
     try:
-        _main(options, extra, shlex.join(["python", "-m", __package__, *given]))
-    except (RecipeError, CheckpointError, CommandFailed, OSError) as error:
-        sys.exit(f"error: {error}")
+        with one_line_errors(RecipeError, CheckpointError, CommandFailed):
+            _main(options, extra, shlex.join(["python", "-m", __package__, *given]))
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
 
 
 def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> None:
-    recipe = catalogue.recipe(options.recipe)
+    recipe = catalogue.RECIPES[options.recipe]
     settings = resolve(options, recipe, extra)
     runner = Runner(settings.output, recipe.stages(settings))
     chosen = _chosen(options.stages, runner.stages)
@@ -123,7 +122,7 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
         _require_new(settings)
     if to_do and "prepare" not in to_do:
         require_data(settings)  # a refused command leaves no folder
-    with exclusive(settings.output):
+    with locked(settings.output, "results.json", "stages"):
         if "train" in to_do and settings.devices.nodes == 1:
             restore_last(settings.checkpoints)
             _tell_of_another_precision(settings)
@@ -157,8 +156,10 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
     for name in ("output", "data", "checkpoint"):
         if os.pathsep in str(getattr(options, name) or ""):
             raise RecipeError(f"--{name}: fairseq takes {os.pathsep!r} for the end of a path")
-    if options.data and options.data.name in ("", "..") and not options.checkpoint:
-        raise RecipeError(f"--data {options.data}: give the folder by its name")
+    if options.data and options.data.name in ("", ".."):
+        if not options.checkpoint:
+            raise RecipeError(f"--data {options.data}: give the folder by its name")
+        options.data = options.data.resolve()  # GLUE's data lie beside it
     seed, mixer, published_format = options.seed or 1, options.mixer or recipe.mixer, False
     name = f"{options.recipe}-{mixer}-seed{seed}"
     if options.checkpoint:
@@ -318,7 +319,6 @@ def _run(
 
 
 if __name__ == "__main__":
-    exit_on_signals()
     if "--dry-run" in sys.argv:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `| head` may close the pipe
     main()

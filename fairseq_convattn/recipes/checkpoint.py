@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..architectures.presets import mixer_family
-from ..checkpoints.files import architecture_of, as_mapping, read_checkpoint, stored_options
-from ..checkpoints.legacy import HARMLESS_GLOBALS
+from ..checkpoints.files import architecture_of, read_any_checkpoint, stored_options
 from ..mixers.config import ATTENTION
 from .command import RecipeError
 from .settings import Settings
@@ -26,9 +25,9 @@ def evaluated(path: Path, task: str) -> tuple[bool, str]:
         CheckpointError: the file is no checkpoint.
         RecipeError: its model is for another task.
     """
-    state = read_checkpoint(path, also_allow=HARMLESS_GLOBALS)
-    args = as_mapping(state.get("args"))
-    found = stored_options(state, "task").get("_name") or args.get("task")
+    state = read_any_checkpoint(path)
+    chosen = stored_options(state, "task")
+    found = chosen.get("_name") or chosen.get("task")
     if found not in (None, task):
         raise RecipeError(f"{path} is a model for {found}, and the recipe's are for {task}")
     model, names = stored_options(state, "model"), []

@@ -2,6 +2,7 @@
 
 import platform
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -175,6 +176,11 @@ def choose_devices(gpus: int | None, nodes: int, fsdp: bool, batch: Batch) -> De
     ):
         precision = "--fp16"
     return Devices(gpus, nodes, precision, fsdp)
+
+
+def precision_of(words: Iterable[str | None]) -> str:
+    """The precision of a training by the words of its command."""
+    return next((PRECISIONS[word] for word in words if word in PRECISIONS), PRECISIONS[FLOAT32])
 
 
 def processor_name() -> str:

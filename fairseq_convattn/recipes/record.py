@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..run_records import sha256, versions
-from .devices import PRECISIONS, processor_name
+from .devices import precision_of, processor_name
 from .recipe import Recipe, Score
 from .settings import ROOT, Settings
 
@@ -103,7 +103,7 @@ def _precision(training: Mapping[str, Any] | None, settings: Settings) -> str:
     """That of the training if it is done, or those of its sessions; that of ``settings`` else."""
     if not training:
         return settings.precision
-    last = _of_command(" ".join(training["commands"]))
+    last = precision_of(" ".join(training["commands"]).split())
     return ", then ".join(name for name, _ in groupby([*precisions(settings), last]))
 
 
@@ -115,17 +115,12 @@ def precisions(settings: Settings) -> list[str]:
     precision = ""
     for line in text.splitlines():
         if line.startswith("+ fairseq-train "):
-            precision = _of_command(line)
+            precision = precision_of(line.split())
         elif "No existing checkpoint found" in line:  # fairseq's, of a training from the start
             found = []
         elif "begin training epoch" in line and precision:
             found.append(precision)
     return [name for name, _ in groupby(found)]
-
-
-def _of_command(line: str) -> str:
-    """The precision of a training by its command."""
-    return next((PRECISIONS[word] for word in line.split() if word in PRECISIONS), "float32")
 
 
 def _compared(score: Score, recipe: Recipe, settings: Settings) -> dict[str, Any]:

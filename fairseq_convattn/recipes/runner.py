@@ -3,14 +3,12 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from ..child_processes import run as run_command
-from ..folder_lock import locked
 from ..run_records import difference, read_json, write_json
 from .command import RecipeError, Stage
 from .devices import ENDED
@@ -196,22 +194,6 @@ class Runner:
     def _read(self, stage: Stage, kind: str) -> dict[str, Any]:
         path = self._path(stage, kind)
         return read_json(path) if path.is_file() else {}
-
-
-@contextmanager
-def exclusive(output: Path) -> Iterator[None]:
-    """Lock the folder of a run against other processes, creating it if need be.
-
-    Raises:
-        BlockingIOError: another process has locked it.
-        RecipeError: it has files of something else.
-    """
-    output.mkdir(parents=True, exist_ok=True)
-    files = {file.name for file in output.iterdir()} - {"lock"}
-    if files and files.isdisjoint({"results.json", "stages"}):
-        raise RecipeError(f"{output} is not empty and of no run; choose another with --output")
-    with locked(output):
-        yield
 
 
 def _remove(path: Path) -> None:

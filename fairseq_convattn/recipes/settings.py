@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .devices import FLOAT32, PRECISIONS, Devices
+from .devices import Devices, precision_of
 
 ROOT = Path(__file__).resolve().parents[2]
 _CHECKOUT = ROOT / "scripts"
@@ -47,8 +47,7 @@ class Settings:
     @property
     def precision(self) -> str:
         """The precision of training."""
-        given = [word for word in (self.devices.precision, *self.extra) if word in PRECISIONS]
-        return PRECISIONS[given[0] if given else FLOAT32]
+        return precision_of((self.devices.precision, *self.extra))
 
     @property
     def release(self) -> Path:

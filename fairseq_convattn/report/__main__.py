@@ -21,8 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..child_processes import exit_on_signals
-from ..command_lines import missing_modules, whole_number
+from ..command_lines import missing_modules, one_line_errors, whole_number
 from ..durable import appearing
 from ..scoring.generated import ScoringError
 from . import ReportError
@@ -59,22 +58,24 @@ def main(given: Sequence[str] | None = None) -> None:
     no_page = arguments.table or arguments.collect
     if no_page and not (arguments.output is None and arguments.samples is None):
         parser.error("--output and --samples are for the page; --collect and --table write none")
-    exit_on_signals()
     for name in ("sacrebleu", "matplotlib"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    try:
-        if arguments.table:
-            print(results_table(arguments.runs))
-        elif arguments.collect:
-            for path in collect(arguments.runs, arguments.collect):
-                print(f"wrote {path}", file=sys.stderr)
-        else:
-            samples = 5 if arguments.samples is None else arguments.samples
-            _write_page(arguments.runs, arguments.output or Path("report.html"), samples)
-    except FileExistsError as error:
-        sys.exit(f"error: {error}; choose another with --output or --collect")
-    except (ReportError, ScoringError, OSError) as error:
-        sys.exit(f"error: {error}")
+    with one_line_errors(ReportError, ScoringError):
+        try:
+            _write(arguments)
+        except FileExistsError as error:
+            sys.exit(f"error: {error}; choose another with --output or --collect")
+
+
+def _write(arguments: argparse.Namespace) -> None:
+    if arguments.table:
+        print(results_table(arguments.runs))
+    elif arguments.collect:
+        for path in collect(arguments.runs, arguments.collect):
+            print(f"wrote {path}", file=sys.stderr)
+    else:
+        samples = 5 if arguments.samples is None else arguments.samples
+        _write_page(arguments.runs, arguments.output or Path("report.html"), samples)
 
 
 def _write_page(runs: Sequence[Path], output: Path, samples: int) -> None:

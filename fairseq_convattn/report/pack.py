@@ -7,7 +7,6 @@ ConvAttnModel.from_pretrained(FOLDER), or that of ConvAttnLanguageModel and the 
 
 import argparse
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from ..architectures.hub import CODES, PIECES
 from ..checkpoints.checks import CheckpointError, check_finite
 from ..checkpoints.files import read_checkpoint, write_checkpoint
 from ..checkpoints.legacy import plain_configuration
-from ..child_processes import exit_on_signals
+from ..command_lines import one_line_errors
 from ..durable import appearing
 from ..markdown import code
 from ..run_records import write_json
@@ -216,11 +215,8 @@ def main() -> None:
         "--data", type=Path, help="folder of the prepared data (default: that of the training)"
     )
     arguments = parser.parse_args()
-    exit_on_signals()
-    try:
+    with one_line_errors(CheckpointError, ReportError):
         pack(arguments.run, arguments.output, arguments.data)
-    except (CheckpointError, ReportError, OSError) as error:
-        sys.exit(f"error: {error}")
     print(*sorted(arguments.output.iterdir()), sep="\n")
 
 

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import sacrebleu
 from tqdm import tqdm
 
-from ..command_lines import flag
+from ..command_lines import flag, one_line_errors
 from . import rouge
 from .bootstrap import p_value, paired_bootstrap
 from .checks import hypothesis_warnings, mask_unknowns, reference_warnings
@@ -306,18 +306,10 @@ def warn(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr)
 
 
-def _in_a_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
-
-
 def main(given: Sequence[str] | None = None) -> None:
     arguments = parsed_arguments(given)
-    try:
+    with one_line_errors(ImportError, RuntimeError, ScoringError):
         result = report(arguments)
-    except (ImportError, OSError, RuntimeError, ScoringError) as error:
-        sys.exit(f"error: {_in_a_line(error)}")
     print((as_json if arguments.format == "json" else as_text)(arguments, result))
 
 

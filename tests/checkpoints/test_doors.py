@@ -24,6 +24,7 @@ from fairseq import checkpoint_utils
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.file_io import PathManager
+from fairseq.logging.meters import AverageMeter
 from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
@@ -314,13 +315,15 @@ def test_a_checkpoint_of_2019_is_to_be_converted(tmp_path):
         checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "old.pt"))
 
 
-def test_a_transformer_of_then_is_let_in(fairseqs_transformer, data, tmp_path):
-    """fairseq still reads its names of layer norms."""
+def test_a_transformer_of_then_is_let_in(fairseqs_transformer, data, tmp_path, monkeypatch):
+    """fairseq still reads its names of layer norms, and pickled its meters then."""
     state = torch.load(fairseqs_transformer / "checkpoint_last.pt")
     for name in [name for name in state["model"] if name.startswith("encoder.layers.")]:
         old = name.replace("self_attn_layer_norm", "layer_norms.0")
         old = old.replace("final_layer_norm", "layer_norms.1")
         state["model"][old] = state["model"].pop(name)
     assert "encoder.layers.0.layer_norms.1.bias" in state["model"]
+    monkeypatch.setattr(AverageMeter, "__module__", "fairseq.meters")
+    state["extra_state"]["train_meters"] = {"train_loss": AverageMeter()}
     torch.save(state, tmp_path / "old.pt")
     assert generate(data, tmp_path / "old.pt")

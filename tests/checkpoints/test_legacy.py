@@ -1,6 +1,7 @@
 """Checkpoints in the format of 2019: those recorded with the code of then, and others
 made here from fairseq's own lightconv models, whose names of then are put back."""
 
+import ast
 import json
 import math
 import shlex
@@ -15,7 +16,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
 from fairseq.models.lightconv import LightConvModel
 from fairseq.models.lightconv_lm import LightConvLanguageModel
 
-from fairseq_convattn.checkpoints.checks import CheckpointError
+from fairseq_convattn.checkpoints.checks import CheckpointError, check_configuration
 from fairseq_convattn.checkpoints.legacy import convert_checkpoint, main
 
 TYPES = 26  # with fairseq's own 30
@@ -360,6 +361,17 @@ def refusal(state, tmp_path) -> str:
         convert_checkpoint(tmp_path / "old.pt", tmp_path / "new.pt")
     assert not (tmp_path / "new.pt").exists()
     return str(error.value)
+
+
+@pytest.mark.parametrize("option", ["adaptive_softmax_cutoff", "encoder_kernel_size_list"])
+@pytest.mark.parametrize("text", ["\"open('created', 'w')\"", r"'\x24{oc.env:HOME}'"])
+def test_what_is_code_without_its_quotes_is_refused(option, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, state = lightconv()
+    setattr(state["args"], option, text)
+    check_configuration(state)
+    assert f"its option args.{option} is {ast.literal_eval(text)!r}" in refusal(state, tmp_path)
+    assert not (tmp_path / "created").exists()
 
 
 OTHERS = {

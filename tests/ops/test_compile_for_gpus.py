@@ -62,7 +62,6 @@ def test_kernels_compile(operation, shapes, capability):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_short_convolutions_fit_the_smallest_gpu():
     """In float32, which takes the most; the third shape has more z than stays in a block."""
     found = compiled("short_convolution", "89", "float32", "3")
@@ -86,7 +85,7 @@ def test_short_convolutions_move_128_bits(capability):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=pytest.mark.ci), "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_static_kernels_of_17_taps_spill_no_registers(dtype):
     for kernel in compiled("static_convolution", "90", dtype, "1"):
         assert kernel["stack"] == 0, kernel

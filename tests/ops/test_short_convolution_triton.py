@@ -8,7 +8,7 @@ import torch
 from kernel_cases import assert_equal, with_gradients
 from test_short_convolution import ALL_KINDS, BATCH, KINDS, convolve, inputs
 from test_short_convolution import formula as papers_sum
-from triton_cases import DEVICE, FAR, far_apart, needs_gpu, record_grids, triton_tensors
+from triton_cases import DEVICE, FAR, GPU, far_apart, needs_gpu, record_grids, triton_tensors
 
 from fairseq_convattn.ops import low_rank_short_conv, short_conv
 from fairseq_convattn.ops.convolution import reference as convolution
@@ -112,7 +112,7 @@ def test_is_the_formula_without_z(kind, time, taps, channels, before, own, dtype
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("taps", [4, 6])
+@pytest.mark.parametrize("taps", [4, pytest.param(6, marks=() if GPU else pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_own_blocks(own_blocks, kind, taps, dtype):
     """Of several tiles, and of widths that are no power of two."""

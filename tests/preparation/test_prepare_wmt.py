@@ -23,7 +23,7 @@ miniature_release, moses_text = map(load_script, ("miniature_release", "moses_te
 
 def release(recipe: str, folder: Path) -> Path:
     """The release of a recipe in miniature."""
-    files = [f"{file}={content}" for file, content in catalogue.recipe(recipe).release.items()]
+    files = [f"{file}={content}" for file, content in catalogue.RECIPES[recipe].release.items()]
     miniature_release.main([str(folder), "--files", *files])
     return folder
 
@@ -99,7 +99,7 @@ def test_iwslt14_is_known_by_its_archives_git_blob_and_by_its_lines(scripts, mir
     ],
 )
 def test_statmts_archives_have_checksums(scripts, tmp_path, name, file):
-    for module in catalogue.recipe(name).needs["prepare"]:
+    for module in catalogue.RECIPES[name].needs["prepare"]:
         pytest.importorskip(module)
     source = release(name, tmp_path / "source")
     (text,) = source.glob("training/*.zh-en.zh" if "zh" in name else "training/europarl*.en")
@@ -110,7 +110,7 @@ def test_statmts_archives_have_checksums(scripts, tmp_path, name, file):
 
 
 def test_sides_of_different_lengths_are_refused(scripts, tmp_path):
-    for module in catalogue.recipe("wmt17_zh_en").needs["prepare"]:
+    for module in catalogue.RECIPES["wmt17_zh_en"].needs["prepare"]:
         pytest.importorskip(module)
     source = release("wmt17_zh_en", tmp_path / "source")
     cut = source / "neu2017" / "NEU_en.txt"
@@ -121,7 +121,7 @@ def test_sides_of_different_lengths_are_refused(scripts, tmp_path):
 
 
 def test_a_truncated_test_set_is_refused(scripts, tmp_path):
-    for module in catalogue.recipe("iwslt14_de_en_low").needs["prepare"]:
+    for module in catalogue.RECIPES["iwslt14_de_en_low"].needs["prepare"]:
         pytest.importorskip(module)
     source = release("iwslt14_de_en_low", tmp_path / "source")
     (text,) = source.glob("raw/IWSLT14.TED.dev2010.de-en.de.xml")
@@ -198,6 +198,19 @@ def test_pairs_are_equal_that_are_written_alike(tmp_path):
     Path(names[1]).write_text("c d\nc d \nc d")
     moses_text.main(["clean", *names, "--longest", "7", "--unique"])
     assert [Path(name).read_text() for name in names[2:]] == ["a b\n", "c d\n"]
+
+
+def test_a_line_that_is_no_utf8_is_named(tmp_path, monkeypatch):
+    names = [str(tmp_path / name) for name in ("source", "target", "new_source", "new_target")]
+    Path(names[0]).write_text("a\na\n")
+    Path(names[1]).write_bytes(b"a\n\xff\n")
+    with pytest.raises(SystemExit, match="target, line 2: not UTF-8"):
+        moses_text.main(["clean", *names, "--longest", "7"])
+    assert not Path(names[2]).exists()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(open(names[1], "rb")))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    with pytest.raises(SystemExit, match="standard input, line 2: not UTF-8"):
+        moses_text.main(["tokenise", "--language", "en"])
 
 
 def test_a_killed_worker_ends_the_tokenisation(monkeypatch, capsys):

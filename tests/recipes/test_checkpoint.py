@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,12 +14,13 @@ from conftest import ROOT, SHRUNK, train
 
 from fairseq_convattn.checkpoints.files import write_checkpoint
 from fairseq_convattn.checkpoints.recovery import restore_last
+from fairseq_convattn.folder_lock import locked
 from fairseq_convattn.recipes import catalogue, runner
 from fairseq_convattn.recipes.__main__ import command_line, main, resolve
 from fairseq_convattn.recipes.checkpoint import evaluated
 from fairseq_convattn.recipes.command import RecipeError
 from fairseq_convattn.recipes.record import results
-from fairseq_convattn.recipes.runner import Runner, exclusive
+from fairseq_convattn.recipes.runner import Runner
 from fairseq_convattn.report.__main__ import main as report
 from fairseq_convattn.run_records import write_json
 
@@ -190,7 +192,7 @@ def test_fairseqs_lightconv_is_converted(since, tmp_path, capsys):
 def test_the_precision_is_that_of_the_training(tmp_path):
     """Whatever this machine or a later command would choose."""
     arguments = ["multi30k", "--output", str(tmp_path)]
-    recipe = catalogue.recipe("multi30k")
+    recipe = catalogue.RECIPES["multi30k"]
     settings = resolve(command_line().parse_args(arguments), recipe, [])
     for option, expected in (("--bf16", "bfloat16"), ("--fp16", "float16"), ("", "float32")):
         record = {"train": {"commands": [f"fairseq-train data --lr 1 {option} --cpu"]}}
@@ -220,12 +222,12 @@ def prepared(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     (tmp_path / "dict.en.txt").touch()
     places = ["--output", str(tmp_path / "run"), "--data", str(tmp_path)]
-    recipe = catalogue.recipe("multi30k")
+    recipe = catalogue.RECIPES["multi30k"]
 
     def command(*options: str) -> list[str]:
         arguments = ["multi30k", "train", *places, *options]
         stages = recipe.stages(resolve(command_line().parse_intermixed_args(arguments), recipe, []))
-        with exclusive(tmp_path / "run"):
+        with locked(tmp_path / "run", "stages"):
             Runner(tmp_path / "run", stages).finish(stages[0])
         return arguments
 
@@ -325,3 +327,15 @@ def test_checkpoints_of_the_same_name_have_folders_of_their_own(trained, tmp_pat
         assert f"--path {model} " in printed and "cli.py average" not in printed
         folders += re.findall(r"mkdir -p (runs/wmt16_en_de-model-[0-9a-f]{8})\n", printed)
     assert len(folders) == 3 and len(set(folders)) == 2 and folders[0] == folders[2]
+
+
+@pytest.mark.parametrize("given", [".", "../here"])
+def test_glue_lies_beside_the_working_directory(given, tmp_path, capsys, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    state = {"model": {}, "cfg": {"task": {"_name": "masked_lm"}, "model": {"_name": "roberta"}}}
+    write_checkpoint(state, here / "model.pt")
+    monkeypatch.chdir(here)
+    main(["albert_base", "--checkpoint", "model.pt", "--data", given, "--dry-run"])
+    (folder,) = {*re.findall(r"--data (\S+)/bin ", capsys.readouterr().out)}
+    assert Path(folder).resolve() == tmp_path / "here_glue"

@@ -28,16 +28,16 @@ def dry_run(capsys, name: str, *arguments: object) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", catalogue.RECIPES)
 def test_the_commands_are_those_that_were_reviewed(capsys, name):
-    lines = dry_run(capsys, name, "--gpus", catalogue.recipe(name).batch.workers)
+    lines = dry_run(capsys, name, "--gpus", catalogue.RECIPES[name].batch.workers)
     reviewed = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     assert commands(lines) == commands(reviewed)
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", catalogue.RECIPES)
 def test_published_figures_are_of_scores_that_there_will_be(name):
-    recipe = catalogue.recipe(name)
+    recipe = catalogue.RECIPES[name]
     metrics = {"bleu": ["BLEU"], "rouge": ["rouge1", "rouge2", "rougeL", "rougeLsum"]}
     scores = {"test perplexity"} | {
         f"{test} {score}"
@@ -320,7 +320,7 @@ def test_a_model_that_takes_too_few_tokens_to_be_evaluated_is_not_trained(given,
 )
 def test_a_model_that_takes_enough_tokens_is_evaluable(given):
     name, *options = given.split()
-    recipe = catalogue.recipe(name)
+    recipe = catalogue.RECIPES[name]
     recipe.require_evaluable(resolve(command_line().parse_args([name]), recipe, options[1:]))
 
 

@@ -45,7 +45,7 @@ def test_a_training_that_changed_its_precision_says_so(tmp_path, capsys, monkeyp
     main(arguments)
     assert "this training ran in bfloat16 and goes on in float32\n" in capsys.readouterr().out
     (tmp_path / "logs" / "train.log").write_text("\n".join([*log, "+ fairseq-train --cpu", begun]))
-    recipe = catalogue.recipe("multi30k")
+    recipe = catalogue.RECIPES["multi30k"]
     settings = resolve(command_line().parse_args(arguments), recipe, [])
     stages = {"train": {"commands": ["fairseq-train --cpu"]}}
     found = results("", recipe, settings, stages, [])
@@ -64,5 +64,5 @@ def test_checksums_are_of_dictionaries_and_test_sets(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     arguments = command_line().parse_args(["multi30k", "--data", str(tmp_path)])
-    settings = resolve(arguments, catalogue.recipe("multi30k"), [])
+    settings = resolve(arguments, catalogue.RECIPES["multi30k"], [])
     assert data_checksums(settings).keys() == counted

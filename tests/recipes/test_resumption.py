@@ -19,7 +19,7 @@ def train(data, output, precision: str, *further: str) -> dict:
     given = command_line().parse_args(
         ["multi30k", "--smoke", "--data", str(data), "--output", str(output)]
     )
-    recipe = catalogue.recipe("multi30k")
+    recipe = catalogue.RECIPES["multi30k"]
     length = ("--max-epoch", str(EPOCHS), "--max-update", "100", "--max-tokens", "1000")
     settings = resolve(given, recipe, [precision])
     words = recipe.stages(settings)[1].commands[0].words()

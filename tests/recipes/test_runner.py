@@ -13,10 +13,11 @@ from conftest import ROOT
 
 import fairseq_convattn
 from fairseq_convattn.child_processes import CommandFailed
+from fairseq_convattn.folder_lock import locked
 from fairseq_convattn.recipes import record
 from fairseq_convattn.recipes.command import Command, RecipeError, Stage
 from fairseq_convattn.recipes.recipe import STAGES
-from fairseq_convattn.recipes.runner import Runner, exclusive
+from fairseq_convattn.recipes.runner import Runner
 from fairseq_convattn.run_records import read_json
 
 
@@ -54,7 +55,7 @@ def five_stages(folder: Path, trouble: str = "", where: str = "") -> list[Stage]
 
 
 def run(folder: Path, stages: list[Stage], chosen=STAGES) -> None:
-    with exclusive(folder):
+    with locked(folder, "stages"):
         runner = Runner(folder, stages)
         runner.check(chosen)
         runner.run(chosen)
@@ -196,7 +197,7 @@ def test_a_linked_folder_is_the_folder(tmp_path, monkeypatch):
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "release").mkdir()
     (tmp_path / "lock").touch()  # of another command
-    with pytest.raises(RecipeError, match="is not empty and of no run; choose another"):
+    with pytest.raises(FileExistsError, match="is not empty and of no run; choose another"):
         run(tmp_path, five_stages(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"release", "lock"}
 

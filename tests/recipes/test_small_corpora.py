@@ -44,9 +44,9 @@ def test_dialogues_keep_speakers_and_turns(tmp_path):
 )
 def test_the_whole_release_is_what_is_expected(shared, tmp_path, recipe, corpus):
     """All numbers of lines and tokens, which a sample does not show."""
-    for module in catalogue.recipe(recipe).needs.get("prepare", ()):
+    for module in catalogue.RECIPES[recipe].needs.get("prepare", ()):
         pytest.importorskip(module)
-    script, *options = catalogue.recipe(recipe).prepare_script or (f"prepare_{recipe}.sh",)
+    script, *options = catalogue.RECIPES[recipe].prepare_script or (f"prepare_{recipe}.sh",)
     arguments = [*options, "--source", str(shared / "data" / corpus), "--output"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     run = subprocess.run(

@@ -40,7 +40,9 @@ TRAINING = (
     *("--update-epoch-batch-itr", "True", "--save-interval-updates", "1"),
     *("--keep-interval-updates", "2", "--keep-last-epochs", "1"),
 )
-faults = pytest.mark.parametrize("faults", [5, pytest.param(150, marks=pytest.mark.slow)])
+faults = pytest.mark.parametrize(
+    "faults", [len(SIGNALS), pytest.param(150, marks=pytest.mark.slow)]
+)
 
 
 def end_at_random(

@@ -115,7 +115,7 @@ def test_all_scores_stand_where_none_is_published(tmp_path, capsys):
 
 
 def test_a_baseline_of_a_recipe_is_a_row(tmp_path, capsys):
-    recipe, run = catalogue.recipe("samsum"), tmp_path / "a"
+    recipe, run = catalogue.RECIPES["samsum"], tmp_path / "a"
     command = ["samsum", "--mixer", "dynamic", "--output", str(run)]
     settings = resolve(command_line().parse_args(command), recipe, [])
     run.mkdir()

@@ -380,7 +380,7 @@ def test_options_of_a_user_tell_systems_apart(tmp_path, monkeypatch):
     extra = {"base": "", "l2": "--weight-norm l2", "drop": "--dropout=0.1 --conv-bias"}
     for name, options in extra.items():
         given = ["multi30k_short", "--mixer", "dynamic", "--output", str(tmp_path / name)]
-        recipe = catalogue.recipe("multi30k_short")
+        recipe = catalogue.RECIPES["multi30k_short"]
         parsed = command_line().parse_intermixed_args(given)
         settings = resolve(parsed, recipe, options.split())
         runner = Runner(tmp_path / name, recipe.stages(settings))

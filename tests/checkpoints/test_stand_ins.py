@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import SHRUNK, generate, train
 
-from fairseq_convattn.checkpoints import numpy_values
+from fairseq_convattn.checkpoints import stand_ins
 from fairseq_convattn.checkpoints.averaging import average_checkpoints
 from fairseq_convattn.checkpoints.checks import CheckpointError
 from fairseq_convattn.checkpoints.files import read_checkpoint
@@ -20,7 +20,7 @@ BLEU = ("--eval-bleu", "--eval-bleu-args", '{"beam": 1}', "--eval-bleu-detok", "
 
 @pytest.fixture(autouse=True)
 def allowed():
-    with numpy_values.allowed():
+    with stand_ins.allowed():
         yield
 
 
@@ -68,14 +68,14 @@ def test_an_array_is_filled_once():
     """A tensor may share the memory that a second filling would free."""
     array = torch.load(stored(numpy.arange(3)), weights_only=True)
     with pytest.raises(pickle.UnpicklingError, match="filled twice"):
-        array.__setstate__((1, (1,), numpy_values.NumberType("f8"), False, bytes(8)))
+        array.__setstate__((1, (1,), stand_ins.NumberType("f8"), False, bytes(8)))
 
 
 def test_empty_arrays_are_refused():
     """numpy 1 takes more dimensions than it has if all are 0."""
-    array = numpy_values.StoredArray()
+    array = stand_ins.StoredArray()
     with pytest.raises(pickle.UnpicklingError, match="of 0 bytes"):
-        array.__setstate__((1, (0,) * 33, numpy_values.NumberType("f8"), False, b""))
+        array.__setstate__((1, (0,) * 33, stand_ins.NumberType("f8"), False, b""))
 
 
 def test_what_others_have_allowed_stays():
@@ -84,7 +84,7 @@ def test_what_others_have_allowed_stays():
     try:
         torch.serialization.add_safe_globals(own)
         for _ in range(2):
-            with numpy_values.allowed():
+            with stand_ins.allowed():
                 found = torch.load(stored(numpy.float64(2.5)), weights_only=True)
             now = torch.serialization.get_safe_globals()
             assert found == 2.5 and all(entry in now for entry in own)

@@ -1,11 +1,13 @@
-"""numpy's numbers and arrays in checkpoints, read without numpy's own unpickling.
+"""What checkpoints hold beside tensors and configuration, read without the code of its types.
 
-fairseq stores validation metrics as they are logged, BLEU's counts and F1 as values of numpy. Only
-numbers are read. Empty arrays and large ones are refused.
+fairseq stores validation metrics as they are logged, BLEU's counts and F1 as values of numpy. Of
+these only numbers are read; empty arrays and large ones are refused. In 2019 it pickled the
+meters of a training. They are read as dictionaries, and nothing uses them.
 """
 
 import math
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pickle import UnpicklingError
@@ -87,14 +89,19 @@ _BY_NAME = {
         for core in ("core", "_core")  # before and since numpy 2
         for name, function in (("_reconstruct", StoredArray), ("scalar", _number))
     },
+    **{
+        f"{module}.{name}": OrderedDict  # which takes attributes, as the meters have them
+        for module in ("fairseq.meters", "fairseq.logging.meters")
+        for name in ("AverageMeter", "MetersDict", "StopwatchMeter", "TimeMeter")
+    },
 }
 _OURS = [(function, name) for name, function in _BY_NAME.items()]
 
 
 @contextmanager
 def allowed() -> Iterator[None]:
-    """Have torch.load read numpy's numbers by this module, whatever else is allowed. What is
-    allowed is the whole process's, so one thread at a time is in here."""
+    """Have torch.load read these types by this module, whatever else is allowed. What is allowed is
+    the whole process's, so one thread at a time is in here."""
     with _LOCK:
         before = torch.serialization.get_safe_globals()
         _allow([entry for entry in before if _name(entry) not in _BY_NAME] + _OURS)
