@@ -59,6 +59,8 @@ def train(
                 raise ValueError(
                     f"--vocab-size {vocab_size}: {limit} {found[1]} for this text"
                 ) from None
+        if "sentences_.empty()" in str(error):
+            raise ValueError(f"{', '.join(files)}: no text") from None
         raise
 
 

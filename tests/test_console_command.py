@@ -101,6 +101,8 @@ def test_what_keeps_pieces_from_being_learned_is_said(tmp_path):
     assert train("bpe", too_many[1]) == ""
     assert "bpe.model is there already: delete it or choose another" in train("bpe", too_many[1])
     assert f"{tmp_path}/no: no such folder" in train("no/bpe", "9")
+    (tmp_path / "text").write_text("")
+    assert train("none", "9") == f"error: {tmp_path / 'text'}: no text\n"
 
 
 def test_pieces_of_text_from_a_pipe(tmp_path):

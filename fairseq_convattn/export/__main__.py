@@ -57,6 +57,8 @@ def _loaded(checkpoint: str, data: str | None) -> BaseFairseqModel:
     """
     if data is None and any(Path(checkpoint).parent.glob("dict*.txt")):
         data = str(Path(checkpoint).parent)
+    elif data and not any(Path(data).glob("dict*.txt")):
+        raise FileNotFoundError(f"--data: there are no dictionaries (dict*.txt) in {data}")
     with in_a_line(f"{checkpoint} cannot be loaded"):
         try:
             overrides = {"data": data} if data else {}
