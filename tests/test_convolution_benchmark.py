@@ -3,10 +3,10 @@ import sys
 import pytest
 import torch
 
-from fairseq_convattn.ops.convolution import native
+from fairseq_convattn.ops.native import is_built
 
 pytestmark = pytest.mark.skipif(
-    not native.is_built(), reason="the kernels were not compiled: no C compiler at installation"
+    not is_built(), reason="the kernels were not compiled: no C compiler at installation"
 )
 
 

@@ -438,7 +438,7 @@ def test_what_cannot_be_asked(here):
     model = load(ConvAttnModel, "translation", **PIECES)
     with pytest.raises(ValueError, match="bem: no option of models in Python"):
         model.translate("oak", bem=4)
-    for option in ("prefix_size", "retain_dropout", "constraints", "nbest"):
+    for option in ("prefix_size", "constraints", "nbest", "skip_invalid_size_inputs"):
         with pytest.raises(ValueError, match=f"{option}: no option"):
             model.translate("oak", **{option: 1})
     for beam in (0, 2.0, "2"):

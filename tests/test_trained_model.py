@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import sacrebleu
+import torch
 from conftest import ROOT
 
 from fairseq_convattn.architectures import ConvAttnModel
@@ -19,6 +20,17 @@ def test_translates():
         model = ConvAttnModel.from_pretrained(FOLDER)
         assert model.translate("a man rides a bike .") == "ein mann fährt fahrrad ."
     assert not [one for one in caught if "pin_memory" in str(one.message)]
+
+
+def test_one_binarised_sentence_is_generated_for_as_a_list_is():
+    model = ConvAttnModel.from_pretrained(FOLDER)
+    tokens = model.encode("a man rides a bike .")
+    allowed = [model.tgt_dict.index("ein"), model.tgt_dict.eos()]
+    constrained = {"beam": 1, "prefix_allowed_tokens_fn": lambda batch, tokens: allowed}
+    (best,) = model.generate(tokens, **constrained)
+    assert set(best["tokens"].tolist()) == set(allowed)
+    ((again,),) = model.generate([tokens], **constrained)
+    assert torch.equal(best["tokens"], again["tokens"])
 
 
 @pytest.mark.slow

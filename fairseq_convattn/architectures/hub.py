@@ -125,21 +125,22 @@ class ConvAttnHub(GeneratorHubInterface):
         """
         if not isinstance(beam, numbers.Integral) or beam < 1:
             raise ValueError(f"beam must be a whole number of at least 1, not {beam!r}")
-        own = {"verbose", "skip_invalid_size_inputs", "inference_step_args"}
-        known = GenerationConfig.__dataclass_fields__.keys() | own | {"prefix_allowed_tokens_fn"}
+        own = {"verbose", "inference_step_args", "prefix_allowed_tokens_fn"}
+        known = GenerationConfig.__dataclass_fields__.keys() | own
         unknown = options.keys() - known | options.keys() & _OF_COMMANDS
         if unknown:
             names = ", ".join(sorted(unknown))
             instead = "; generate has the whole beam" if "nbest" in unknown else ""
             raise ValueError(f"{names}: no option of models in Python{instead}")
+        if isinstance(tokenized_sentences, Tensor) and tokenized_sentences.dim() == 1:
+            # fairseq would forget the options that it names
+            return self.generate(tokenized_sentences[None], beam, *args, **options)[0]
         self._require_room(tokenized_sentences, options)
         return super().generate(tokenized_sentences, int(beam), *args, **options)
 
     def _require_room(self, prompts: Tensor | list[Tensor], options: dict[str, Any]) -> None:
         """fairseq would cut a language model's prompt where its limit is reached."""
         if hasattr(self.models[0], "encoder") or options.get("score_reference"):
-            return
-        if isinstance(prompts, Tensor) and prompts.dim() == 1:  # fairseq calls again with a batch
             return
         limits = self.cfg.generation
         per_token, fixed = (options.get(x, limits[x]) for x in ("max_len_a", "max_len_b"))

@@ -81,7 +81,9 @@ def _one_per_layer(option: str, values: list | tuple, layers: int) -> list:
 
 def _check(side: str, config: MixerConfig) -> None:
     for field, option in OPTIONS.items():
-        if config.mixer in option.readers and (reason := option.refused(config)):
+        if config.mixer not in option.readers:
+            continue
+        if reason := option.impossible(config) or option.refused(config):
             refuse(option_name(field, option, side), reason)
     if config.mixer != "attention" and not config.self_attention:
         refuse(

@@ -81,17 +81,12 @@ def _wrapped(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     return fsdp_wrap(layer, min_num_params=min_params)
 
 
-class _SharedTables:
-    """One set of relative-position tables for the layers of a stack that ask for it."""
-
-    def __init__(self):
-        self._first = {}
-
-    def share(self, layer: _MixerLayer) -> None:
-        """Give the layer the tables of the first one with its mixer."""
-        if layer.mixer_config.share_tables_across_layers and hasattr(layer.self_attn, "terms"):
-            first = self._first.setdefault(layer.mixer_config.mixer, layer)
-            layer.self_attn.terms = first.self_attn.terms
+def _share_tables(layer: _MixerLayer, first: dict[str, nn.Module]) -> None:
+    """Give a layer that asks for it the relative-position tables of the stack's ``first`` layer
+    with its mixer."""
+    config, mixer = layer.mixer_config, layer.self_attn
+    if config.share_tables_across_layers and hasattr(mixer, "terms"):
+        mixer.terms = first.setdefault(config.mixer, mixer.terms)
 
 
 class ConvAttnEncoder(TransformerEncoderBase):
@@ -104,13 +99,13 @@ class ConvAttnEncoder(TransformerEncoderBase):
         embed_tokens: nn.Module,
         mixers: list[MixerConfig],
     ):
-        self._mixers, self._tables = iter(mixers), _SharedTables()
+        self._mixers, self._tables = iter(mixers), {}
         super().__init__(cfg, dictionary, embed_tokens)
         use_fast_dropout(self)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         layer = ConvAttnEncoderLayer(cfg, next(self._mixers))
-        self._tables.share(layer)
+        _share_tables(layer, self._tables)
         return _wrapped(layer, cfg)
 
     def forward_scriptable(
@@ -177,7 +172,7 @@ class ConvAttnDecoder(TransformerDecoderBase):
         mixers: list[MixerConfig],
         no_encoder_attn: bool = False,
     ):
-        self._mixers, self._tables = iter(mixers), _SharedTables()
+        self._mixers, self._tables = iter(mixers), {}
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         use_fast_dropout(self)
         for name, buffer in self.named_buffers():
@@ -189,7 +184,7 @@ class ConvAttnDecoder(TransformerDecoderBase):
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
     ) -> nn.Module:
         layer = ConvAttnDecoderLayer(cfg, next(self._mixers), no_encoder_attn)
-        self._tables.share(layer)
+        _share_tables(layer, self._tables)
         return _wrapped(layer, cfg)
 
     def buffered_future_mask(self, tensor: Tensor) -> None:

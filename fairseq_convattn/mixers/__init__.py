@@ -27,8 +27,9 @@ def build_mixer(config: MixerConfig) -> nn.Module:
     """
     if config.mixer not in MIXERS:
         raise ValueError(f"mixer: unknown {config.mixer!r}, choose from {', '.join(MIXERS)}")
+    config = replace(config, **fixed_options(config.mixer))
     check(config)
-    return MIXERS[config.mixer](replace(config, **fixed_options(config.mixer)))
+    return MIXERS[config.mixer](config)
 
 
 __all__ = [

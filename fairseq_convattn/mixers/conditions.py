@@ -1,6 +1,7 @@
 """When a mixer's options have an effect (``reads``) and which values do not go together
-(``refused``), for the table in ``config``."""
+(``impossible``, ``refused``), for the table in ``config``."""
 
+import numbers
 from typing import TYPE_CHECKING, Any
 
 from ..ops.attention import TABLE_TERMS
@@ -48,19 +49,25 @@ def convolves(config: "MixerConfig", values: dict[str, Any]) -> bool:
     return bool(projections(config)) or config.value_conv != "none"
 
 
+def bad_size(size: object) -> str | None:
+    fits = isinstance(size, numbers.Integral) and size >= 1
+    return None if fits else f"must be a whole number of at least 1, not {size!r}"
+
+
 def bad_taps(config: "MixerConfig") -> str | None:
-    taps = config.kernel_size
-    if taps < 1:
-        return f"must be at least 1, not {taps}"
-    if not config.causal and taps % 2 == 0:
-        return f"must be odd in an encoder, not {taps}"
-    return None
+    return bad_size(config.kernel_size)
 
 
-def bad_projection_taps(config: "MixerConfig") -> str | None:
-    taps = config.projection_taps
-    odd = config.causal or taps % 2
-    return None if odd else f"must be odd in an encoder, not {taps}"
+def _even(config: "MixerConfig", taps: int) -> str | None:
+    return None if config.causal or taps % 2 else f"must be odd in an encoder, not {taps}"
+
+
+def even_taps(config: "MixerConfig") -> str | None:
+    return _even(config, config.kernel_size)
+
+
+def even_projection_taps(config: "MixerConfig") -> str | None:
+    return _even(config, config.projection_taps)
 
 
 def bad_conv_dim(config: "MixerConfig") -> str | None:
@@ -115,10 +122,8 @@ def odd_halves(config: "MixerConfig") -> str | None:
     return f"half needs an even number of heads, not {config.num_heads}" if odd else None
 
 
-def bad_halves(config: "MixerConfig") -> str | None:
-    if config.convolved_heads == "all":
-        return None
-    return odd_halves(config) or not_convolved(config)
+def useless_halves(config: "MixerConfig") -> str | None:
+    return None if config.convolved_heads == "all" else not_convolved(config)
 
 
 def is_short_convolved(config: "MixerConfig", values: dict[str, Any]) -> bool:

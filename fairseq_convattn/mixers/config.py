@@ -3,7 +3,6 @@
 import dataclasses
 import numbers
 import operator
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +93,8 @@ class MixerConfig:
         readers=CONVOLUTIONS,
         name="kernel_sizes",
         per_stack=True,
-        refused=conditions.bad_taps,
+        impossible=conditions.bad_taps,
+        refused=conditions.even_taps,
     )
     conv_dim: int | None = _row(
         None,
@@ -103,7 +103,7 @@ class MixerConfig:
         default_text="its embedding dimension",
         readers=CONVOLUTIONS,
         per_stack=True,
-        refused=conditions.bad_conv_dim,
+        impossible=conditions.bad_conv_dim,
     )
     glu: bool = _row(
         True,
@@ -142,7 +142,7 @@ class MixerConfig:
         "normalise kernels over the positions that are tokens, so that no weight is "
         "lost at the edges and at padding",
         readers=CONVOLUTIONS,
-        refused=conditions.bad_renormalization,
+        impossible=conditions.bad_renormalization,
     )
     attention_terms: tuple[str, ...] = _row(
         ("content", "fixed", "query"),
@@ -219,7 +219,7 @@ class MixerConfig:
         readers=COMPOSITE,
         reads=conditions.convolves,
         needs=_CONVOLVED,
-        refused=conditions.bad_projection_taps,
+        refused=conditions.even_projection_taps,
     )
     projection_activation: str = _row(
         "linear",
@@ -235,7 +235,8 @@ class MixerConfig:
         choice(("all", "half")),
         "heads whose projections are convolved; half: the other half are linear",
         readers=COMPOSITE,
-        refused=conditions.bad_halves,
+        impossible=conditions.odd_halves,
+        refused=conditions.useless_halves,
     )
     value_conv: str = _row(
         "none",
@@ -244,7 +245,7 @@ class MixerConfig:
         readers=COMPOSITE,
     )
     attention_dropout: float = _row(
-        0.0, probability(), readers=ATTENTION, refused=conditions.bad_attention_dropout
+        0.0, probability(), readers=ATTENTION, impossible=conditions.bad_attention_dropout
     )
     short_convolution: str = _row(
         "none",
@@ -252,7 +253,7 @@ class MixerConfig:
         "apply a short residual convolution to attention's projections. "
         f"{_listed(SHORT_CONVOLUTIONS)}",
         readers=ATTENTION,
-        refused=conditions.bad_short_convolution,
+        impossible=conditions.bad_short_convolution,
     )
     short_convolution_on: str = _row(
         "qkv",
@@ -261,7 +262,7 @@ class MixerConfig:
         readers=ATTENTION,
         reads=conditions.is_short_convolved,
         needs=_SHORT,
-        refused=conditions.bad_short_convolution_on,
+        impossible=conditions.bad_short_convolution_on,
     )
     short_convolution_taps: int = _row(
         4,
@@ -308,46 +309,29 @@ class MixerConfig:
 
 
 def check(config: MixerConfig) -> None:
-    """Check the values of the fields that the config's mixer reads.
+    """Check the sizes and the values of the fields that the config's mixer reads.
 
     Raises:
         ValueError: one is not allowed; the message is one line and names it.
     """
-    for field, option in OPTIONS.items():
+    for name in ("embed_dim", "num_heads"):
+        if reason := conditions.bad_size(getattr(config, name)):
+            raise ValueError(f"{name}: {reason}")
+    if config.embed_dim % config.num_heads:
+        reason = f"{config.num_heads} heads do not divide the width {config.embed_dim}"
+        raise ValueError(f"num_heads: {reason}")
+    read = {field: option for field, option in OPTIONS.items() if config.mixer in option.readers}
+    for field, option in read.items():
         value = getattr(config, field)
-        if config.mixer not in option.readers or value is None:
+        if value is None and getattr(MixerConfig, field) is None:
             continue
         try:
             option.kind.read(_as_option(value, option))
         except ValueError as error:
             raise ValueError(f"{field}: {error}") from None
-    for field, reason in _impossible(config):
-        raise ValueError(f"{field}: {reason}")
-
-
-def _impossible(config: MixerConfig) -> Iterator[tuple[str, str]]:
-    """Fields whose values do not work together, each with the reason. A command line refuses more:
-    what has no effect, too."""
-    convolves = config.mixer in CONVOLUTIONS
-    for name in ("embed_dim", "num_heads", *(("kernel_size",) if convolves else ())):
-        value = getattr(config, name)
-        if not isinstance(value, numbers.Integral) or value < 1:
-            yield name, f"must be a whole number of at least 1, not {value!r}"
-    if config.embed_dim % config.num_heads:
-        yield "num_heads", f"{config.num_heads} heads do not divide the width {config.embed_dim}"
-    if reason := conditions.bad_attention_dropout(config):
-        yield "attention_dropout", reason
-    if convolves and (reason := conditions.bad_conv_dim(config)):
-        yield "conv_dim", reason
-    if convolves and (reason := conditions.bad_renormalization(config)):
-        yield "renorm_padding", reason
-    if config.mixer in COMPOSITE and (reason := conditions.odd_halves(config)):
-        yield "convolved_heads", reason
-    if config.mixer in ATTENTION and (reason := conditions.bad_short_convolution(config)):
-        yield "short_convolution", reason
-    reads_terms = config.mixer == "composite"  # tisa has its own
-    if reads_terms and (reason := conditions.bad_short_convolution_on(config)):
-        yield "short_convolution_on", reason
+    for field, option in read.items():
+        if reason := option.impossible(config):
+            raise ValueError(f"{field}: {reason}")
 
 
 def _as_option(value: Any, option: Option) -> Any:
@@ -355,7 +339,7 @@ def _as_option(value: Any, option: Option) -> Any:
     if option.kind in (SWITCH, FLAG) and not isinstance(value, bool):
         raise ValueError(f"must be True or False, not {value!r}")
     if isinstance(option.default, tuple):
-        if isinstance(value, str):
+        if not isinstance(value, tuple | list):
             raise ValueError(f"must be a tuple of names, not {value!r}")
         return ",".join(value)
     whole_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -54,7 +54,7 @@ def shown(given: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def whole(least: int | None = None, most: int | None = None) -> Kind:
+def whole(least: int, most: int | None = None) -> Kind:
     """A whole number, within bounds."""
 
     def read_whole(given: Any) -> int:
@@ -65,7 +65,7 @@ def whole(least: int | None = None, most: int | None = None) -> Kind:
     return Kind(int, read_whole)
 
 
-def number(least: float | None = None) -> Kind:
+def number(least: float) -> Kind:
     """A finite number, not below ``least``."""
 
     def read_number(given: Any) -> float:
@@ -232,8 +232,8 @@ def _finite(given: Any) -> float:
     return given
 
 
-def _within(given: float, least: float | None, most: float | None) -> float:
-    if least is not None and given < least:
+def _within(given: float, least: float, most: float | None) -> float:
+    if given < least:
         raise ValueError(f"must be at least {least}, not {given}")
     if most is not None and given > most:
         raise ValueError(f"must be at most {most}, not {given}")
@@ -253,7 +253,8 @@ class Option(NamedTuple):
         per_stack: whether encoder and decoder have an option each.
         reads: whether a reader uses the option, given its ``MixerConfig`` and all options.
         needs: in words, what makes a reader use it.
-        refused: why a reader's ``MixerConfig`` cannot work; None if it can.
+        impossible: why a reader's ``MixerConfig`` cannot work; None if it can.
+        refused: why a command refuses one that works.
         fixed: by mixer, a value that overrides the option.
     """
 
@@ -266,6 +267,7 @@ class Option(NamedTuple):
     per_stack: bool = False
     reads: Callable[[Any, dict[str, Any]], bool] = lambda config, values: True
     needs: str = ""
+    impossible: Callable[[Any], str | None] = lambda config: None
     refused: Callable[[Any], str | None] = lambda config: None
     fixed: Mapping[str, Any] = MappingProxyType({})
 

@@ -23,7 +23,7 @@ REFUSED = {
         ("--encoder-kernel-sizes 3,7", "2 values for 4 layers"),
         ("--encoder-kernel-sizes 4", "must be odd in an encoder, not 4"),
         ("--encoder-kernel-sizes 3,7.5,3,3", "must be comma-separated whole numbers"),
-        ("--decoder-kernel-sizes 0", "must be at least 1, not 0"),
+        ("--decoder-kernel-sizes 0", "must be a whole number of at least 1, not 0"),
         ("--encoder-layers -1", "must be at least 0, not -1"),
         ("--encoder-embed-dim 0", "must be at least 1, not 0"),
         ("--decoder-attention-heads 0", "must be at least 1, not 0"),

@@ -12,6 +12,7 @@ from kernel_cases import assert_equal, with_gradients
 from torch import Tensor
 
 from fairseq_convattn.ops.convolution import native, reference, tiled
+from fairseq_convattn.ops.native import is_built
 
 try:  # before other tests import Triton otherwise
     import triton_cases
@@ -51,7 +52,7 @@ def case(request, monkeypatch) -> Case:
     if name in ("reference", "tiled"):
         return Case({"reference": reference, "tiled": tiled}[name], kind, kernel_size, "cpu")
     if name == "native":
-        if not native.is_built():
+        if not is_built():
             pytest.skip("the kernels were not compiled: no C compiler at installation")
         return Case(native, kind, kernel_size, "cpu")
     if triton_cases is None:

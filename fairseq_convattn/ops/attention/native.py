@@ -105,10 +105,6 @@ class Compiled(Passes):
         if grads.curve is not None:
             more["diagonals"] = self._diagonals(tile)
         self._run(GRADIENT, self._scores(tile, weights, delta, **more))
-        if grads.column_step is not None:
-            region, inside = tile.beyond_band(s)
-            region = torch.mul(region, inside, out=weights[:, :, : inside.size(1)])
-            tile.columns_of(grads.column_step)[:, tile.beyond].add_(region.sum(1))
 
     def _products(self, tile: Tile) -> Tensor:
         q, k = tile.rows_of(tile.scores.q), tile.columns_of(tile.scores.k)

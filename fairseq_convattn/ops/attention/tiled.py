@@ -53,13 +53,8 @@ class InPyTorch(Passes):
         if grads.band is not None:
             self._clear_frame(tile)
             tile.rows_of(grads.band).copy_(self._along_band(tile, self._frame))
-        if grads.row_step is not None or grads.column_step is not None:
-            region, inside = tile.beyond_band(s)
-            region = torch.mul(region, inside, out=weights[:, :, : inside.size(1)])
-            if grads.row_step is not None:
-                tile.rows_of(grads.row_step).copy_(region.sum(2))
-            if grads.column_step is not None:
-                tile.columns_of(grads.column_step)[:, tile.beyond].add_(region.sum(1))
+        if grads.row_step is not None:
+            tile.rows_of(grads.row_step).copy_(tile.sum_beyond_band(s, 2, weights))
         if grads.curve is not None:
             self._add_to_diagonals(tile, s)
 

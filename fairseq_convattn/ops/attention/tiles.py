@@ -274,6 +274,9 @@ class Tile:
         self._add_to_columns(grads.k, s, q, scale)
         if grads.column is not None:
             self.columns_of(grads.column).add_(s.sum(1))
+        if grads.column_step is not None:
+            sums = self.sum_beyond_band(s, 1, weights)
+            self.columns_of(grads.column_step)[:, self.beyond].add_(sums)
 
     def _add_to_columns(self, grads: Tensor | None, s: Tensor, rows: Tensor, scale: float) -> None:
         """Add ``s^T rows scale``, or write it, with zeros around it, in the first block of
@@ -300,6 +303,11 @@ class Tile:
         region = s[:, :, self.beyond]
         triangle = self.block.problem.upper_triangle(s.size(1))
         return region, triangle[: region.size(1), : region.size(2)]
+
+    def sum_beyond_band(self, s: Tensor, dim: int, scratch: Tensor) -> Tensor:
+        """Sums of ``s`` at keys to the right of a band; ``scratch`` has its shape."""
+        region, inside = self.beyond_band(s)
+        return torch.mul(region, inside, out=scratch[:, :, : region.size(2)]).sum(dim)
 
 
 class Passes(ABC):
@@ -343,8 +351,8 @@ class Passes(ABC):
     ) -> None:
         """Turn the weights' gradients ``s`` into those of the scores, in place.
 
-        Also writes the gradients of the band and of the steps to ``grads`` and adds to the sums
-        over diagonals. ``weights`` may be overwritten.
+        Also writes the gradients of the band and of the queries' steps to ``grads`` and adds to the
+        sums over diagonals. ``weights`` may be overwritten.
 
         Args:
             weights, s: ``[n, rows, columns]``.

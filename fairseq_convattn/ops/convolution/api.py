@@ -7,13 +7,14 @@ from torch import Tensor
 
 from ..implementation import Implementation, check, choose, requested, without_autocast
 from ..masks import kept
+from ..native_tensors import unfit
 from . import native, reference, tiled
 from .past import Past, continued, step
 
 IMPLEMENTATIONS = {
     "reference": Implementation(reference.convolve),
     "tiled": Implementation(tiled.convolve),
-    "native": Implementation(native.convolve, native.unfit),
+    "native": Implementation(native.convolve, unfit),
 }
 
 # Below this many taps, summing them one by one is faster than building band matrices.

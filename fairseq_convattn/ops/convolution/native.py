@@ -10,23 +10,16 @@ import torch
 from torch import Tensor
 
 from .. import native
-from ..implementation import unfit_for_operators
-from ..native import is_built
+from ..native_tensors import DTYPES, Sequence, dense, run
 from ..operators import define
 from .operators import check, outputs, register
 from .past import Past
 
-DTYPES = (torch.float32, torch.bfloat16)
 
+class _Sequence(Sequence):
+    """With an index of its rows, if they are of a :class:`Past`."""
 
-class _Sequence(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("time_stride", ctypes.c_int64),
-        ("batch_stride", ctypes.c_int64),
-        ("index", ctypes.c_void_p),
-        ("row_stride", ctypes.c_int64),
-    ]
+    _fields_ = [("index", ctypes.c_void_p), ("row_stride", ctypes.c_int64)]
 
 
 class _Kernels(ctypes.Structure):
@@ -51,22 +44,9 @@ class _Problem(ctypes.Structure):
 _library = native.library
 
 
-def unfit(x: Tensor, taps: Tensor) -> str:
-    """Why the kernels cannot take such inputs; empty when they can."""
-    if x.device.type != "cpu" or taps.device.type != "cpu":
-        return "is for tensors on the CPU"
-    if x.dtype not in DTYPES or taps.dtype not in DTYPES:
-        return f"takes float32 and bfloat16, not {x.dtype} and {taps.dtype}"
-    return unfit_for_operators() if is_built() else native.NOT_BUILT
-
-
 def continue_from(past: Past, taps: Tensor, time: int, left: int, *, softmax: bool) -> Tensor:
     """As :func:`convolve` with the inputs of ``past``; no derivatives."""
     return torch.ops.convattn.convolve_past(past.rows, past.index, taps, time, left, softmax)
-
-
-def _sequence(x: Tensor) -> _Sequence:
-    return _Sequence(x.data_ptr(), x.stride(0), x.stride(1))
 
 
 def _kernels(taps: Tensor) -> _Kernels:
@@ -92,25 +72,21 @@ def _problem(
         shared=taps.dim() == 2,
         softmax=softmax,
         factor=1 / keep,
-        x=_sequence(x),
+        x=_Sequence.of(x),
         w=_kernels(taps),
         kept=_Kernels() if kept is None else _kernels(kept),
     )
 
 
-def _run(problem: _Problem, backward: bool) -> None:
-    native.run_convolution(_library.convattn_convolve, problem, backward=backward)
-
-
 def _forward(
     x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int, softmax: bool, keep: float
 ) -> tuple[Tensor, Tensor]:
-    x, taps, kept = map(native.dense, (x, taps, kept))
+    x, taps, kept = map(dense, (x, taps, kept))
     y, no_sums = outputs(x, taps, time, keeps_sums=False)
     if y.numel():
         problem = _problem(x, taps, kept, time, left, softmax, keep)
-        problem.y = _sequence(y)
-        _run(problem, backward=False)
+        problem.y = _Sequence.of(y)
+        run(_library.convattn_convolve, problem, backward=False)
     return y, no_sums
 
 
@@ -122,14 +98,14 @@ def _forward_from_past(
     if index.dtype != torch.int64:
         raise ValueError(f"index must be int64, not {index.dtype}")
     check(rows[:, :1].expand(-1, batch, -1), taps, None, time, DTYPES)
-    rows, index, taps = rows.contiguous(), index.contiguous(), native.dense(taps)
+    rows, index, taps = rows.contiguous(), index.contiguous(), dense(taps)
     y = rows.new_empty(time, batch, channels)
     if y.numel():
         problem = _problem(rows, taps, None, time, left, softmax, 1.0)
         problem.inputs, problem.batch = index.shape
         problem.x = _Sequence(rows.data_ptr(), *index.stride(), index.data_ptr(), channels)
-        problem.y = _sequence(y)
-        _run(problem, backward=False)
+        problem.y = _Sequence.of(y)
+        run(_library.convattn_convolve, problem, backward=False)
     return y
 
 
@@ -137,21 +113,21 @@ def _backward(
     grad: Tensor, _: Tensor, x: Tensor, taps: Tensor, kept: Tensor | None, time: int, left: int,
     softmax: bool, keep: float, wanted: list[bool],
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-    grad, x, taps, kept = map(native.dense, (grad, x, taps, kept))
+    grad, x, taps, kept = map(dense, (grad, x, taps, kept))
     problem = _problem(x, taps, kept, time, left, softmax, keep)
-    problem.grad = _sequence(grad)
+    problem.grad = _Sequence.of(grad)
     runs = grad.numel() > 0 and x.numel() > 0 and any(wanted)
     new, grad_x, grad_taps = torch.empty if runs else torch.zeros, None, None
     if wanted[0]:
         grad_x = new(x.shape, dtype=x.dtype)
-        problem.grad_x = _sequence(grad_x)
+        problem.grad_x = _Sequence.of(grad_x)
     if wanted[1]:
         tiles = -(-grad.size(0) // _library.convattn_tile_of_convolution())
         rows = grad.size(0) if taps.dim() == 4 else tiles
         grad_taps = new(rows, x.size(1), *taps.shape[-2:], dtype=torch.float32)
         problem.grad_w = _kernels(grad_taps)
     if runs:
-        _run(problem, backward=True)
+        run(_library.convattn_convolve, problem, backward=True)
     if wanted[1]:
         grad_taps = (grad_taps if taps.dim() == 4 else grad_taps.sum((0, 1))).to(taps.dtype)
     return grad_x, grad_taps

@@ -5,12 +5,10 @@ They run on the OpenMP that PyTorch has loaded, so both share one pool of thread
 
 import contextlib
 import ctypes
-from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from .sources import checksum
 
@@ -62,19 +60,3 @@ def _entry_of_openmp() -> ctypes.c_void_p:
 
 library = _load()
 run_in_parallel = _entry_of_openmp()
-
-
-def dense(x: Tensor | None) -> Tensor | None:
-    """``x`` with neighbouring channels, as the kernels read them."""
-    return x if x is None or x.stride(-1) == 1 else x.contiguous()
-
-
-def run_convolution(kernel: Callable, problem: ctypes.Structure, *, backward: bool) -> None:
-    """Compute the outputs or the gradients that a problem asks for.
-
-    Raises:
-        MemoryError: there is none for the kernel's scratch.
-    """
-    threads = torch.get_num_threads()
-    if kernel(ctypes.byref(problem), backward, threads, run_in_parallel):
-        raise MemoryError("no memory for the convolution's scratch")

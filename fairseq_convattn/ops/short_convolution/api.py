@@ -17,12 +17,13 @@ from ..implementation import (
     unfit_for_operators,
     without_autocast,
 )
+from ..native_tensors import unfit
 from . import native, reference, tiled
 
 IMPLEMENTATIONS = {
     "reference": Implementation(reference.convolve),
     "tiled": Implementation(tiled.convolve),
-    "native": Implementation(native.convolve, native.unfit),
+    "native": Implementation(native.convolve, unfit),
 }
 
 

@@ -7,22 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import native
-from ..implementation import unfit_for_operators
+from ..native_tensors import DTYPES, Sequence, dense, run, unfit
 from .operators import register
 
-DTYPES = (torch.float32, torch.bfloat16)
 VECTOR = 16  # floats of the widest
 MOST_STATIC_TAPS = 32  # above, PyTorch's convolution is the faster way for a static kernel
 # Sentences share a gradient of u until they have so many tokens, unless there are fewer pieces.
 TOKENS, PIECES = 512, 64
-
-
-class _Sequence(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("time_stride", ctypes.c_int64),
-        ("batch_stride", ctypes.c_int64),
-    ]
 
 
 class _Problem(ctypes.Structure):
@@ -30,7 +21,7 @@ class _Problem(ctypes.Structure):
         *((n, ctypes.c_int64) for n in ("time", "inputs", "batch", "channels", "ranks", "taps")),
         *((n, ctypes.c_int64) for n in ("left", "sentences", "own", "half", "stride")),
         *((n, ctypes.c_int64) for n in ("is_static", "heads", "head_dim")),
-        *((n, _Sequence) for n in ("x", "y", "grad", "grad_x")),
+        *((n, Sequence) for n in ("x", "y", "grad", "grad_x")),
         *((n, ctypes.c_void_p) for n in ("z", "u", "rank_pairs", "channel_pairs")),
         *((n, ctypes.c_void_p) for n in ("grad_z", "grad_u")),
     ]
@@ -38,15 +29,6 @@ class _Problem(ctypes.Structure):
 
 _library = native.library
 PANEL = _library.convattn_panel_of_short_convolution() if native.is_built() else 0  # channels
-
-
-def unfit(*tensors: Tensor) -> str:
-    """Why the kernels cannot take such inputs; empty when they can."""
-    if any(x.device.type != "cpu" for x in tensors):
-        return "is for tensors on the CPU"
-    if any(x.dtype not in DTYPES for x in tensors):
-        return f"takes float32 and bfloat16, not {', '.join(str(x.dtype) for x in tensors)}"
-    return unfit_for_operators() if native.is_built() else native.NOT_BUILT
 
 
 def unfit_headwise(x: Tensor, taps: Tensor, static: Tensor) -> str:
@@ -59,10 +41,6 @@ def _unfit_heads(x: Tensor, taps: Tensor) -> str:
     if not taps.size(2) or head_dim in (16, 32) or head_dim and head_dim % PANEL == 0:
         return ""
     return f"takes heads of 16, 32 or a multiple of {PANEL} channels, not of {head_dim}"
-
-
-def _sequence(x: Tensor) -> _Sequence:
-    return _Sequence(x.data_ptr(), x.stride(0), x.stride(1))
 
 
 def _in_panels(up: Tensor, vector: int = VECTOR) -> Tensor:
@@ -94,7 +72,7 @@ class _Kernels:
     def __init__(self, x: Tensor, z: Tensor, up: Tensor, left: int, own: int):
         heads = z.size(2) if z.dim() == 4 else 0
         self.head_dim = x.size(2) // heads if heads else PANEL
-        self.x, self.z, self.up, self.is_static = native.dense(x), z, up, z.dim() == 4
+        self.x, self.z, self.up, self.is_static = dense(x), z, up, z.dim() == 4
         self.ranks = z.flatten(2).float().contiguous()
         self.u = _in_panels(up, 1 if self.is_static else VECTOR)
         self.pairs = None if self.is_static else _in_pairs(self.u, x, z, up)
@@ -113,7 +91,7 @@ class _Kernels:
             is_static=self.is_static,
             heads=heads,
             head_dim=self.head_dim,
-            x=_sequence(self.x),
+            x=Sequence.of(self.x),
             z=self.ranks.data_ptr(),
             u=self.u.data_ptr(),
         )
@@ -121,24 +99,20 @@ class _Kernels:
             pairs = (t.data_ptr() for t in self.pairs)
             self.problem.rank_pairs, self.problem.channel_pairs = pairs
 
-    def _run(self, backward: bool) -> None:
-        convolve = _library.convattn_short_convolve
-        native.run_convolution(convolve, self.problem, backward=backward)
-
     def forward(self) -> Tensor:
         y = self.x.new_empty(self.z.size(0), *self.x.shape[1:])
-        self.problem.y = _sequence(y)
-        self._run(backward=False)
+        self.problem.y = Sequence.of(y)
+        run(_library.convattn_short_convolve, self.problem, backward=False)
         return y
 
     def backward(self, grad: Tensor, wanted: list[bool]) -> tuple[Tensor | None, ...]:
         """The gradients of x, z and up that are wanted."""
-        grad, problem, (time, batch) = native.dense(grad), self.problem, self.z.shape[:2]
-        problem.grad = _sequence(grad)
+        grad, problem, (time, batch) = dense(grad), self.problem, self.z.shape[:2]
+        problem.grad = Sequence.of(grad)
         grad_x = grad_z = grad_u = None
         if wanted[0]:
             grad_x = self.x.new_empty(self.x.shape)
-            problem.grad_x = _sequence(grad_x)
+            problem.grad_x = Sequence.of(grad_x)
         if wanted[1]:
             shares, ranks = self.u.size(0), self.u.size(2)
             if self.is_static:
@@ -149,7 +123,7 @@ class _Kernels:
             problem.sentences = max(1, min(-(-TOKENS // time), -(-batch // PIECES)))
             grad_u = self.u.new_empty(-(-batch // problem.sentences), *self.u.shape)
             problem.grad_u = grad_u.data_ptr()
-        self._run(backward=True)
+        run(_library.convattn_short_convolve, self.problem, backward=True)
         if wanted[1]:
             grad_z = grad_z.sum(0)[..., : self.ranks.size(2)].reshape(self.z.shape)
             grad_z = grad_z.to(self.z.dtype).contiguous()
