@@ -54,6 +54,15 @@ def load_taps(taps, b, start, h, j, there, TAPS: tl.constexpr):
 
 
 @triton.jit
+def load_wide_taps(taps, b, start, h, j, there, TAPS: tl.constexpr):
+    """``load_taps`` in float32."""
+    given, row = load_taps(taps, b, start, h, j, there, TAPS), ()
+    for tap in tl.static_range(TAPS):
+        row = row + (given[tap].to(tl.float32),)
+    return row
+
+
+@triton.jit
 def store_tap(taps, b, start, h, j, there, tap, values):
     place = further(at(taps, b, start, h)[:, None], j, taps.t)
     place = further(place, tap, taps.c)

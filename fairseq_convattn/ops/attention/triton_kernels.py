@@ -97,7 +97,6 @@ class _Kernels:
             "seed": dropout.seed if dropout else None,
             "FLAT": scores.band is not None and layout.before - MARGIN.value < self.keys,
             "CAUSAL": layout.causal,
-            "DROPOUT": dropout is not None,
             "WIDTH": self.width,
             "WIDTH_PADDED": _padded(self.width),
             "VALUES": self.values,

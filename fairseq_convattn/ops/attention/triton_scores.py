@@ -29,6 +29,34 @@ class Added(NamedTuple):
     column_step: Tensor | None
 
 
+class Program(NamedTuple):
+    """What a program's tiles have in common.
+
+    Attributes:
+        b, h, head: its sentence, the head there, and its number among those of all sentences.
+        added: as the kernels take it.
+        curve: the head's.
+        queries, keys, left, right, before, after, scale: see :class:`Layout`.
+        threshold, rescale, seed: of :class:`Dropout`; without dropout there is no seed.
+    """
+
+    b: tl.tensor
+    h: tl.tensor
+    head: tl.tensor
+    added: Added
+    curve: tl.tensor
+    queries: tl.tensor
+    keys: tl.tensor
+    left: tl.tensor
+    right: tl.tensor
+    before: tl.tensor
+    after: tl.tensor
+    scale: tl.tensor
+    threshold: tl.tensor
+    rescale: tl.tensor
+    seed: tl.tensor | None
+
+
 @triton.jit
 def program_place(heads, length, BLOCK: tl.constexpr):
     """Of this program the sentence, its head, the head among those of all sentences, and the
@@ -55,10 +83,10 @@ def store_rows(x, b, h, i, length, WIDTH: tl.constexpr, values):
 
 
 @triton.jit
-def touches_band(t, j, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS):
+def touches_band(p, t, j, BLOCK_QUERIES, BLOCK_KEYS):
     """Whether the band has taps of a block of queries from t on and of keys from j on."""
-    r = j - t - (keys - queries)
-    return (r + BLOCK_KEYS > -left) & (r - BLOCK_QUERIES < right)
+    r = j - t - (p.keys - p.queries)
+    return (r + BLOCK_KEYS > -p.left) & (r - BLOCK_QUERIES < p.right)
 
 
 @triton.jit
@@ -96,59 +124,50 @@ def _load_in_place_where(place, there):
 
 @triton.jit
 def position_scores(
-    added, curve, head, t_first, j_first, queries, keys, left, right, before, after,
-    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr,
+    p, t_first, j_first, PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     """What is added to the products of a tile of queries and keys that lies in this part of the
     curve; -inf or hidden where there are no such keys."""
     i, c = tl.arange(0, BLOCK_QUERIES), tl.arange(0, BLOCK_KEYS)
     t, j = t_first + i, j_first + c
-    offset = keys - queries
+    added, offset = p.added, p.keys - p.queries
     if PART == CLOSE:
-        curve += j_first - t_first - offset + before
+        curve = p.curve + (j_first - t_first - offset + p.before)
         s = _load_in_place(curve + (c[None, :] - i[:, None]))
     else:
-        end = 0 if PART == BEFORE else before + after
-        s = tl.full([BLOCK_QUERIES, BLOCK_KEYS], 0.0, tl.float32) + tl.load(curve + end)
+        end = 0 if PART == BEFORE else p.before + p.after
+        s = tl.full([BLOCK_QUERIES, BLOCK_KEYS], 0.0, tl.float32) + tl.load(p.curve + end)
     if added.column is not None:
-        column = tl.load(added.column + head * keys + j, mask=j < keys, other=-float("inf"))
+        column = tl.load(added.column + p.head * p.keys + j, mask=j < p.keys, other=-float("inf"))
         s += column[None, :]
     elif not CAUSAL and PART != BEFORE:
-        s = tl.where((j < keys)[None, :], s, -float("inf"))
+        s = tl.where((j < p.keys)[None, :], s, -float("inf"))
     if PART == CLOSE:
         r = j[None, :] - t[:, None] - offset
         if added.band is not None:
-            at, close = in_band(added.band, head, t, j, r, queries, keys, left, right)
+            at, close = in_band(added.band, p, t, j, r)
             if FLAT:
                 s += _load_in_place_where(at, close)
             else:
-                if touches_band(
-                    t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
-                ):
+                if touches_band(p, t_first, j_first, BLOCK_QUERIES, BLOCK_KEYS):
                     s += _load_in_place_where(at, close)
+    if PART != BEFORE:
         if added.row_step is not None:
-            step = tl.load(added.row_step + head * queries + t, mask=t < queries, other=0.0)
-            s += tl.where(r > right, step[:, None], 0.0)
+            step = tl.load(added.row_step + p.head * p.queries + t, mask=t < p.queries, other=0.0)
+            s += step[:, None] if PART == AFTER else tl.where(r > p.right, step[:, None], 0.0)
         if added.column_step is not None:
-            step = tl.load(added.column_step + head * keys + j, mask=j < keys, other=0.0)
-            s += tl.where(r > right, step[None, :], 0.0)
-    elif PART == AFTER:
-        if added.row_step is not None:
-            step = tl.load(added.row_step + head * queries + t, mask=t < queries, other=0.0)
-            s += step[:, None]
-        if added.column_step is not None:
-            step = tl.load(added.column_step + head * keys + j, mask=j < keys, other=0.0)
-            s += step[None, :]
+            step = tl.load(added.column_step + p.head * p.keys + j, mask=j < p.keys, other=0.0)
+            s += step[None, :] if PART == AFTER else tl.where(r > p.right, step[None, :], 0.0)
     return s
 
 
 @triton.jit
-def in_band(band, head, t, j, r, queries, keys, left, right):
+def in_band(band, p, t, j, r):
     """Where the band has the taps of queries t and keys j, at distances r, and whether it does."""
-    rows = band + (head * queries + t[:, None]) * (left + 1 + right)
-    inside = (t < queries)[:, None] & (j < keys)[None, :]
-    return rows + (r + left), inside & (r >= -left) & (r <= right)
+    rows = band + (p.head * p.queries + t[:, None]) * (p.left + 1 + p.right)
+    inside = (t < p.queries)[:, None] & (j < p.keys)[None, :]
+    return rows + (r + p.left), inside & (r >= -p.left) & (r <= p.right)
 
 
 @triton.jit
@@ -214,16 +233,13 @@ def queries_seeing(
 
 
 @triton.jit
-def weights_and_gradients(
-    s, grad, v, lse, delta, head, t, j, queries, threshold, rescale, seed,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+def weights_and_gradients(p, s, grad, v, lse, delta, t, j, PRECISION: tl.constexpr):
     """The weights as dropout leaves them, and the gradients of the scores."""
     weights = tl.exp2(s * LOG2_E - (lse * LOG2_E)[:, None])
     dropped = weights
     above = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
-    if DROPOUT:
-        kept = kept_by_dropout(head, t, j, queries, threshold, seed)
-        dropped = tl.where(kept, weights * rescale, 0.0)
-        above = tl.where(kept, above * rescale, 0.0)
+    if p.seed is not None:
+        kept = kept_by_dropout(p.head, t, j, p.queries, p.threshold, p.seed)
+        dropped = tl.where(kept, weights * p.rescale, 0.0)
+        above = tl.where(kept, above * p.rescale, 0.0)
     return dropped, weights * (above - delta[:, None])

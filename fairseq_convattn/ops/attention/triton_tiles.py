@@ -15,6 +15,7 @@ from .triton_scores import (
     AFTER,
     BEFORE,
     CLOSE,
+    Program,
     in_band,
     kept_by_dropout,
     keys_seen,
@@ -38,32 +39,28 @@ VARYING = [
 
 @triton.jit
 def _attend_to_tile(
-    highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
-    queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    p, highest, total, y_rows, q_rows, k, v, t_first, j_first,
+    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     """The highest scores, the sums of exponentials and of values so far, with one more tile."""
     j = j_first + tl.arange(0, BLOCK_KEYS)
-    s = position_scores(
-        added, curve, head, t_first, j_first, queries, keys, left, right, before, after,
-        PART, FLAT, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS,
-    )  # fmt: skip
+    s = position_scores(p, t_first, j_first, PART, FLAT, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS)
     if WIDTH > 0:
-        k_rows = load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
-        s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
+        k_rows = load_rows(k, p.b, p.h, j, p.keys, WIDTH, WIDTH_PADDED)
+        s += p.scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
     higher = tl.maximum(highest, tl.max(s, 1))
     base = tl.where(higher < BLIND, 0.0, higher * LOG2_E)  # times LOG2_E it is not exact
     weights = tl.exp2(s * LOG2_E - base[:, None])
     shrunk = tl.exp2((highest - higher) * LOG2_E)
     total = total * shrunk + tl.sum(weights, 1)
-    if DROPOUT:
+    if p.seed is not None:
         t = t_first + tl.arange(0, BLOCK_QUERIES)
-        kept = kept_by_dropout(head, t, j, queries, threshold, seed)
-        weights = tl.where(kept, weights * rescale, 0.0)
-    v_rows = load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
+        kept = kept_by_dropout(p.head, t, j, p.queries, p.threshold, p.seed)
+        weights = tl.where(kept, weights * p.rescale, 0.0)
+    v_rows = load_rows(v, p.b, p.h, j, p.keys, VALUES, VALUES_PADDED)
     weighted = tl.dot(weights.to(v_rows.dtype), v_rows, input_precision=PRECISION)
     return higher, total, y_rows * shrunk[:, None] + weighted
 
@@ -72,14 +69,17 @@ def _attend_to_tile(
 def forward_by_queries(
     q, k, v, added, curve_h, y, lse,
     heads, queries, keys, left, right, reach, before, after, scale, threshold, rescale, seed,
-    FLAT: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    FLAT: tl.constexpr, CAUSAL: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     b, h, head, t_first = program_place(heads, queries, BLOCK_QUERIES)
     t = t_first + tl.arange(0, BLOCK_QUERIES)
-    curve = added.curve + h * curve_h
+    p = Program(
+        b, h, head, added, added.curve + h * curve_h, queries, keys, left, right, before, after,
+        scale, threshold, rescale, seed,
+    )  # fmt: skip
     q_rows = None
     if WIDTH > 0:
         q_rows = load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
@@ -93,10 +93,8 @@ def forward_by_queries(
     for PART in tl.static_range(BEFORE, CLOSE + 1 if CAUSAL else AFTER + 1):
         for j_first in range(seen[PART], seen[PART + 1], BLOCK_KEYS):
             highest, total, y_rows = _attend_to_tile(
-                highest, total, y_rows, q_rows, k, v, added, curve, b, h, head, t_first, j_first,
-                queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-                PART, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
-                PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+                p, highest, total, y_rows, q_rows, k, v, t_first, j_first, PART, FLAT, CAUSAL,
+                WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
             )  # fmt: skip
 
     blind = (highest < BLIND) & (total == total)  # a maximum leaves out what is not a number
@@ -108,32 +106,23 @@ def forward_by_queries(
 
 @triton.jit
 def _gradients_of_tile(
-    q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head, t_first, j_first,
-    queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr, WIDTH: tl.constexpr,
+    p, q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, t_first, j_first,
+    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     """The tile's weights as dropout leaves them, and the gradients of its scores."""
     t, j = t_first + tl.arange(0, BLOCK_QUERIES), j_first + tl.arange(0, BLOCK_KEYS)
-    s = position_scores(
-        added, curve, head, t_first, j_first, queries, keys, left, right, before, after,
-        PART, FLAT, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS,
-    )  # fmt: skip
+    s = position_scores(p, t_first, j_first, PART, FLAT, CAUSAL, BLOCK_QUERIES, BLOCK_KEYS)
     if WIDTH > 0:
-        s += scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
-    return weights_and_gradients(
-        s, grad_rows, v_rows, lse_rows, delta_rows,
-        head, t, j, queries, threshold, rescale, seed, DROPOUT, PRECISION,
-    )  # fmt: skip
+        s += p.scale * tl.dot(q_rows, tl.trans(k_rows), input_precision=PRECISION)
+    return weights_and_gradients(p, s, grad_rows, v_rows, lse_rows, delta_rows, t, j, PRECISION)
 
 
 @triton.jit
 def _flat_tile_by_queries(
-    q_sums, row_sums, flat_sums, q_rows, grad_rows, lse_rows, delta_rows, k, v, added, added_grad,
-    diagonals, curve, b, h, head, t_first, j_first,
-    queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    p, q_sums, row_sums, flat_sums, q_rows, grad_rows, lse_rows, delta_rows, k, v, added_grad,
+    diagonals, t_first, j_first,
+    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -143,12 +132,11 @@ def _flat_tile_by_queries(
     j = j_first + tl.arange(0, BLOCK_KEYS)
     k_rows = None
     if WIDTH > 0:
-        k_rows = load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
-    v_rows = load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
+        k_rows = load_rows(k, p.b, p.h, j, p.keys, WIDTH, WIDTH_PADDED)
+    v_rows = load_rows(v, p.b, p.h, j, p.keys, VALUES, VALUES_PADDED)
     _, s_grad = _gradients_of_tile(
-        q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head,
-        t_first, j_first, queries, keys, left, right, before, after, scale, threshold, rescale,
-        seed, PART, FLAT, CAUSAL, DROPOUT, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+        p, q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, t_first, j_first,
+        PART, FLAT, CAUSAL, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
     )  # fmt: skip
     if WIDTH > 0:
         q_sums += tl.dot(s_grad.to(k_rows.dtype), k_rows, input_precision=PRECISION)
@@ -174,7 +162,7 @@ def _ended(older, begun, rotated, turned, OLDEST: tl.constexpr):
 def backward_by_queries(
     q, k, v, added, curve_h, grad, lse, delta, y, q_grad, added_grad, diagonals, distances,
     heads, queries, keys, left, right, reach, before, after, scale, threshold, rescale, seed,
-    FLAT: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    FLAT: tl.constexpr, CAUSAL: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -187,7 +175,10 @@ def backward_by_queries(
     b, h, head, t_first = program_place(heads, queries, BLOCK_QUERIES)
     i = tl.arange(0, BLOCK_QUERIES)
     t = t_first + i
-    curve = added.curve + h * curve_h
+    p = Program(
+        b, h, head, added, added.curve + h * curve_h, queries, keys, left, right, before, after,
+        scale, threshold, rescale, seed,
+    )  # fmt: skip
     q_rows = None
     q_sums = tl.zeros([BLOCK_QUERIES, WIDTH_PADDED], tl.float32)
     if WIDTH > 0:
@@ -205,11 +196,9 @@ def backward_by_queries(
     flat_sums = tl.zeros([BLOCK_QUERIES], tl.float32)
     for j_first in range(first, first_close, BLOCK_KEYS):
         q_sums, row_sums, flat_sums = _flat_tile_by_queries(
-            q_sums, row_sums, flat_sums, q_rows, grad_rows, lse_rows, delta_rows, k, v, added,
-            added_grad, diagonals, curve, b, h, head, t_first, j_first,
-            queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-            BEFORE, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
-            PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+            p, q_sums, row_sums, flat_sums, q_rows, grad_rows, lse_rows, delta_rows, k, v,
+            added_grad, diagonals, t_first, j_first, BEFORE, FLAT, CAUSAL,
+            WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
         )  # fmt: skip
     c = tl.arange(0, BLOCK_KEYS)
     if diagonals is not None:
@@ -232,19 +221,15 @@ def backward_by_queries(
             k_rows = load_rows(k, b, h, j, keys, WIDTH, WIDTH_PADDED)
         v_rows = load_rows(v, b, h, j, keys, VALUES, VALUES_PADDED)
         _, s_grad = _gradients_of_tile(
-            q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head,
-            t_first, j_first, queries, keys, left, right, before, after, scale, threshold,
-            rescale, seed, CLOSE, FLAT, CAUSAL, DROPOUT, WIDTH, PRECISION,
-            BLOCK_QUERIES, BLOCK_KEYS,
+            p, q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, t_first, j_first,
+            CLOSE, FLAT, CAUSAL, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
         )  # fmt: skip
         if WIDTH > 0:
             q_sums += tl.dot(s_grad.to(k_rows.dtype), k_rows, input_precision=PRECISION)
         r = j[None, :] - t[:, None] - (keys - queries)
         if added_grad.band is not None:
-            if touches_band(
-                t_first, j_first, queries, keys, left, right, BLOCK_QUERIES, BLOCK_KEYS
-            ):
-                at, close = in_band(added_grad.band, head, t, j, r, queries, keys, left, right)
+            if touches_band(p, t_first, j_first, BLOCK_QUERIES, BLOCK_KEYS):
+                at, close = in_band(added_grad.band, p, t, j, r)
                 tl.store(at, s_grad, mask=close)
         if added_grad.row_step is not None:
             row_sums += tl.sum(tl.where(r > right, s_grad, 0.0), 1)
@@ -257,11 +242,9 @@ def backward_by_queries(
     if not CAUSAL:
         for j_first in range(end_close, end, BLOCK_KEYS):
             q_sums, row_sums, flat_sums = _flat_tile_by_queries(
-                q_sums, row_sums, flat_sums, q_rows, grad_rows, lse_rows, delta_rows, k, v, added,
-                added_grad, diagonals, curve, b, h, head, t_first, j_first,
-                queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-                AFTER, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
-                PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+                p, q_sums, row_sums, flat_sums, q_rows, grad_rows, lse_rows, delta_rows, k, v,
+                added_grad, diagonals, t_first, j_first, AFTER, FLAT, CAUSAL,
+                WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
             )  # fmt: skip
 
     if diagonals is not None:
@@ -283,10 +266,9 @@ def backward_by_queries(
 
 @triton.jit
 def _tile_by_keys(
-    k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
-    added_grad, curve, b, h, head, t_first, j_first,
-    queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    p, k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added_grad,
+    t_first, j_first,
+    PART: tl.constexpr, FLAT: tl.constexpr, CAUSAL: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -296,14 +278,13 @@ def _tile_by_keys(
     t = t_first + tl.arange(0, BLOCK_QUERIES)
     q_rows = None
     if WIDTH > 0:
-        q_rows = load_rows(q, b, h, t, queries, WIDTH, WIDTH_PADDED)
-    grad_rows = load_rows(grad, b, h, t, queries, VALUES, VALUES_PADDED)
-    lse_rows = tl.load(lse + head * queries + t, mask=t < queries, other=float("inf"))
-    delta_rows = tl.load(delta + head * queries + t, mask=t < queries, other=0.0)
+        q_rows = load_rows(q, p.b, p.h, t, p.queries, WIDTH, WIDTH_PADDED)
+    grad_rows = load_rows(grad, p.b, p.h, t, p.queries, VALUES, VALUES_PADDED)
+    lse_rows = tl.load(lse + p.head * p.queries + t, mask=t < p.queries, other=float("inf"))
+    delta_rows = tl.load(delta + p.head * p.queries + t, mask=t < p.queries, other=0.0)
     weights, s_grad = _gradients_of_tile(
-        q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, added, curve, head,
-        t_first, j_first, queries, keys, left, right, before, after, scale, threshold, rescale,
-        seed, PART, FLAT, CAUSAL, DROPOUT, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+        p, q_rows, grad_rows, lse_rows, delta_rows, k_rows, v_rows, t_first, j_first,
+        PART, FLAT, CAUSAL, WIDTH, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
     )  # fmt: skip
     weights = tl.trans(weights.to(grad_rows.dtype))
     v_sums += tl.dot(weights, grad_rows, input_precision=PRECISION)
@@ -316,8 +297,8 @@ def _tile_by_keys(
             step_sums += tl.sum(s_grad, 0)
         elif PART == CLOSE:
             j = j_first + tl.arange(0, BLOCK_KEYS)
-            r = j[None, :] - t[:, None] - (keys - queries)
-            step_sums += tl.sum(tl.where(r > right, s_grad, 0.0), 0)
+            r = j[None, :] - t[:, None] - (p.keys - p.queries)
+            step_sums += tl.sum(tl.where(r > p.right, s_grad, 0.0), 0)
     return k_sums, v_sums, column_sums, step_sums
 
 
@@ -325,14 +306,17 @@ def _tile_by_keys(
 def backward_by_keys(
     q, k, v, added, curve_h, grad, lse, delta, k_grad, v_grad, added_grad,
     heads, queries, keys, left, right, reach, before, after, scale, threshold, rescale, seed,
-    FLAT: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    FLAT: tl.constexpr, CAUSAL: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr,
     VALUES: tl.constexpr, VALUES_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     b, h, head, j_first = program_place(heads, keys, BLOCK_KEYS)
     j = j_first + tl.arange(0, BLOCK_KEYS)
-    curve = added.curve + h * curve_h
+    p = Program(
+        b, h, head, added, added.curve + h * curve_h, queries, keys, left, right, before, after,
+        scale, threshold, rescale, seed,
+    )  # fmt: skip
     k_rows = None
     k_sums = tl.zeros([BLOCK_KEYS, WIDTH_PADDED], tl.float32)
     if WIDTH > 0:
@@ -347,11 +331,9 @@ def backward_by_keys(
     for NUMBER in tl.static_range(AFTER - CLOSE if CAUSAL else 0, 3):
         for t_first in range(seeing[NUMBER], seeing[NUMBER + 1], BLOCK_QUERIES):
             k_sums, v_sums, column_sums, step_sums = _tile_by_keys(
-                k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta, added,
-                added_grad, curve, b, h, head, t_first, j_first,
-                queries, keys, left, right, before, after, scale, threshold, rescale, seed,
-                AFTER - NUMBER, FLAT, CAUSAL, DROPOUT, WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED,
-                PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
+                p, k_sums, v_sums, column_sums, step_sums, k_rows, v_rows, q, grad, lse, delta,
+                added_grad, t_first, j_first, AFTER - NUMBER, FLAT, CAUSAL,
+                WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
             )  # fmt: skip
 
     store_rows(v_grad, b, h, j, keys, VALUES, v_sums)

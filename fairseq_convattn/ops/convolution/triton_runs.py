@@ -6,7 +6,7 @@ A program takes runs of ``RUN`` positions of one head, or of several narrow ones
 import triton
 import triton.language as tl
 
-from ..triton_runs import load_rows, load_taps, store_rows, store_tap, within
+from ..triton_runs import load_rows, load_taps, load_wide_taps, store_rows, store_tap, within
 from ..triton_tensors import LOG2_E, at
 from .triton_tiles import VARYING, columns, inverse, log2, place_of
 
@@ -21,9 +21,7 @@ def _runs(first, h_first, RUNS: tl.constexpr, RUN: tl.constexpr, HEADS: tl.const
 @triton.jit
 def _weights(taps, b, start, h, j, there, SOFTMAX: tl.constexpr, TAPS: tl.constexpr):
     """Taps in float32, normalised if wanted, and then the binary logarithm of the softmax's sum."""
-    given, row = load_taps(taps, b, start, h, j, there, TAPS), ()
-    for tap in tl.static_range(TAPS):
-        row = row + (given[tap].to(tl.float32),)
+    row = load_wide_taps(taps, b, start, h, j, there, TAPS)
     if not SOFTMAX:
         return row, row[0]
     else:

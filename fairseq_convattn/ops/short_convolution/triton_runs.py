@@ -8,7 +8,7 @@ No atomics, so that the same inputs give the same bits.
 import triton
 import triton.language as tl
 
-from ..triton_runs import load_rows, load_taps, store_rows, store_tap, within
+from ..triton_runs import load_rows, load_wide_taps, store_rows, store_tap, within
 
 VARYING = ["batch", "time", "inputs", "left"]
 
@@ -44,15 +44,6 @@ def _load_static(
 
 
 @triton.jit
-def _load_predicted(taps, b, start, h, j, there, TAPS: tl.constexpr):
-    """Taps of positions ``start + j`` in float32, ``[runs, 1]`` each."""
-    given, predicted = load_taps(taps, b, start, h, j, there, TAPS), ()
-    for tap in tl.static_range(TAPS):
-        predicted = predicted + (given[tap].to(tl.float32),)
-    return predicted
-
-
-@triton.jit
 def _times(static_row, predicted, tap: tl.constexpr, rows):
     """What a tap adds: that of the static kernel and the predicted one."""
     rows = rows.to(tl.float32)
@@ -80,7 +71,7 @@ def forward(
         predicted = ()
         if taps is not None:
             there = within(start + j, time, None)
-            predicted = _load_predicted(taps, b, start, h, j, there, TAPS)
+            predicted = load_wide_taps(taps, b, start, h, j, there, TAPS)
         y_row = _times(row, predicted, 0, rows[j])
         for tap in tl.static_range(1, TAPS):
             y_row += _times(row, predicted, tap, rows[j + tap])
@@ -116,7 +107,7 @@ def backward(
         for s in tl.static_range(RUN + TAPS - 1):
             there, predicted, more, new = within(first + s, time, None), (), (), ()
             if taps is not None:
-                predicted = _load_predicted(taps, b, first, h, s, there, TAPS)
+                predicted = load_wide_taps(taps, b, first, h, s, there, TAPS)
             for j in tl.static_range(RUN):
                 x_sum = x_sums[j]
                 if s >= j and s < j + TAPS:
