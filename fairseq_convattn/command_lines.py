@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,10 +18,11 @@ def one_line_errors(*errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except (OSError, *errors) as error:
-        text = str(error)
-        if isinstance(error, OSError) and error.filename:
-            text = f"{error.filename}: {error.strerror}"
-        sys.exit(f"error: {' '.join(text.split())}")
+        text = str(error) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror and error.filename:
+            names = (os.fsdecode(x) for x in (error.filename, error.filename2) if x)
+            text = f"{' -> '.join(names)}: {error.strerror}"
+        sys.exit(f"error: {' '.join(text.splitlines())}")
 
 
 def flag(option: str) -> str:

@@ -218,7 +218,8 @@ def _is_ours(error: BaseException) -> bool:
 
 def _was_named(path: Path) -> bool:
     """Whether a path is, or lies in, one that the command line names."""
-    parts = [part for word in sys.argv[1:] for part in re.split(f"[={os.pathsep}]", word) if part]
+    words = [*sys.argv[1:], *(word.partition("=")[2] for word in sys.argv[1:])]
+    parts = [part for word in words for part in word.split(os.pathsep) if part]
     return any(path.resolve().is_relative_to(Path(part).resolve()) for part in parts)
 
 

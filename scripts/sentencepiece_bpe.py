@@ -59,7 +59,7 @@ def train(
                 raise ValueError(
                     f"--vocab-size {vocab_size}: {limit} {found[1]} for this text"
                 ) from None
-        if "sentences_.empty()" in str(error):
+        if re.search(r"sentences_\.empty|all_chars_count", str(error)):
             raise ValueError(f"{', '.join(files)}: no text") from None
         raise
 

@@ -11,6 +11,7 @@ import pytest
 
 from fairseq_convattn import child_processes, folder_lock
 from fairseq_convattn.child_processes import exit_on_signals, running
+from fairseq_convattn.command_lines import one_line_errors
 from fairseq_convattn.folder_lock import locked
 
 
@@ -129,3 +130,25 @@ def test_a_command_that_was_killed_is_said_to_be(tmp_path):
     command = ["bash", "-c", "echo fine; kill -KILL $$"]
     with pytest.raises(child_processes.CommandFailed, match="bash was killed by SIGKILL; its log"):
         child_processes.run(command, tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FileExistsError("out is there"), "out is there"),
+        (FileNotFoundError(2, "no such file", b"a b"), "a b: no such file"),
+        (OSError(18, "other device", "a", None, "b"), "a -> b: other device"),
+        (PermissionError(13, None, "a"), "[Errno 13] None: 'a'"),
+        (ValueError(), "ValueError"),
+        (ValueError("two\nlines"), "two lines"),
+    ],
+)
+def test_an_error_is_one_line(error, line, signals):
+    with pytest.raises(SystemExit) as ended, one_line_errors(ValueError):
+        raise error
+    assert str(ended.value) == f"error: {line}"
+
+
+def test_another_error_keeps_its_traceback(signals):
+    with pytest.raises(KeyError), one_line_errors(ValueError):
+        raise KeyError

@@ -55,8 +55,13 @@ def test_a_mistyped_checkpoint(trained, data, capsys, monkeypatch):
 
 
 def test_mistyped_data(trained, tmp_path, capsys, monkeypatch):
-    none = tmp_path / "none"
-    for given in (["--input", str(none)], [f"--input={none}"], ["--input", f"{tmp_path}/./none"]):
+    none = tmp_path / "lr=0.1" / "none"
+    none.parent.mkdir()
+    for given in (
+        ["--input", str(none)],
+        [f"--input={none}"],
+        ["--input", f"{none.parent}/./none"],
+    ):
         monkeypatch.setattr(sys, "argv", ["fairseq-interactive", "data", *given])
         assert reported(capsys, open, none) == f"error: there is no {none}"
     monkeypatch.setattr(sys, "argv", ["fairseq-generate", str(none)])

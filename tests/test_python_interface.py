@@ -438,9 +438,11 @@ def test_what_cannot_be_asked(here):
     model = load(ConvAttnModel, "translation", **PIECES)
     with pytest.raises(ValueError, match="bem: no option of models in Python"):
         model.translate("oak", bem=4)
-    for option in ("prefix_size", "constraints", "nbest", "skip_invalid_size_inputs"):
+    for option in ("prefix_size", "retain_dropout", "constraints", "nbest"):
         with pytest.raises(ValueError, match=f"{option}: no option"):
             model.translate("oak", **{option: 1})
+    with pytest.raises(ValueError, match="skip_invalid_size_inputs: no option"):
+        model.translate("oak", skip_invalid_size_inputs=True)
     for beam in (0, 2.0, "2"):
         with pytest.raises(ValueError, match=f"beam must be a whole number .*, not {beam!r}"):
             model.translate("oak", beam=beam)

@@ -31,6 +31,9 @@ def test_one_binarised_sentence_is_generated_for_as_a_list_is():
     assert set(best["tokens"].tolist()) == set(allowed)
     ((again,),) = model.generate([tokens], **constrained)
     assert torch.equal(best["tokens"], again["tokens"])
+    prefix = torch.tensor([[model.tgt_dict.index("hund")]])
+    best, *_ = model.generate(tokens, inference_step_args={"prefix_tokens": prefix})
+    assert best["tokens"][0] == prefix
 
 
 @pytest.mark.slow

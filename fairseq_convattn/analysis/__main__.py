@@ -48,11 +48,11 @@ def main() -> None:
     with one_line_errors(CheckpointError):
         try:
             require_new(arguments.output)
+            results, tables = analyse(arguments.checkpoints, arguments.block)
+            print(markdown(results))
+            files = write_analysis(arguments.output, results, tables, arguments.block)
         except FileExistsError as error:
             sys.exit(f"error: {error}; choose another with --output")
-        results, tables = analyse(arguments.checkpoints, arguments.block)
-        print(markdown(results))
-        files = write_analysis(arguments.output, results, tables, arguments.block)
     print(f"\nwrote {arguments.output}: {', '.join(files)}")
     if missing := missing_modules("matplotlib"):
         print(f"no figures, which need {missing}", file=sys.stderr)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..architectures.config import ENCODER_DECODER
 from ..checkpoints.checks import CheckpointError
-from ..checkpoints.files import read_any_checkpoint, updates_of
+from ..checkpoints.files import read_checkpoint, updates_of
 from ..mixers.composite import TERM_PARAMETERS
 from ..ops.attention import POSITION_TERMS, alibi_slopes
 from .curves import curves_by_layers, kernel_curves, shared_by_layers, term_curves
@@ -53,7 +53,7 @@ def analysis(path: str | Path, block: int) -> tuple[dict[str, Any], dict[str, Te
         CheckpointError: the file cannot be read, holds numbers that are not finite, options or
             shapes that do not fit together, or nothing to analyse.
     """
-    state = read_any_checkpoint(path)
+    state = read_checkpoint(path)
     try:
         stacks, tables = _analysed(state, block)
         found = {"checkpoint": str(path), "updates": updates_of(state), "stacks": stacks}

@@ -108,7 +108,11 @@ class ConvAttnHub(GeneratorHubInterface):
         return super().score(_full(sentences), *args, **options)
 
     def generate(
-        self, tokenized_sentences: Tensor | list[Tensor], beam: int = 5, *args, **options
+        self,
+        tokenized_sentences: Tensor | list[Tensor],
+        beam: int = 5,
+        verbose: bool = False,
+        **options,
     ) -> list:
         """Generate for binarised sentences, with options of fairseq-generate.
 
@@ -125,7 +129,7 @@ class ConvAttnHub(GeneratorHubInterface):
         """
         if not isinstance(beam, numbers.Integral) or beam < 1:
             raise ValueError(f"beam must be a whole number of at least 1, not {beam!r}")
-        own = {"verbose", "inference_step_args", "prefix_allowed_tokens_fn"}
+        own = {"inference_step_args", "prefix_allowed_tokens_fn"}
         known = GenerationConfig.__dataclass_fields__.keys() | own
         unknown = options.keys() - known | options.keys() & _OF_COMMANDS
         if unknown:
@@ -134,9 +138,9 @@ class ConvAttnHub(GeneratorHubInterface):
             raise ValueError(f"{names}: no option of models in Python{instead}")
         if isinstance(tokenized_sentences, Tensor) and tokenized_sentences.dim() == 1:
             # fairseq would forget the options that it names
-            return self.generate(tokenized_sentences[None], beam, *args, **options)[0]
+            return self.generate(tokenized_sentences[None], beam, verbose, **options)[0]
         self._require_room(tokenized_sentences, options)
-        return super().generate(tokenized_sentences, int(beam), *args, **options)
+        return super().generate(tokenized_sentences, int(beam), verbose, **options)
 
     def _require_room(self, prompts: Tensor | list[Tensor], options: dict[str, Any]) -> None:
         """fairseq would cut a language model's prompt where its limit is reached."""

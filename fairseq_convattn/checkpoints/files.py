@@ -46,7 +46,7 @@ def read_checkpoint(path: str | Path) -> dict:
     """
     state = read_any_checkpoint(path)
     architecture = architecture_of(state)
-    if architecture and not is_ours(architecture):
+    if architecture and not (is_ours(architecture) or architecture.startswith("lightconv")):
         _warn_of_another(architecture)
     return state
 
@@ -104,15 +104,18 @@ def updates_of(state: Any) -> int | None:
     """Number of updates at which a checkpoint was written; None if it does not say."""
     history = as_mapping(state).get("optimizer_history")
     last = history[-1] if isinstance(history, list) and history else None
-    updates = as_mapping(last).get("num_updates")
+    updates = dict.get(last, "num_updates") if isinstance(last, dict) else None
     return updates if isinstance(updates, int) else None
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """Options of a checkpoint by name; empty for anything that holds none."""
     if isinstance(value, DictConfig):
-        return OmegaConf.to_container(value, resolve=False)
-    if isinstance(value, Namespace):
+        try:
+            value = OmegaConf.to_container(value, resolve=False)
+        except Exception as error:  # a damaged one can fail in any way
+            raise CheckpointError("its configuration is damaged") from error
+    elif isinstance(value, Namespace):
         return vars(value)
     return value if isinstance(value, Mapping) else {}
 

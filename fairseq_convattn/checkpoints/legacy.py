@@ -139,7 +139,7 @@ def convert_checkpoint(old: str | Path, new: str | Path) -> dict[str, Any]:
 def _converted(state: dict) -> dict:
     options = _options(state)
     kind = _LANGUAGE_MODEL if options["arch"].startswith("lightconv_lm") else _TRANSLATION
-    args = _model_options(options, kind)
+    args = _model_options(options, kind, len(state["model"]))
     model = _model_state(state["model"], args, kind)
     return {
         "args": None,
@@ -162,13 +162,20 @@ def _options(state: dict) -> dict[str, Any]:
             f"its architecture is {architecture}, not one of fairseq's lightconv models"
         )
     options = {**stored_options(state, "task"), **stored_options(state, "model")}
+    if not all(isinstance(name, str) for name in options):
+        raise CheckpointError("an option's name is no text")
     return {**options, "arch": architecture}
 
 
-def _model_options(options: dict[str, Any], kind: _Kind) -> Namespace:
-    """The complete configuration of our model; missing options get lightconv's defaults."""
+def _model_options(options: dict[str, Any], kind: _Kind, weights: int) -> Namespace:
+    """The complete configuration of our model, which has so many weights; missing options get
+    lightconv's defaults."""
     args = Namespace(**{name: _value(value) for name, value in options.items()})
     check_configuration({"args": args})  # now that what was quoted is not
+    for name in ("encoder_layers", "decoder_layers"):
+        layers = getattr(args, name, None)
+        if isinstance(layers, int) and layers > weights:
+            raise CheckpointError(f"its option {name} is {layers:,}, and it has {weights} weights")
     try:
         ARCH_CONFIG_REGISTRY[args.arch](args)
     except (AssertionError, AttributeError, TypeError) as error:

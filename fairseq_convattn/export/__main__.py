@@ -5,6 +5,7 @@ float32's rounding, at every batch size and length.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, BaseFairseqModel
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from ..architectures.hub import DICTIONARIES
 from ..checkpoints.checks import CheckpointError
 from ..checkpoints.files import architecture_of, read_outline
 from ..command_lines import missing_modules, one_line_errors
@@ -55,9 +57,10 @@ def _loaded(checkpoint: str, data: str | None) -> BaseFairseqModel:
     Args:
         data: the folder of the dictionaries; None: the checkpoint's or that of the training.
     """
-    if data is None and any(Path(checkpoint).parent.glob("dict*.txt")):
-        data = str(Path(checkpoint).parent)
-    elif data and not any(Path(data).glob("dict*.txt")):
+    beside = Path(checkpoint).parent
+    if data is None and _has_dictionaries(beside):
+        data = str(beside)
+    elif data and not _has_dictionaries(Path(data.split(os.pathsep)[0])):
         raise FileNotFoundError(f"--data: there are no dictionaries (dict*.txt) in {data}")
     with in_a_line(f"{checkpoint} cannot be loaded"):
         try:
@@ -74,6 +77,10 @@ def _loaded(checkpoint: str, data: str | None) -> BaseFairseqModel:
                 f"architecture, {architecture}"
             ) from None
     return model
+
+
+def _has_dictionaries(folder: Path) -> bool:
+    return any(any(folder.glob(name)) for name in DICTIONARIES)
 
 
 def _write(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..architectures.presets import mixer_family
-from ..checkpoints.files import architecture_of, read_any_checkpoint, stored_options
+from ..checkpoints.files import architecture_of, read_checkpoint, stored_options
 from ..mixers.config import ATTENTION
 from .command import RecipeError
 from .settings import Settings
@@ -25,7 +25,7 @@ def evaluated(path: Path, task: str) -> tuple[bool, str]:
         CheckpointError: the file is no checkpoint.
         RecipeError: its model is for another task.
     """
-    state = read_any_checkpoint(path)
+    state = read_checkpoint(path)
     chosen = stored_options(state, "task")
     found = chosen.get("_name") or chosen.get("task")
     if found not in (None, task):

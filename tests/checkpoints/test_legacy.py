@@ -392,7 +392,11 @@ def test_refuses_what_is_no_such_checkpoint(data, tmp_path):
     _, state = lightconv()
     state["args"].encoder_layers = 5
     assert "encoder_layers" in refusal(state, tmp_path)
-    state["args"].arch = "transformer"
+    state["args"].encoder_layers = 300_000_000
+    assert "its option encoder_layers is 300,000,000" in refusal(state, tmp_path)
+    state["args"] = {**vars(state["args"]), 1: 2}
+    assert "an option's name is no text" in refusal(state, tmp_path)
+    state["args"] = Namespace(arch="transformer")
     assert "its architecture is transformer" in refusal(state, tmp_path)
     assert "does not say how" in refusal({"model": {}}, tmp_path)
     assert "it has no 'model'" in refusal({"weights": {}}, tmp_path)

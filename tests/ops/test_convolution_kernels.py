@@ -175,7 +175,7 @@ def test_operators_keep_pytorchs_rules(case):
         getattr(torch.ops.convattn, name + end).default for end in ("", "_backward")
     )
     x, taps = case.inputs(9, 4)
-    for softmax, kept in ((True, None), (False, dropconnect(taps)["kept"])):
+    for softmax, kept in ((False, None), (True, dropconnect(taps)["kept"])):
         options = kept, 9, 2, softmax, 0.7
         wanted = x.clone().requires_grad_(), taps.clone().requires_grad_()
         torch.library.opcheck(forward, (*wanted, *options))
