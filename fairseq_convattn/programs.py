@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
 
-from .architectures.registration import warn_of_dropped_sentences
+from .architectures.registration import check_task, warn_of_dropped_sentences
 from .checkpoints.files import is_ours
 from .training_options import option_of
 
@@ -59,7 +59,8 @@ def install(arguments: Sequence[str]) -> None:
         arguments: ``sys.argv``, the program first.
 
     Raises:
-        SystemExit: ``--arch`` is mistyped, or an option is fairseq's lightconv's.
+        SystemExit: ``--arch`` is mistyped or for another task, or an option is fairseq's
+            lightconv's.
     """
     logging.getLogger("fairseq.tasks.fairseq_task").addFilter(refuse_a_partial_score)
     if not arguments or Path(arguments[0]).name not in PROGRAMS:
@@ -77,15 +78,21 @@ def install(arguments: Sequence[str]) -> None:
 
 
 def check_options(options: Sequence[str]) -> None:
-    """Exit where argparse's message would not help: with the most similar architecture, or with our
-    name of an option of fairseq's lightconv. An unknown architecture is left to another plugin that
-    is the ``--user-dir``: it may register it after importing this one."""
+    """Exit where argparse's message would not help: with the most similar architecture, with the
+    architecture's tasks, or with our name of an option of fairseq's lightconv. An unknown
+    architecture is left to another plugin that is the ``--user-dir``: it may register it after
+    importing this one."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--arch", "-a")
     parser.add_argument("--user-dir", default="")
+    parser.add_argument("--task", default="translation")
     given = parser.parse_known_args(options)[0]
     if is_ours(given.arch):
         _refuse_options_of_lightconv(options)
+        try:
+            check_task(ARCH_MODEL_NAME_REGISTRY[given.arch], given)
+        except ValueError as error:
+            raise SystemExit(f"error: {error}") from None
     if given.arch in {None, *ARCH_MODEL_REGISTRY} or Path(given.user_dir).name != PACKAGE.name:
         return
     words = sorted(given.arch.split("_"))

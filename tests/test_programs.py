@@ -167,6 +167,13 @@ def test_a_perplexity_of_a_masked_language_model_is_an_error(monolingual, tmp_pa
     assert line.startswith("error: the checkpoint is no language model")
 
 
+def test_an_architecture_for_another_task_is_told_before_options_that_the_task_lacks():
+    given = ["DATA", "--arch", "dynamic_conv_lm_tiny", "--tokens-per-sample", "9"]
+    programs.check_options([*given, "--task", "language_modeling"])
+    with pytest.raises(SystemExit, match="--arch: dynamic_conv_lm_tiny is for --task language_m"):
+        programs.check_options(given)
+
+
 def test_an_architecture_of_fairseqs_is_none_of_our_business():
     programs.check_options(["DATA", "--arch=transformer"])
     programs.check_options(["DATA", "--path", "model.pt"])

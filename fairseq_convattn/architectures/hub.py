@@ -300,7 +300,7 @@ def _load(
             parent, name = os.path.split(folder)
             way = f"it takes a folder and a file, from_pretrained({parent or '.'!r}, {name!r})"
         else:
-            way = "give the checkpoint's, from the working directory (unpack an archive first)"
+            way = f"there is none in {os.getcwd()}: give the whole path (unpack an archive first)"
         raise FileNotFoundError(f"{folder}: no such folder; {way}")
     _require_checkpoints(folder, checkpoint_file)
     data = _data_folder(folder, data)

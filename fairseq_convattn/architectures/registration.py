@@ -196,7 +196,7 @@ def _start(
     """Check a user's options; exit with a one-line message if they cannot work."""
     try:
         if model:
-            _check_task(model, cfg)
+            check_task(model, cfg)
         configuration = configure(cfg, schema, preset)
         checks.run(configuration.options, **_run(cfg))
         unread_options = unread(configuration.options, schema.stacks)
@@ -259,7 +259,12 @@ def _given(cfg: Namespace | DictConfig, schema: Schema) -> set[str]:
     }
 
 
-def _check_task(model: str, args: Namespace) -> None:
+def check_task(model: str, args: Namespace) -> None:
+    """Check that the task, if it is one of ours, trains such models.
+
+    Raises:
+        ValueError: it does not; the message names those that do.
+    """
     task = getattr(args, "task", None)
     if TASK_MODELS.get(task, model) != model:
         own = " and ".join(name for name in TASK_MODELS if TASK_MODELS[name] == model)
