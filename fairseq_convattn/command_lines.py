@@ -18,11 +18,12 @@ def one_line_errors(*errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except (OSError, *errors) as error:
-        text = str(error) or type(error).__name__
+        text = " ".join(filter(None, map(str.strip, str(error).splitlines())))
         if isinstance(error, OSError) and error.strerror and error.filename:
-            names = (os.fsdecode(x) for x in (error.filename, error.filename2) if x)
+            names = (x for x in (error.filename, error.filename2) if x)
+            names = (os.fsdecode(x) if isinstance(x, bytes) else str(x) for x in names)
             text = f"{' -> '.join(names)}: {error.strerror}"
-        sys.exit(f"error: {' '.join(text.splitlines())}")
+        sys.exit(f"error: {text or type(error).__name__}")
 
 
 def flag(option: str) -> str:

@@ -73,26 +73,22 @@ def install(arguments: Sequence[str]) -> None:
         for message in USELESS:
             warnings.filterwarnings("ignore", message)
     check_options(arguments[1:])
+    if Path(arguments[0]).name == "fairseq-train":
+        refuse_another_task(arguments[1:])
     if Path(arguments[0]).name in DROPPING:
         _warn_of_dropped_sentences(arguments[1:])
 
 
 def check_options(options: Sequence[str]) -> None:
-    """Exit where argparse's message would not help: with the most similar architecture, with the
-    architecture's tasks, or with our name of an option of fairseq's lightconv. An unknown
-    architecture is left to another plugin that is the ``--user-dir``: it may register it after
-    importing this one."""
+    """Exit where argparse's message would not help: with the most similar architecture, or with our
+    name of an option of fairseq's lightconv. An unknown architecture is left to another plugin that
+    is the ``--user-dir``: it may register it after importing this one."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--arch", "-a")
     parser.add_argument("--user-dir", default="")
-    parser.add_argument("--task", default="translation")
     given = parser.parse_known_args(options)[0]
     if is_ours(given.arch):
         _refuse_options_of_lightconv(options)
-        try:
-            check_task(ARCH_MODEL_NAME_REGISTRY[given.arch], given)
-        except ValueError as error:
-            raise SystemExit(f"error: {error}") from None
     if given.arch in {None, *ARCH_MODEL_REGISTRY} or Path(given.user_dir).name != PACKAGE.name:
         return
     words = sorted(given.arch.split("_"))
@@ -100,6 +96,20 @@ def check_options(options: Sequence[str]) -> None:
     close = swapped or difflib.get_close_matches(given.arch, ARCH_MODEL_REGISTRY, n=1)
     way_out = f"did you mean {close[0]}?" if close else "'convattn architectures' lists them"
     raise SystemExit(f"error: --arch: there is no {given.arch}; {way_out}")
+
+
+def refuse_another_task(options: Sequence[str]) -> None:
+    """Exit with the architecture's tasks, where argparse would complain of options that
+    fairseq-train's ``--task`` lacks."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--arch", "-a", nargs="?")
+    parser.add_argument("--task", nargs="?", default="translation")
+    given = parser.parse_known_args(options)[0]
+    if is_ours(given.arch) and given.task and {"-h", "--help"}.isdisjoint(options):
+        try:
+            check_task(ARCH_MODEL_NAME_REGISTRY[given.arch], given)
+        except ValueError as error:
+            raise SystemExit(f"error: {error}") from None
 
 
 def _warn_of_dropped_sentences(options: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Commands that a run starts, and the lock that they share with it."""
+"""Commands that a run starts, the lock that they share with it, and how commands end."""
 
 import fcntl
 import os
@@ -138,9 +138,10 @@ def test_a_command_that_was_killed_is_said_to_be(tmp_path):
         (FileExistsError("out is there"), "out is there"),
         (FileNotFoundError(2, "no such file", b"a b"), "a b: no such file"),
         (OSError(18, "other device", "a", None, "b"), "a -> b: other device"),
+        (OSError(9, "bad", 99), "99: bad"),
         (PermissionError(13, None, "a"), "[Errno 13] None: 'a'"),
         (ValueError(), "ValueError"),
-        (ValueError("two\nlines"), "two lines"),
+        (ValueError("two\n\n  lines"), "two lines"),
     ],
 )
 def test_an_error_is_one_line(error, line, signals):

@@ -217,7 +217,7 @@ def test_dictionaries_beside_the_checkpoint_are_the_models(
     monkeypatch.chdir(tmp_path)
     given = tmp_path / "packed" / "model.pt"
     fails([given], "dict.txt", "--data is the folder of the dictionaries")
-    fails([given, "--data", tmp_path], f"no dictionaries (dict*.txt) in {tmp_path}")
+    fails([given, "--data", tmp_path], f"no dictionary (dict*.txt, input0/dict.txt) in {tmp_path}")
     shutil.copyfile(monolingual / "dict.txt", tmp_path / "packed" / "dict.txt")
     monkeypatch.setattr(sys.modules[main.__module__], "export", lambda model: ({}, []))
     main([str(given), "--output", str(tmp_path / "exported")])

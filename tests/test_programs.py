@@ -169,9 +169,10 @@ def test_a_perplexity_of_a_masked_language_model_is_an_error(monolingual, tmp_pa
 
 def test_an_architecture_for_another_task_is_told_before_options_that_the_task_lacks():
     given = ["DATA", "--arch", "dynamic_conv_lm_tiny", "--tokens-per-sample", "9"]
-    programs.check_options([*given, "--task", "language_modeling"])
+    for more in ("--task=language_modeling", "--task=somebody_elses", "--task", "--help"):
+        programs.refuse_another_task([*given, more])
     with pytest.raises(SystemExit, match="--arch: dynamic_conv_lm_tiny is for --task language_m"):
-        programs.check_options(given)
+        programs.refuse_another_task(given)
 
 
 def test_an_architecture_of_fairseqs_is_none_of_our_business():

@@ -114,10 +114,13 @@ class ConvAttnHub(GeneratorHubInterface):
         verbose: bool = False,
         **options,
     ) -> list:
-        """Generate for binarised sentences, with options of fairseq-generate.
+        """Generate for binarised sentences.
 
         Args:
             tokenized_sentences: ``[tokens]``, or a list of those.
+            verbose: also print the hypotheses.
+            options: those of fairseq-generate, ``prefix_allowed_tokens_fn`` and
+                ``inference_step_args``.
 
         Returns:
             The hypotheses of the sentence, best first; for a list, a list of those.

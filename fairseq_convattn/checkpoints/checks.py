@@ -213,10 +213,22 @@ def _plain_option(name: str, value: Any) -> Any:
     return value
 
 
+def as_container(config: Any) -> Any:
+    """A configuration of OmegaConf's as plain values, interpolations as text.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        return OmegaConf.to_container(config, resolve=False)
+    except Exception as error:  # it can fail in any way
+        raise CheckpointError("its configuration is damaged") from error
+
+
 def _plain_value(name: str, value: Any) -> Any:
     """A container as a plain one; all else as it is."""
     if OmegaConf.is_config(value):
-        value = OmegaConf.to_container(value, resolve=False)
+        value = as_container(value)
     return vars(value) if isinstance(value, Namespace) else value
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
-from omegaconf import DictConfig, OmegaConf
+from fairseq.models.lightconv import LightConvModel
+from fairseq.models.lightconv_lm import LightConvLanguageModel
+from omegaconf import DictConfig
 from torch import Tensor
 
 from ..durable import appearing
@@ -19,6 +21,7 @@ from . import stand_ins
 from .checks import (
     DIGEST,
     CheckpointError,
+    as_container,
     check_archive,
     check_configuration,
     check_digest,
@@ -35,7 +38,8 @@ logger = logging.getLogger(__name__)
 def read_checkpoint(path: str | Path) -> dict:
     """Load a checkpoint without running code from it.
 
-    Warns if the architecture is another package's.
+    Warns if the architecture is another package's, fairseq's lightconv aside: this package
+    converts it.
 
     Args:
         path: a file that fairseq wrote.
@@ -46,7 +50,7 @@ def read_checkpoint(path: str | Path) -> dict:
     """
     state = read_any_checkpoint(path)
     architecture = architecture_of(state)
-    if architecture and not (is_ours(architecture) or architecture.startswith("lightconv")):
+    if architecture and not (is_ours(architecture) or is_lightconv(architecture)):
         _warn_of_another(architecture)
     return state
 
@@ -111,10 +115,7 @@ def updates_of(state: Any) -> int | None:
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """Options of a checkpoint by name; empty for anything that holds none."""
     if isinstance(value, DictConfig):
-        try:
-            value = OmegaConf.to_container(value, resolve=False)
-        except Exception as error:  # a damaged one can fail in any way
-            raise CheckpointError("its configuration is damaged") from error
+        value = as_container(value)
     elif isinstance(value, Namespace):
         return vars(value)
     return value if isinstance(value, Mapping) else {}
@@ -124,6 +125,12 @@ def is_ours(architecture: str | None) -> bool:
     """Whether this package has the architecture."""
     model = ARCH_MODEL_REGISTRY.get(architecture)
     return model is not None and model.__module__.partition(".")[0] == __package__.partition(".")[0]
+
+
+def is_lightconv(architecture: str) -> bool:
+    """Whether it is one of fairseq's own models of 2019."""
+    model = ARCH_MODEL_REGISTRY.get(architecture)
+    return model in (LightConvModel, LightConvLanguageModel)
 
 
 @functools.cache

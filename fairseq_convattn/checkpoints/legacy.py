@@ -31,6 +31,7 @@ from ..durable import require_new
 from .checks import CheckpointError, check_configuration, naming
 from .files import (
     architecture_of,
+    is_lightconv,
     is_ours,
     read_any_checkpoint,
     stored_options,
@@ -157,7 +158,7 @@ def _options(state: dict) -> dict[str, Any]:
         raise CheckpointError("the checkpoint does not say how its model was built")
     if is_ours(architecture):
         raise CheckpointError(f"a {architecture} model in today's format: use it as it is")
-    if not architecture.startswith("lightconv") or architecture not in ARCH_CONFIG_REGISTRY:
+    if not is_lightconv(architecture):
         raise CheckpointError(
             f"its architecture is {architecture}, not one of fairseq's lightconv models"
         )

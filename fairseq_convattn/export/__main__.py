@@ -60,8 +60,8 @@ def _loaded(checkpoint: str, data: str | None) -> BaseFairseqModel:
     beside = Path(checkpoint).parent
     if data is None and _has_dictionaries(beside):
         data = str(beside)
-    elif data and not _has_dictionaries(Path(data.split(os.pathsep)[0])):
-        raise FileNotFoundError(f"--data: there are no dictionaries (dict*.txt) in {data}")
+    elif data and not _has_dictionaries(folder := Path(data.split(os.pathsep)[0])):
+        raise FileNotFoundError(f"--data: no dictionary ({', '.join(DICTIONARIES)}) in {folder}")
     with in_a_line(f"{checkpoint} cannot be loaded"):
         try:
             overrides = {"data": data} if data else {}

@@ -86,6 +86,13 @@ def test_no_call_is_run(tmp_path, call, place, reader, options):
     assert os.listdir(tmp_path) == [path.name]
 
 
+def test_a_damaged_configuration_is_named(tmp_path):
+    cfg = OmegaConf.create({"model": {}})
+    vars(cfg)["_content"] = {"model": 1}  # no node
+    with pytest.raises(CheckpointError, match=r"\.pt: its configuration is damaged"):
+        read_checkpoint(save(tmp_path, checkpoint(cfg=cfg)))
+
+
 def test_an_unknown_type_is_not_read(tmp_path):
     path = save(tmp_path, checkpoint(args=Namespace(arch="lightconv"), x=Unknown()))
     with pytest.raises(CheckpointError, match=rf"it refers to {Unknown.__module__}.Unknown") as it:
