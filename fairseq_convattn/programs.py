@@ -13,7 +13,7 @@ import sys
 import textwrap
 import traceback
 import warnings
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -83,13 +83,11 @@ def check_options(options: Sequence[str]) -> None:
     """Exit where argparse's message would not help: with the most similar architecture, or with our
     name of an option of fairseq's lightconv. An unknown architecture is left to another plugin that
     is the ``--user-dir``: it may register it after importing this one."""
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--arch", "-a")
-    parser.add_argument("--user-dir", default="")
-    given = parser.parse_known_args(options)[0]
+    given = _given(options, "--arch", "--user-dir")
     if is_ours(given.arch):
         _refuse_options_of_lightconv(options)
-    if given.arch in {None, *ARCH_MODEL_REGISTRY} or Path(given.user_dir).name != PACKAGE.name:
+    of_others = Path(given.user_dir or "").name != PACKAGE.name
+    if given.arch in {None, *ARCH_MODEL_REGISTRY} or of_others:
         return
     words = sorted(given.arch.split("_"))
     swapped = [name for name in ARCH_MODEL_REGISTRY if sorted(name.split("_")) == words]
@@ -101,11 +99,8 @@ def check_options(options: Sequence[str]) -> None:
 def refuse_another_task(options: Sequence[str]) -> None:
     """Exit with the architecture's tasks, where argparse would complain of options that
     fairseq-train's ``--task`` lacks."""
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--arch", "-a", nargs="?")
-    parser.add_argument("--task", nargs="?", default="translation")
-    given = parser.parse_known_args(options)[0]
-    if is_ours(given.arch) and given.task and {"-h", "--help"}.isdisjoint(options):
+    given = _given(options, "--arch", "--task", task="translation")
+    if is_ours(given.arch) and given.task and not _asks_for_help(options):
         try:
             check_task(ARCH_MODEL_NAME_REGISTRY[given.arch], given)
         except ValueError as error:
@@ -113,13 +108,24 @@ def refuse_another_task(options: Sequence[str]) -> None:
 
 
 def _warn_of_dropped_sentences(options: Sequence[str]) -> None:
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--task", nargs="?", default="translation")
-    parser.add_argument("--required-batch-size-multiple", nargs="?", default="8")
-    given = parser.parse_known_args(options)[0]
+    names = "--task", "--required-batch-size-multiple"
+    given = _given(options, *names, task="translation", required_batch_size_multiple="8")
     multiple = given.required_batch_size_multiple or ""
-    if multiple.isdecimal() and {"-h", "--help"}.isdisjoint(options):
+    if multiple.isdecimal() and not _asks_for_help(options):
         warn_of_dropped_sentences(given.task, int(multiple))
+
+
+def _given(options: Sequence[str], *names: str, **defaults: str) -> Namespace:
+    """The values of some options; None for one without a value, which fairseq refuses."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in names:
+        parser.add_argument(name, *(["-a"] if name == "--arch" else ()), nargs="?")
+    parser.set_defaults(**defaults)
+    return parser.parse_known_args(options)[0]
+
+
+def _asks_for_help(options: Sequence[str]) -> bool:
+    return not {"-h", "--help"}.isdisjoint(options)
 
 
 def _refuse_options_of_lightconv(options: Sequence[str]) -> None:
@@ -171,7 +177,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 def _one_line(error: BaseException) -> str | None:
     """The line to print instead of a traceback; None to keep the traceback."""
     text = str(error)
-    if isinstance(error, ValueError | TimeoutError) and _is_ours(error):
+    if isinstance(error, ValueError | TimeoutError) and _was_raised_here(error):
         return " ".join(text.split())
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str | bytes):
         path = Path(os.fsdecode(error.filename))
@@ -224,13 +230,9 @@ def _is_value(option: str, path: Path) -> bool:
     return path in map(Path, values)
 
 
-def _is_ours(error: BaseException) -> bool:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return False
-    return Path(trace.tb_frame.f_code.co_filename).resolve().is_relative_to(PACKAGE)
+def _was_raised_here(error: BaseException) -> bool:
+    last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
+    return any(Path(x.f_code.co_filename).resolve().is_relative_to(PACKAGE) for x in last)
 
 
 def _was_named(path: Path) -> bool:

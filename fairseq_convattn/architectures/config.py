@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..mixers import MixerConfig
 from ..mixers.config import COMPOSITE
-from ..mixers.options import FLAG, Kind, Option, read
+from ..mixers.options import FLAG, SWITCH, Kind, Option, read
 from ..ops.attention import POSITION_TERMS
 from . import checks, fairseq_options
 from .layer_mixers import kept_layers, layer_mixers
@@ -72,8 +72,8 @@ def _ours(options: Mapping[str, Option]) -> list[_Entry]:
             type_ = Optional[type_]
         if kind is FLAG:
             type_, default = bool, False
-        if kind.bare is not None:
-            metadata["argparse_const"] = kind.bare
+        if kind is SWITCH:
+            metadata["argparse_const"] = "true"
         entries.append(((name, type_, field(default=default, metadata=metadata)), kind))
     return entries
 

@@ -231,7 +231,7 @@ def our_field(option: dataclasses.Field, base: dict[str, Any], follows: dict[str
         fallback = _CONDITIONAL.get(name, fallback)
         metadata["help"] = f"{metadata.get('help', name.replace('_', ' '))} (default: {fallback})"
         if kind is SWITCH:  # a flag could not switch a preset off
-            type_, metadata["argparse_const"] = Optional[str], kind.bare
+            type_, metadata["argparse_const"] = Optional[str], "true"
             metadata["help"] = f"true or false: {metadata['help']}"
     if kind in _AS_TEXT_OR_LIST:
         type_ = Any

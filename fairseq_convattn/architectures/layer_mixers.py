@@ -105,15 +105,21 @@ def unread(options: Namespace, stacks: Iterable[str]) -> dict[str, str]:
         for side in stacks:
             names[option_name(field, option, side)] += getattr(options, f"{side}_mixers")
         for name, mixers in names.items():
-            needs = _missing(option, mixers, vars(options)) if option.help else None
+            needs = _missing(option, mixers, vars(options).get(name)) if option.help else None
             if needs:
                 found[name] = f"no layer reads it; it needs {needs}"
     return found
 
 
-def _missing(option: Option, mixers: list[MixerConfig], values: dict[str, Any]) -> str | None:
+def _missing(option: Option, mixers: list[MixerConfig], value: Any) -> str | None:
     """What a layer would need to read the option; None where one reads it."""
+
+    def reads(config: MixerConfig) -> bool:
+        if fixed := option.fixed.get(config.mixer):
+            return set(fixed) == set(value)
+        return config.mixer not in option.readers or option.reads(config)
+
     readers = [mixer for mixer in mixers if may_read(mixer.mixer, option)]
-    if any(mixer.mixer not in option.readers or option.reads(mixer, values) for mixer in readers):
+    if any(map(reads, readers)):
         return None
     return option.needs if readers else f"the mixer {' or '.join(option.readers)}"

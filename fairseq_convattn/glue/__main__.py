@@ -43,6 +43,7 @@ def task_names(text: str) -> list[str]:
 def default_output(model: Path) -> Path:
     """Beside the checkpoint, or beside the folder of another fine-tuning."""
     if model.is_dir():
+        best_checkpoint(model)  # refuses other folders, "/" among them
         model = model.resolve()
         return model.with_name(f"{model.name}-glue")
     return model.with_name(f"{model.stem}-glue")

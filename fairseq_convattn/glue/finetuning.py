@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
 import fairseq_convattn
@@ -238,9 +239,8 @@ def _quality(task: GlueTask, found: dict[str, Any]) -> float:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of the epochs, in order; the last state if no epoch was finished."""
-    found = {file: re.fullmatch(r"checkpoint(\d+)\.pt", file.name) for file in folder.iterdir()}
-    epochs = sorted((int(match[1]), file) for file, match in found.items() if match)
-    return [file for _, file in epochs] or [folder / "checkpoint_last.pt"]
+    newest_first = checkpoint_utils.checkpoint_paths(str(folder), r"checkpoint(\d+)\.pt")
+    return [Path(file) for file in reversed(newest_first)] or [folder / "checkpoint_last.pt"]
 
 
 def _command(run: Run, pretrained: Pretrained, examples: int, seed: int, folder: Path) -> list[str]:

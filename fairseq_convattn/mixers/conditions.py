@@ -2,7 +2,7 @@
 (``impossible``, ``refused``), for the table in ``config``."""
 
 import numbers
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..ops.attention import TABLE_TERMS
 from ..ops.taps import RENORMALIZABLE
@@ -20,32 +20,28 @@ def has_tables(config: "MixerConfig") -> bool:
     return not set(TABLE_TERMS).isdisjoint(config.attention_terms)
 
 
-def has_span(config: "MixerConfig", values: dict[str, Any]) -> bool:
+def has_span(config: "MixerConfig") -> bool:
     return has_tables(config) or config.beyond_span == "mask"
 
 
-def has_span_or_its_taps(config: "MixerConfig", values: dict[str, Any]) -> bool:
+def has_span_or_its_taps(config: "MixerConfig") -> bool:
     taps_from_span = config.projection_kernel_size is None
-    return has_span(config, values) or (taps_from_span and convolves(config, values))
+    return has_span(config) or (taps_from_span and convolves(config))
 
 
-def has_parameters(config: "MixerConfig", values: dict[str, Any]) -> bool:
+def has_parameters(config: "MixerConfig") -> bool:
     return not {"content", "alibi"}.issuperset(config.attention_terms)
-
-
-def has_these_terms(config: "MixerConfig", values: dict[str, Any]) -> bool:
-    return set(config.attention_terms) == set(values["attention_terms"])
 
 
 def projections(config: "MixerConfig") -> set[str]:
     return {config.query_key_projection, config.value_projection} - {"linear"}
 
 
-def normalises(config: "MixerConfig", values: dict[str, Any]) -> bool:
+def normalises(config: "MixerConfig") -> bool:
     return config.mixer in CONVOLUTIONS or not projections(config).isdisjoint(CONVOLUTIONS)
 
 
-def convolves(config: "MixerConfig", values: dict[str, Any]) -> bool:
+def convolves(config: "MixerConfig") -> bool:
     return bool(projections(config)) or config.value_conv != "none"
 
 
@@ -54,20 +50,8 @@ def bad_size(size: object) -> str | None:
     return None if fits else f"must be a whole number of at least 1, not {size!r}"
 
 
-def bad_taps(config: "MixerConfig") -> str | None:
-    return bad_size(config.kernel_size)
-
-
-def _even(config: "MixerConfig", taps: int) -> str | None:
+def even(config: "MixerConfig", taps: int) -> str | None:
     return None if config.causal or taps % 2 else f"must be odd in an encoder, not {taps}"
-
-
-def even_taps(config: "MixerConfig") -> str | None:
-    return _even(config, config.kernel_size)
-
-
-def even_projection_taps(config: "MixerConfig") -> str | None:
-    return _even(config, config.projection_taps)
 
 
 def bad_conv_dim(config: "MixerConfig") -> str | None:
@@ -108,26 +92,22 @@ def bad_query_key_projection(config: "MixerConfig") -> str | None:
     return f"the terms {','.join(config.attention_terms)} use neither queries nor keys"
 
 
-def not_convolved(config: "MixerConfig") -> str | None:
+def _not_convolved(config: "MixerConfig") -> str | None:
     needed = "needs a convolution in --query-key-projection or --value-projection"
     return None if projections(config) else needed
 
 
 def bad_activation(config: "MixerConfig") -> str | None:
-    return None if config.projection_activation == "linear" else not_convolved(config)
+    return None if config.projection_activation == "linear" else _not_convolved(config)
+
+
+def useless_halves(config: "MixerConfig") -> str | None:
+    return None if config.convolved_heads == "all" else _not_convolved(config)
 
 
 def odd_halves(config: "MixerConfig") -> str | None:
     odd = config.convolved_heads == "half" and config.num_heads % 2
     return f"half needs an even number of heads, not {config.num_heads}" if odd else None
-
-
-def useless_halves(config: "MixerConfig") -> str | None:
-    return None if config.convolved_heads == "all" else not_convolved(config)
-
-
-def is_short_convolved(config: "MixerConfig", values: dict[str, Any]) -> bool:
-    return config.short_convolution != "none"
 
 
 def bad_short_convolution(config: "MixerConfig") -> str | None:

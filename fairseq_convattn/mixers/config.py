@@ -93,8 +93,8 @@ class MixerConfig:
         readers=CONVOLUTIONS,
         name="kernel_sizes",
         per_stack=True,
-        impossible=conditions.bad_taps,
-        refused=conditions.even_taps,
+        impossible=lambda config: conditions.bad_size(config.kernel_size),
+        refused=lambda config: conditions.even(config, config.kernel_size),
     )
     conv_dim: int | None = _row(
         None,
@@ -150,7 +150,6 @@ class MixerConfig:
         "terms that are summed into the scores of composite attention, comma-separated. "
         f"{_listed(TERMS)}",
         readers=COMPOSITE,
-        reads=conditions.has_these_terms,
         needs="the mixer composite; those of tisa are content,tisa",
         fixed={"tisa": TISA_TERMS},
     )
@@ -178,7 +177,7 @@ class MixerConfig:
         whole(1),
         "radial kernels of the tisa term per head",
         readers=COMPOSITE,
-        reads=lambda config, values: "tisa" in config.attention_terms,
+        reads=lambda config: "tisa" in config.attention_terms,
         needs="the term tisa",
     )
     share_tables_across_heads: bool | None = _row(
@@ -219,7 +218,7 @@ class MixerConfig:
         readers=COMPOSITE,
         reads=conditions.convolves,
         needs=_CONVOLVED,
-        refused=conditions.even_projection_taps,
+        refused=lambda config: conditions.even(config, config.projection_taps),
     )
     projection_activation: str = _row(
         "linear",
@@ -260,7 +259,7 @@ class MixerConfig:
         letters("qkvo"),
         "projections followed by a short convolution: any of q, k, v, o",
         readers=ATTENTION,
-        reads=conditions.is_short_convolved,
+        reads=lambda config: config.short_convolution != "none",
         needs=_SHORT,
         impossible=conditions.bad_short_convolution_on,
     )
@@ -269,7 +268,7 @@ class MixerConfig:
         whole(1),
         "kernel size of the short convolutions",
         readers=ATTENTION,
-        reads=conditions.is_short_convolved,
+        reads=lambda config: config.short_convolution != "none",
         needs=_SHORT,
     )
     short_convolution_rank: int = _row(
@@ -277,7 +276,7 @@ class MixerConfig:
         whole(1),
         "rank of the predicted kernels; the static kernel is not counted",
         readers=ATTENTION,
-        reads=lambda config, values: config.short_convolution == "low_rank",
+        reads=lambda config: config.short_convolution == "low_rank",
         needs="--short-convolution low_rank",
     )
     short_convolution_window: str = _row(
@@ -285,7 +284,7 @@ class MixerConfig:
         choice(("centred", "causal")),
         "window in an encoder: both sides (centred) or the past only (causal)",
         readers=ATTENTION,
-        reads=lambda config, values: not config.causal and config.short_convolution != "none",
+        reads=lambda config: not config.causal and config.short_convolution != "none",
         needs=f"an encoder with {_SHORT}",
     )
     initialization: str = _row(

@@ -23,12 +23,10 @@ class Kind(NamedTuple):
         annotation: the option's type for fairseq's parser and for hydra.
         read: converts a value from a command line, Python or YAML; raises ValueError with a
             one-line reason.
-        bare: the value of an option that a command line gives without one.
     """
 
     annotation: Any
     read: Callable[[Any], Any]
-    bare: str | None = None
 
 
 def refuse(option: str, reason: object) -> NoReturn:
@@ -216,7 +214,7 @@ def unread(reason: str) -> Kind:
     return Kind(str, read_nothing)
 
 
-SWITCH = Kind(str, _read_switch, bare="true")
+SWITCH = Kind(str, _read_switch)
 FLAG = Kind(bool, _read_flag)
 LAYERS = Kind(str, _read_layers)
 CUTOFFS = Kind(Any, _read_cutoffs)
@@ -251,7 +249,7 @@ class Option(NamedTuple):
         readers: the mixers that read it.
         name: the option's name, if it differs from the field's.
         per_stack: whether encoder and decoder have an option each.
-        reads: whether a reader uses the option, given its ``MixerConfig`` and all options.
+        reads: whether a reader with this ``MixerConfig`` uses the option.
         needs: in words, what makes a reader use it.
         impossible: why a reader's ``MixerConfig`` cannot work; None if it can.
         refused: why a command refuses one that works.
@@ -265,7 +263,7 @@ class Option(NamedTuple):
     readers: tuple[str, ...] = ()
     name: str | None = None
     per_stack: bool = False
-    reads: Callable[[Any, dict[str, Any]], bool] = lambda config, values: True
+    reads: Callable[[Any], bool] = lambda config: True
     needs: str = ""
     impossible: Callable[[Any], str | None] = lambda config: None
     refused: Callable[[Any], str | None] = lambda config: None

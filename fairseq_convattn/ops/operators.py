@@ -105,19 +105,18 @@ class _Operation:
         ctx.set_materialize_grads(False)
 
     def differentiate(self, ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
-        return self.gradients(ctx, grad, lambda given: self.backward_operator)
-
-    def gradients(self, ctx, grad: Tensor | None, choose: Callable) -> tuple[Tensor | None, ...]:
-        """Of all arguments, None for those that have none or need none. ``choose`` picks the
-        function that computes them, by its tensors."""
-        nothing = (None,) * len(ctx.needs_input_grad)
         if grad is None:
-            return nothing
+            return (None,) * len(ctx.needs_input_grad)
+        return self.gradients(ctx, (grad, *ctx.saved_tensors), self.backward_operator)
+
+    def gradients(
+        self, ctx, given: tuple[Tensor | None, ...], backward: Callable
+    ) -> tuple[Tensor | None, ...]:
+        """Of all arguments, None for those that have none or need none."""
         wanted = list(ctx.needs_input_grad[: self.differentiable])
-        given = grad, *ctx.saved_tensors  # activation checkpointing lets them be read once
-        found = choose(given)(*given, *ctx.others, wanted)
+        found = backward(*given, *ctx.others, wanted)
         found = (x if need else None for x, need in zip(found, wanted, strict=True))
-        return *found, *nothing[self.differentiable :]
+        return *found, *(None,) * (len(ctx.needs_input_grad) - self.differentiable)
 
     def refuse(self, ctx, *grads):
         instead = "use impl='reference', or set CONVATTN_IMPL=reference"
@@ -133,14 +132,14 @@ def _shorter(operation: _Operation, operator: Callable, device_types: set[str]) 
         return output
 
     def backward(ctx, grad: Tensor | None, *_) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * len(ctx.needs_input_grad)
+        given = grad, *ctx.saved_tensors  # activation checkpointing lets them be read once
         # a gradient that is to be differentiated itself is the operator's to refuse
         seen = torch.compiler.is_compiling() or torch.is_grad_enabled()
-
-        def choose(given: tuple[Tensor | None, ...]) -> Callable:
-            plain = not seen and are_plain(given, device_types)
-            return operation.backward if plain else operation.backward_operator
-
-        return operation.gradients(ctx, grad, choose)
+        plain = not seen and are_plain(given, device_types)
+        passed = operation.backward if plain else operation.backward_operator
+        return operation.gradients(ctx, given, passed)
 
     passes = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     eager = type(f"convattn::{operation.name}", (torch.autograd.Function,), passes)

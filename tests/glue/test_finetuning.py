@@ -297,3 +297,9 @@ def test_wrong_options(arguments, message, capsys):
     assert caught.value.code == 2
     said = capsys.readouterr().err
     assert message in said
+
+
+def test_a_folder_that_is_no_fine_tunings_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        glue.main(["finetune", "CoLA", "/"])
+    assert "/ has no results.json of convattn glue finetune" in capsys.readouterr().err

@@ -38,9 +38,6 @@ class _Scores(ctypes.Structure):
     ]
 
 
-_library = native.library
-
-
 def unfit(q: Tensor, v: Tensor) -> str:
     """Why the kernels cannot take such inputs; empty when they can."""
     if q.device.type != "cpu":
@@ -137,22 +134,17 @@ class Compiled(Passes):
         )
 
     def _diagonals(self, tile: Tile) -> _Part:
-        """The sums over diagonals, with a row per chunk of queries. The row stride is shortened by
-        a chunk, because a chunk's first query starts a chunk later on the diagonals."""
-        chunk = _library.convattn_chunk_of_attention()
+        """The sums over diagonals, for each chunk of queries, so that no two threads share one."""
         rows, columns = self.block.shape
         if self.sums is None:
-            shape = self.block.count, -(-rows // chunk), rows + columns - 1
+            chunks = -(-rows // native.library.convattn_chunk_of_attention())
+            shape = self.block.count, chunks, rows + columns - 1
             self.sums = self.memory("sums", shape).zero_()
-        return _Part(
-            _address(self.sums, rows - 1 + tile.first),
-            self.sums.stride(0),
-            self.sums.stride(1) - chunk,
-        )
+        return _Part(_address(self.sums, rows - 1 + tile.first), *self.sums.stride()[:2])
 
     def _run(self, which: int, scores: _Scores) -> None:
         threads = torch.get_num_threads()
-        _library.convattn_attend(ctypes.byref(scores), which, threads, native.run_in_parallel)
+        native.library.convattn_attend(ctypes.byref(scores), which, threads, native.run_in_parallel)
 
 
 def _address(x: Tensor, first: int) -> int:

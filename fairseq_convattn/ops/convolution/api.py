@@ -138,7 +138,8 @@ def _convolve(
         past = tail.append(x, kernel_size - 1)
         left = kernel_size - 1 - (len(past.index) - time)
         if implementation is native.convolve and mask is None and not torch.is_grad_enabled():
-            y = native.continue_from(past, taps, time, left, softmax=softmax)
+            given = past.rows, past.index, taps, time, left, softmax
+            y = torch.ops.convattn.convolve_past(*given)
         elif x.is_cuda and time == 1 and mask is None and requested(impl) is None:
             y = step(past.inputs(), taps, softmax)
         else:

@@ -13,7 +13,6 @@ from .. import native
 from ..native_tensors import DTYPES, Sequence, dense, run
 from ..operators import define
 from .operators import check, outputs, register
-from .past import Past
 
 
 class _Sequence(Sequence):
@@ -39,14 +38,6 @@ class _Problem(ctypes.Structure):
         *((name, _Sequence) for name in ("x", "y", "grad", "grad_x")),
         *((name, _Kernels) for name in ("w", "kept", "grad_w")),
     ]
-
-
-_library = native.library
-
-
-def continue_from(past: Past, taps: Tensor, time: int, left: int, *, softmax: bool) -> Tensor:
-    """As :func:`convolve` with the inputs of ``past``; no derivatives."""
-    return torch.ops.convattn.convolve_past(past.rows, past.index, taps, time, left, softmax)
 
 
 def _kernels(taps: Tensor) -> _Kernels:
@@ -86,7 +77,7 @@ def _forward(
     if y.numel():
         problem = _problem(x, taps, kept, time, left, softmax, keep)
         problem.y = _Sequence.of(y)
-        run(_library.convattn_convolve, problem, backward=False)
+        run(native.library.convattn_convolve, problem, backward=False)
     return y, no_sums
 
 
@@ -105,7 +96,7 @@ def _forward_from_past(
         problem.inputs, problem.batch = index.shape
         problem.x = _Sequence(rows.data_ptr(), *index.stride(), index.data_ptr(), channels)
         problem.y = _Sequence.of(y)
-        run(_library.convattn_convolve, problem, backward=False)
+        run(native.library.convattn_convolve, problem, backward=False)
     return y
 
 
@@ -122,12 +113,12 @@ def _backward(
         grad_x = new(x.shape, dtype=x.dtype)
         problem.grad_x = _Sequence.of(grad_x)
     if wanted[1]:
-        tiles = -(-grad.size(0) // _library.convattn_tile_of_convolution())
+        tiles = -(-grad.size(0) // native.library.convattn_tile_of_convolution())
         rows = grad.size(0) if taps.dim() == 4 else tiles
         grad_taps = new(rows, x.size(1), *taps.shape[-2:], dtype=torch.float32)
         problem.grad_w = _kernels(grad_taps)
     if runs:
-        run(_library.convattn_convolve, problem, backward=True)
+        run(native.library.convattn_convolve, problem, backward=True)
     if wanted[1]:
         grad_taps = (grad_taps if taps.dim() == 4 else grad_taps.sum((0, 1))).to(taps.dtype)
     return grad_x, grad_taps

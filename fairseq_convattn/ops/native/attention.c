@@ -53,7 +53,7 @@ typedef struct {
     part lse, sums;
     part gradient, delta; /* of the weights, then of the scores; delta by row */
     part grad_band, grad_row_step;
-    part diagonals; /* sums of gradients, by heads and chunks; of each chunk's first query */
+    part diagonals; /* sums of gradients, by heads and chunks; as curve */
 } tile;
 
 /* Unnormalised weights and their sums; weights by a known lse; gradients of the scores; dropout's
@@ -150,7 +150,7 @@ static void work_on(const job *j, int64_t head, int64_t chunk)
             if (j->pass == FACTORS)
                 find_factors(t, n, i);
             else if (j->pass == GRADIENT)
-                find_gradient(t, n, i, diagonals ? diagonals - (i - chunk * CHUNK) : 0);
+                find_gradient(t, n, i, diagonals ? diagonals - i : 0);
             else
                 find_scores(t, n, i, j->pass);
         }

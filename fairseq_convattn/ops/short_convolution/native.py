@@ -27,8 +27,7 @@ class _Problem(ctypes.Structure):
     ]
 
 
-_library = native.library
-PANEL = _library.convattn_panel_of_short_convolution() if native.is_built() else 0  # channels
+PANEL = native.library.convattn_panel_of_short_convolution() if native.is_built() else 0  # channels
 
 
 def unfit_headwise(x: Tensor, taps: Tensor, static: Tensor) -> str:
@@ -102,7 +101,7 @@ class _Kernels:
     def forward(self) -> Tensor:
         y = self.x.new_empty(self.z.size(0), *self.x.shape[1:])
         self.problem.y = Sequence.of(y)
-        run(_library.convattn_short_convolve, self.problem, backward=False)
+        run(native.library.convattn_short_convolve, self.problem, backward=False)
         return y
 
     def backward(self, grad: Tensor, wanted: list[bool]) -> tuple[Tensor | None, ...]:
@@ -123,7 +122,7 @@ class _Kernels:
             problem.sentences = max(1, min(-(-TOKENS // time), -(-batch // PIECES)))
             grad_u = self.u.new_empty(-(-batch // problem.sentences), *self.u.shape)
             problem.grad_u = grad_u.data_ptr()
-        run(_library.convattn_short_convolve, self.problem, backward=True)
+        run(native.library.convattn_short_convolve, self.problem, backward=True)
         if wanted[1]:
             grad_z = grad_z.sum(0)[..., : self.ranks.size(2)].reshape(self.z.shape)
             grad_z = grad_z.to(self.z.dtype).contiguous()
