@@ -299,7 +299,6 @@ def test_wrong_options(arguments, message, capsys):
     assert message in said
 
 
-def test_a_folder_that_is_no_fine_tunings_is_refused(capsys):
-    with pytest.raises(SystemExit):
+def test_a_folder_that_is_no_fine_tunings_is_refused():
+    with pytest.raises(SystemExit, match="/ has no results.json of convattn glue finetune"):
         glue.main(["finetune", "CoLA", "/"])
-    assert "/ has no results.json of convattn glue finetune" in capsys.readouterr().err
