@@ -85,7 +85,8 @@ class CrossAttention(MultiheadAttention):
         scores = (q * self.scaling) @ k.transpose(-1, -2)
         if hidden is not None:
             scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(-1, dtype=torch.float32).type_as(scores)
+        at_least_float32 = torch.promote_types(scores.dtype, torch.float32)
+        weights = scores.softmax(-1, dtype=at_least_float32).type_as(scores)
         if hidden is not None:  # zeros where a source is nothing but padding
             weights = weights.masked_fill(hidden, 0)
         return dropout(weights) @ v, weights

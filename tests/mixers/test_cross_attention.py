@@ -114,6 +114,16 @@ def test_a_source_of_padding_gives_zeros():
 
 
 @torch.no_grad()
+def test_weights_of_float64_stay_in_it():
+    query, source, _ = (x.double() for x in inputs(5))
+    module = pair()[1].double()
+    outputs, weights = module(query, source, source, static_kv=True, need_weights=True)
+    fused, _ = module(query, source, source, static_kv=True, need_weights=False)
+    torch.testing.assert_close(outputs, fused, rtol=0, atol=1e-14)
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+
+
+@torch.no_grad()
 def test_weights_of_every_head_are_fairseqs():
     query, source, padding = inputs(5)
     options = {"key_padding_mask": padding, "static_kv": True, "need_head_weights": True}

@@ -98,18 +98,6 @@ def test_the_cache_has_convolved_keys_and_each_is_convolved_once(name, monkeypat
         torch.testing.assert_close(cached[entry], expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", MIXERS)
-def test_tokens_and_chunks_are_the_whole(name, kind):
-    ours = mixer(kind, name=name)
-    x = torch.randn(11, BATCH, WIDTH, dtype=torch.float64)
-    whole = ours(x)[0]
-    for size in (1, 2, 5):
-        state, pieces = {}, x.split(size)
-        y = torch.cat([ours(piece, incremental_state=state)[0] for piece in pieces])
-        torch.testing.assert_close(y, whole, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("kind", ["headwise", "low_rank"])
 def test_starts_as_the_static_one(kind):
     ours, static = (mixer(k, random=False) for k in (kind, "static"))

@@ -12,10 +12,10 @@ from kernel_cases import NATIVE, assert_equal, kernels_for, needs_kernels, with_
 from torch.autograd import gradcheck
 
 from fairseq_convattn.ops import composite_attention, relative_bias, use_implementation
-from fairseq_convattn.ops.attention import BEYOND, TERMS
+from fairseq_convattn.ops.attention import BEYOND, TERMS, alibi_slopes
 from fairseq_convattn.ops.attention import scores as attention_scores
 from fairseq_convattn.ops.attention.dropout import Dropout
-from fairseq_convattn.ops.attention.terms import Options
+from fairseq_convattn.ops.attention.terms import Options, t5_buckets
 from fairseq_convattn.ops.native import is_built
 
 HEADS, WIDTH, SPAN = 2, 4, 2
@@ -430,6 +430,19 @@ def test_t5s_buckets_end_where_each_distance_would_have_one(causal, most):
     q, table = torch.randn(1, 1, 2, 4), torch.zeros(1, most + 4)
     with pytest.raises(ValueError, match=f"fewer than {most + 4} buckets, not {most + 4}"):
         composite_attention(q, q, q, {"t5": table}, causal=causal)
+
+
+def test_curves_do_not_depend_on_the_default_dtype():
+    def curves():
+        buckets = t5_buckets(torch.arange(-200, 200), 32, bidirectional=True)
+        return buckets.tolist(), alibi_slopes(12).tolist()
+
+    expected, dtype = curves(), torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert curves() == expected
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 @pytest.mark.parametrize("impl", WITH_NATIVE)

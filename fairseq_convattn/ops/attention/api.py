@@ -16,6 +16,8 @@ from ..implementation import (
 from . import native, reference, tiled
 from .terms import BEYOND, SHAPES, TABLE_TERMS, TERMS, Options, Terms
 
+MULTIPLIED = {"query", "key", "key_only"}  # by queries or keys
+
 IMPLEMENTATIONS = {
     "reference": Implementation(reference.attend),
     "tiled": Implementation(tiled.attend, lambda *inputs: unfit_for_operators()),
@@ -85,7 +87,7 @@ def composite_attention(
     """
     _check_inputs(q, k, v, padding_mask, dropout_p)
     check(beyond in BEYOND, f"unknown beyond {beyond!r}: choose from {', '.join(BEYOND)}")
-    _check_terms(terms, q.size(1), q.size(3))
+    _check_terms(terms, q)
     span = _span(terms, span, causal, beyond)
     scale = q.size(3) ** -0.5 if scale is None else scale
     options = Options(causal, beyond, span, padding_mask, dropout_p, scale)
@@ -127,12 +129,16 @@ def _check_inputs(
         raise ValueError(f"dropout_p must be in [0, 1), not {dropout_p}")
 
 
-def _check_terms(terms: Terms, heads: int, head_dim: int) -> None:
+def _check_terms(terms: Terms, q: Tensor) -> None:
     check(isinstance(terms, Mapping), f"terms must be a dict by name: {_choose_terms()}")
     check(len(terms) > 0, f"no terms: {_choose_terms()}")
     for name, parameters in terms.items():
         check(name in TERMS, f"unknown term {name!r}: {_choose_terms()}")
-        _check_term(name, parameters, heads, head_dim)
+        _check_term(name, parameters, q.size(1), q.size(3))
+    for name in MULTIPLIED.intersection(terms):
+        doubles = {x.dtype == torch.float64 for x in (q, terms[name])}
+        given = f"q in {q.dtype} and {name} in {terms[name].dtype}"
+        check(len(doubles) == 1, f"float64 goes with float64, not {given}")
     check("t5" not in terms or terms["t5"].size(1) % 4 == 0, "t5 needs a multiple of 4 buckets")
 
 

@@ -145,7 +145,7 @@ CURVES = {"tisa": tisa, "alibi": alibi, "kerple": kerple}
 
 def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """m_h = 2^(-8 h / H) for h = 1..H (Press et al. 2022, section 3)."""
-    return 2.0 ** (-8.0 * torch.arange(1, heads + 1, device=device) / heads)
+    return 2.0 ** (-8.0 * torch.arange(1.0, heads + 1, dtype=torch.float32, device=device) / heads)
 
 
 def t5_buckets(distances: Tensor, buckets: int, *, bidirectional: bool) -> Tensor:
@@ -167,7 +167,7 @@ def t5_buckets(distances: Tensor, buckets: int, *, bidirectional: bool) -> Tenso
         first, size = buckets * (distances > 0), distances.abs()
     else:
         first, size = 0, (-distances).clamp(min=0)
-    growth = torch.log(size.clamp(min=1) / exact) / math.log(T5_MAX_DISTANCE / exact)
+    growth = torch.log(size.clamp(min=1).float() / exact) / math.log(T5_MAX_DISTANCE / exact)
     far = exact + (growth * (buckets - exact)).long().clamp(max=buckets - exact - 1)
     return first + torch.where(size < exact, size, far)
 
