@@ -44,6 +44,14 @@ def whole_number(least: int) -> Callable[[str], int]:
     return number
 
 
+def seed_number(text: str) -> int:
+    """An argparse type: a seed of fairseq-train."""
+    seed = whole_number(1)(text)
+    if seed >= 2**32:
+        raise argparse.ArgumentTypeError(f"must be below 2**32, not {seed}")
+    return seed
+
+
 def at_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The arguments before ``--``, and those after it, which are fairseq-train's."""
     split = [*arguments, "--"].index("--")

@@ -24,7 +24,8 @@ def locked(folder: Path, *own: str) -> Iterator[None]:
         FileExistsError: the folder has files of something else.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    files = {file.name for file in folder.iterdir()} - {"lock"}
+    begun = {"lock", *(f"{name}.partial" for name in own)}
+    files = {file.name for file in folder.iterdir()} - begun
     if files and files.isdisjoint(own):
         raise FileExistsError(f"{folder} is not empty and of no run; choose another with --output")
     path = folder / "lock"

@@ -171,8 +171,10 @@ def run(module: str, arguments: Sequence[str], program: str) -> None:
         sys.path.insert(0, str(FOLDER.parent))
     logging.basicConfig(level=logging.WARNING)
     warnings.filterwarnings("ignore", "fairseq is not installed")
-    for stream in filter(None, (sys.stdout, sys.stderr)):
-        stream.reconfigure(encoding="utf-8")
+    # names of files need not be UTF-8
+    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        if stream is not None:
+            stream.reconfigure(encoding="utf-8", errors=errors)
     try:
         runpy.run_module(module, run_name="__main__")
     except KeyboardInterrupt:

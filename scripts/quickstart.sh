@@ -194,7 +194,7 @@ from pathlib import Path
 output = Path(sys.argv[1])
 log = (output / "score.log").read_text(encoding="utf-8")
 best = json.loads((output / "text/entropy.json").read_text(encoding="utf-8"))["test"]
-model = 2 ** float(re.search(r"Loss \(base 2\): ([\d.]+)", log)[1])
+model = float(re.search(r"Perplexity: ([\d.]+)", log)[1])
 tokens = int(re.search(r"Evaluated ([\d,]+) tokens", log)[1].replace(",", ""))
 if tokens != best["tokens"]:
     sys.exit(f"error: fairseq-eval-lm has scored {tokens} of the {best['tokens']} tokens")

@@ -8,6 +8,7 @@
 """
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -42,10 +43,11 @@ def train(
         with open(file, "rb") as text:
             for _ in decoded(text, file):
                 pass
+    trained = io.BytesIO()  # SentencePiece does not notice a full disk
     try:
         sentencepiece.SentencePieceTrainer.train(
             input=files,
-            model_prefix=model_prefix,
+            model_writer=trained,
             vocab_size=max(vocab_size, SPECIAL),
             model_type="bpe",
             character_coverage=1.0,
@@ -62,6 +64,28 @@ def train(
         if re.search(r"sentences_\.empty|all_chars_count", str(error)):
             raise ValueError(f"{', '.join(files)}: no text") from None
         raise
+    model = sentencepiece.SentencePieceProcessor(model_proto=trained.getvalue())
+    pieces = ((model.id_to_piece(i), model.get_score(i)) for i in range(model.get_piece_size()))
+    vocabulary = "".join(f"{piece}\t{score:g}\n" for piece, score in pieces)
+    write(
+        {f"{model_prefix}.vocab": vocabulary.encode(), f"{model_prefix}.model": trained.getvalue()}
+    )
+
+
+def write(contents: dict[str, bytes]) -> None:
+    """Write new files, whole or not at all."""
+    partial = {name: Path(f"{name}.partial") for name in contents}
+    try:
+        for name, content in contents.items():
+            with open(partial[name], "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for name, path in partial.items():
+            path.replace(name)
+    finally:
+        for path in partial.values():
+            path.unlink(missing_ok=True)
 
 
 def encode(model: str, text: BinaryIO, pieces: TextIO) -> None:

@@ -105,6 +105,21 @@ def test_what_keeps_pieces_from_being_learned_is_said(tmp_path):
     assert train("none", "9") == f"error: {tmp_path / 'text'}: no text\n"
 
 
+def test_a_disk_that_is_too_full_for_a_model_of_pieces_leaves_none(tmp_path):
+    (tmp_path / "text").write_text("a b c\n")
+    words = [sys.executable, SCRIPTS / "cli.py", "sentencepiece", "train", "--vocab-size", "9"]
+    words += ["--input", tmp_path / "text", "--model-prefix", tmp_path / "bpe"]
+    result = run("bash", "-c", 'ulimit -f 64; "$0" "$@"', *words)
+    assert result.returncode == 1 and result.stderr.startswith("error: ")
+    assert {file.name for file in tmp_path.iterdir()} == {"text"}
+
+
+def test_names_that_are_no_utf8_are_printed():
+    name = os.fsdecode("caf\xe9".encode("latin-1"))
+    result = convattn("score", "--metric", "bleu", "--reference", name, "--hypothesis", name)
+    assert result.returncode == 1 and "caf\\udce9" in result.stderr
+
+
 def test_pieces_of_text_from_a_pipe(tmp_path):
     (tmp_path / "text").write_text("a b\n" * 9 + "café\n", encoding="utf-8")
     model = ["--model-prefix", tmp_path / "bpe", "--vocab-size", "12"]

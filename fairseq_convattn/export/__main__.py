@@ -5,6 +5,7 @@ float32's rounding, at every batch size and length.
 """
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -88,7 +89,9 @@ def _write(
 ) -> None:
     """``NAME.pt2``, ``NAME.onnx``, and ``start.npz`` with the arrays ``arr_0``, ``arr_1``, ..."""
     for name, program in programs.items():
-        torch.export.save(program, folder / f"{name}.pt2")
+        content = io.BytesIO()  # on a full disk PyTorch's own writer would abort the process
+        torch.export.save(program, content)
+        (folder / f"{name}.pt2").write_bytes(content.getbuffer())
         if onnx:
             with in_a_line("torch.onnx"):
                 torch.onnx.export(program, dynamo=True, verbose=False).save(folder / f"{name}.onnx")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..checkpoints.checks import CheckpointError
 from ..child_processes import CommandFailed
-from ..command_lines import at_dashes, one_line_errors, whole_number
+from ..command_lines import at_dashes, one_line_errors, seed_number, whole_number
 from .binarising import Pieces, binarise
 from .evaluation import data_of
 from .finetuning import Run, best_checkpoint, finetune
@@ -29,7 +29,7 @@ def learning_rate(text: str) -> float:
 
 
 def seed_numbers(text: str) -> list[int]:
-    return sorted({whole_number(1)(number) for number in text.split(",")})
+    return sorted({seed_number(number) for number in text.split(",")})
 
 
 def task_names(text: str) -> list[str]:

@@ -21,6 +21,21 @@ _SIZE_FILLER = "madeupword"  # fairseq-preprocess's
 _AT_A_TIME = 10_000  # sentences whose pieces are in memory
 
 
+def read_dictionary(file: Path) -> Dictionary:
+    """A dictionary of fairseq.
+
+    Raises:
+        GlueError: the file is none.
+        OSError: it cannot be read.
+    """
+    try:
+        return Dictionary.load(str(file))
+    except OSError:
+        raise
+    except Exception as error:  # fairseq raises no special one
+        raise GlueError(f"{file} is no dictionary of fairseq ({error})") from None
+
+
 class Pieces:
     """Encodes sentences with the pieces and the dictionary of a pre-trained model.
 
@@ -42,10 +57,7 @@ class Pieces:
             )
         except (RuntimeError, OSError):
             raise GlueError(f"{sentencepiece_model} is no SentencePiece model") from None
-        try:
-            self.dictionary = Dictionary.load(str(dictionary))
-        except (ValueError, RuntimeError) as error:
-            raise GlueError(f"{dictionary} is no dictionary of fairseq ({error})") from None
+        self.dictionary = read_dictionary(dictionary)
         pieces = {self.processor.id_to_piece(i) for i in range(self.processor.get_piece_size())}
         entries = self.dictionary.symbols[self.dictionary.nspecial :]
         entries = [entry for entry in entries if not entry.startswith(_SIZE_FILLER)]

@@ -1,11 +1,13 @@
 """A fine-tuned model's scores on whole dev sets."""
 
+import struct
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils, utils
+from fairseq.data import FairseqDataset
 from fairseq.data.data_utils import load_indexed_dataset
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
@@ -67,7 +69,7 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
     _require_tuned(name, checkpoint, state)
     for subset, file in task.test_files.items():
         for number in range(len(task.sentences)):
-            if load_indexed_dataset(str(data / f"input{number}" / subset), None) is None:
+            if _sentences(data / f"input{number}" / subset) is None:
                 raise GlueError(
                     f"{data} has no test set: remove the folder of `convattn prepare glue` and "
                     f"prepare it again, from a release that has {name}/{file}.tsv"
@@ -83,6 +85,18 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
         }
     except (ValueError, RuntimeError) as error:  # RuntimeError: fairseq's models, of other sizes
         raise GlueError(f"{checkpoint} and {data} do not go together: {error}") from error
+
+
+def _sentences(prefix: Path) -> FairseqDataset | None:
+    """The sentences of ``prefix.idx`` and ``prefix.bin``; None if they are not there.
+
+    Raises:
+        GlueError: they are damaged.
+    """
+    try:
+        return load_indexed_dataset(str(prefix), None)
+    except (ValueError, struct.error, AssertionError):
+        raise GlueError(f"{prefix}.idx or .bin is damaged: {PREPARE_ANEW}") from None
 
 
 def _require_tuned(name: str, checkpoint: Path, state: dict[str, Any]) -> None:
@@ -163,7 +177,7 @@ def example_lengths(task: GlueTask, data: Path, subset: str, separators: int) ->
     lengths = 1  # <s>
     for number in range(len(task.sentences)):
         prefix = data / f"input{number}" / subset
-        sentences = load_indexed_dataset(str(prefix), None)
+        sentences = _sentences(prefix)
         if sentences is None:
             raise GlueError(
                 f"there is no {prefix}.idx; --data is the folder bin that "

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from fairseq import checkpoint_utils
-from fairseq.data import Dictionary
 
 import fairseq_convattn
 
@@ -20,6 +19,7 @@ from ..command_lines import missing_modules
 from ..folder_lock import locked
 from ..run_records import difference, read_json, sha256, versions, write_json
 from ..training_options import option_of, refusal
+from .binarising import read_dictionary
 from .evaluation import evaluate, example_lengths
 from .metrics import summary, table
 from .pretrained import Pretrained, read_pretrained
@@ -33,7 +33,7 @@ _OURS = {
     *("--init-token", "--separator-token", "--max-positions", "--batch-size", "--max-sentences"),
     *("--max-tokens", "--update-freq", "--lr", "--lr-scheduler", "--total-num-update"),
     *("--warmup-updates", "--max-epoch", "--max-update", "--distributed-world-size"),
-    *("--classification-head-name", "--no-save"),
+    *("--classification-head-name", "--no-save", "--save-interval", "--checkpoint-suffix"),
 }
 _LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
 
@@ -125,7 +125,7 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
 
 
 def _check_dictionary(model: Path, pretrained: Pretrained, data: Path) -> None:
-    dictionary = Dictionary.load(str(data / "input0" / "dict.txt"))
+    dictionary = read_dictionary(data / "input0" / "dict.txt")
     dictionary.add_symbol("<mask>")
     if len(dictionary) != pretrained.types:
         raise GlueError(

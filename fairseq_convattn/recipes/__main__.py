@@ -17,9 +17,9 @@ from ..architectures.presets import ARCHITECTURE_NAMES
 from ..checkpoints.checks import CheckpointError
 from ..checkpoints.recovery import restore_last
 from ..child_processes import CommandFailed
-from ..command_lines import at_dashes, missing_modules, one_line_errors, whole_number
+from ..command_lines import at_dashes, missing_modules, one_line_errors, seed_number, whole_number
 from ..folder_lock import locked
-from ..run_records import read_json, sha256, write_json
+from ..run_records import parse_options, read_json, sha256, write_json
 from ..training_options import option_of, refusal
 from . import catalogue
 from .checkpoint import evaluated, require_data
@@ -68,7 +68,7 @@ def command_line() -> argparse.ArgumentParser:
     default = f"{', '.join(STAGES)} or all (default)"
     add("stages", nargs="*", default="all", choices=known, metavar="STAGE", help=default)
     add("--mixer", choices=tuple(ARCHITECTURE_NAMES), help="default: the recipe's")
-    add("--seed", type=whole_number(1), metavar="N", help="seed of the training (default: 1)")
+    add("--seed", type=seed_number, metavar="N", help="seed of the training (default: 1)")
     add("--checkpoint", type=Path, metavar="FILE", help="evaluate this one, without training")
     add("--source", type=Path, metavar="DIR", help="a local copy of the corpus")
     default = "data/CORPUS; with --smoke in the run's folder"
@@ -151,6 +151,9 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
                 f"{name} after --: the recipe sets it, or --mixer, --seed, --output, --gpus and "
                 "--nodes do, before --"
             )
+    start = parse_options(extra).get("--finetune-from-model")
+    if start and not Path(start).is_file():
+        raise RecipeError(f"--finetune-from-model {start}: there is no such file")
     if options.source and not options.source.is_dir():
         raise RecipeError(f"--source {options.source}: there is no such folder")
     for name in ("output", "data", "checkpoint"):

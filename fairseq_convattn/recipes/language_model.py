@@ -1,5 +1,6 @@
 """Recipes of language models, scored by their perplexity."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,20 +84,20 @@ class LanguageModel(Recipe):
     def _read_score(self, settings: Settings, name: str) -> Score:
         output = _output(settings, name)
         text = output.read_text(encoding="utf-8")
-        found = re.search(r"Loss \(base 2\): (\S+), Perplexity: ", text)
+        found = re.search(r"Loss \(base 2\): (\S+), Perplexity: (\S+)", text)
         tokens = re.search(r"Evaluated ([\d,]+) tokens", text)
         if not found or not tokens:
             raise RecipeError(
                 f"{output}, the log of fairseq-eval-lm, has no perplexity; to do the stage score "
                 f"again remove {settings.output}/stages/score.json"
             )
-        if not (loss := float(found[1])) < 1024:  # 2**1024 is beyond a float
-            raise RecipeError(f"{output}: the loss is {loss}; train anew with a lower --lr")
+        if not math.isfinite(perplexity := float(found[2])):
+            raise RecipeError(f"{output}: the loss is {found[1]}; train anew with a lower --lr")
         evaluation = self._evaluation(settings, name).items()
         how = "|".join(f"{option.removeprefix('--')}:{value}" for option, value in evaluation)
         signature = f"fairseq-eval-lm|tokens:{tokens[1].replace(',', '')}|{how}"
         title = f"test perplexity, {name}" if name else "test perplexity"
-        return Score(title, 2**loss, None, signature)
+        return Score(title, perplexity, None, signature)
 
     def _evaluation(self, settings: Settings, name: str) -> CommandOptions:
         found = dict(self.evaluations[name])

@@ -20,10 +20,16 @@ _SMOKE_SCHEDULE = options(
     "--warmup-updates 4 --lr-period-updates 8 --total-num-update 12 --save-interval-updates 4"
 )
 _SMOKE_AVERAGE = 2
-# options with which fairseq does not write a checkpoint
+# options with which fairseq does not write a checkpoint, or under another name
 _NOT_WRITTEN = {
     "checkpoint_best.pt": ("--disable-validation",),
     "checkpoint_last.pt": ("--no-last-checkpoints",),
+}
+_NEVER_FOUND = ("--no-save", "--checkpoint-suffix")
+# options that put off the first validation, and where the training ends
+_VALIDATED_FROM = {
+    "--validate-interval": "--max-epoch",
+    "--validate-after-updates": "--max-update",
 }
 _WAY_OUT = "; leave the option out, or give the stages prepare and train alone"
 
@@ -194,11 +200,18 @@ class Recipe(ABC):
         given = parse_options(settings.extra)
         needed = self._epochs_averaged(settings)
         if not needed:
-            for name in ("--no-save", *_NOT_WRITTEN[self.single]):
+            bad = [*_NEVER_FOUND, *_NOT_WRITTEN[self.single]]
+            if self.single == "checkpoint_best.pt":
+                bad += [
+                    name
+                    for name, end in _VALIDATED_FROM.items()
+                    if 0 < int(options.get(end) or 0) < int(options.get(name) or 0)
+                ]
+            for name in bad:
                 if name in given:
                     raise RecipeError(f"{name} after --: {self.single} is evaluated{_WAY_OUT}")
             return
-        few = [name for name in ("--no-epoch-checkpoints", "--no-save") if name in options]
+        few = [name for name in ("--no-epoch-checkpoints", *_NEVER_FOUND) if name in options]
         if 0 < int(options.get("--keep-last-epochs") or 0) < needed:
             few.append("--keep-last-epochs")
         between = int(options.get("--save-interval") or 1)

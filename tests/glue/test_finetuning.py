@@ -249,6 +249,7 @@ def test_long_examples_are_counted(folder, model, tmp_path, monkeypatch, capsys)
     assert f"note: {cut} of 8 examples of valid are cut to {limit} tokens" in said
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # fairseq's Index
 def test_what_does_not_fit_is_refused_before_training(folder, model, roberta, tmp_path, data):
     output = tmp_path / "out"
 
@@ -261,7 +262,7 @@ def test_what_does_not_fit_is_refused_before_training(folder, model, roberta, tm
     refused("MRPC", model, "^after --: unrecognized arguments: --droput 0.1$", extra=extra)
     for words in (
         *(("--seed", "7"), ("--batch-size=8",), ("--max-epoch", "1"), ("-aroberta",)),
-        *(("--classification-head-name", "other"), ("--no-save",)),
+        *(("--classification-head-name", "other"), ("--no-save",), ("--save-interval", "2")),
     ):
         refused("MRPC", model, f"^{words[0]} after --: the command sets it", extra=words)
     refused("MRPC", roberta, "learned embeddings of 32 positions", max_positions=16)
@@ -277,6 +278,11 @@ def test_what_does_not_fit_is_refused_before_training(folder, model, roberta, tm
     (other / "input0" / "dict.txt").write_text("\n".join(entries[::-1]) + "\n")
     order = "dictionary is not .*: it has as many types, .*prepare glue --dict"
     refused("MRPC", model, order, data=other.parent)
+    index, dictionary = other / "input0" / "train.idx", other / "input0" / "dict.txt"
+    dictionary.write_bytes("caf\xe9 1\n".encode("latin-1"))
+    refused("MRPC", model, "dict.txt is no dictionary of fairseq", data=other.parent)
+    index.write_bytes(index.read_bytes()[:20])
+    refused("MRPC", model, "input0/train.idx or .bin is damaged", data=other.parent)
     assert not output.exists()
 
 
@@ -287,6 +293,7 @@ def test_what_does_not_fit_is_refused_before_training(folder, model, roberta, tm
             ["CoLA", "x.pt", "--seeds", "1,0x"],
             "--seeds: must be a whole number of at least 1, not '0x'",
         ),
+        (["CoLA", "x.pt", "--seeds", "1,4294967296"], "--seeds: must be below 2**32"),
         (["CoLA", "x.pt", "--dropout", "1"], "unrecognized arguments: --dropout 1"),
         (["CoLA", "x.pt", "--lr", "high"], "--lr: must be a number above 0, not 'high'"),
     ],

@@ -244,6 +244,7 @@ def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
         ("wikitext2 -- --add-bos-token", "--add-bos-token after --: the evaluation needs it too"),
         ("gbw -- --output-dictionary-size=9", "--output-dictionary-size=9 after --: the eval"),
         ("multi30k -- --log-format simple", "--log-format after --: the recipe sets it"),
+        ("multi30k -- --finetune-from-model no.pt", "--finetune-from-model no.pt: there is no"),
         ("multi30k --output runs/10:30", "--output: fairseq takes ':' for the end of a path"),
         ("multi30k --data .", "--data .: give the folder by its name"),
         ("multi30k --source /nowhere", "--source /nowhere: there is no such folder"),
@@ -262,7 +263,7 @@ def test_what_cannot_work_is_one_line_before_any_work(arguments, error):
     "given",
     [
         *("--max-epoch 9", "--keep-last-epochs=9", "--no-epoch-checkpoints", "--no-save"),
-        "--max-epoch 80 --save-interval 9",
+        *("--max-epoch 80 --save-interval 9", "--checkpoint-suffix new"),
     ],
 )
 def test_a_training_that_keeps_too_few_epochs_to_average_does_not_begin(given, tmp_path):
@@ -270,6 +271,11 @@ def test_a_training_that_keeps_too_few_epochs_to_average_does_not_begin(given, t
     with pytest.raises(SystemExit, match=f"^error: {given[:9]}.* after --: .* 10 epochs is"):
         main(["multi30k", "--output", str(output), "--", *given.split()])
     assert not output.exists()
+
+
+def test_a_smoke_test_is_validated():
+    with pytest.raises(SystemExit, match="^error: --validate-interval after --: checkpoint_best"):
+        main(["wikitext2", "--smoke", "--dry-run", "--", "--validate-interval", "4"])
 
 
 def test_the_recipes_own_number_of_epochs_counts_too(tmp_path):
@@ -285,19 +291,22 @@ def test_the_recipes_own_number_of_epochs_counts_too(tmp_path):
         ("wikitext2", "--no-save", "best"),
         ("wikitext2", "--disable-validation", "best"),
         ("cnn_dm", "--no-save", "best"),
+        ("wikitext2", "--validate-after-updates 5000", "best"),
         ("bert_small", "--no-last-checkpoints", "last"),
+        ("bert_small", "--checkpoint-suffix new", "last"),
     ],
 )
 def test_a_training_that_leaves_no_checkpoint_to_evaluate_does_not_begin(
     recipe, given, checkpoint, tmp_path
 ):
-    output = tmp_path / "run"
+    output, (option, *value) = tmp_path / "run", given.split()
     for dry in ([], ["--dry-run"]):
-        error = f"^error: {given} after --: checkpoint_{checkpoint}.pt .* prepare and train alone$"
-        with pytest.raises(SystemExit, match=error):
-            main([recipe, *dry, "--output", str(output), "--", given])
+        reason = f"{option} after --: checkpoint_{checkpoint}.pt .* prepare and train alone"
+        with pytest.raises(SystemExit, match=f"^error: {reason}$"):
+            main([recipe, *dry, "--output", str(output), "--", option, *value])
     assert not output.exists()
-    main([recipe, "prepare", "train", "--dry-run", "--output", str(output), "--", given])
+    train = [recipe, "prepare", "train", "--dry-run", "--output", str(output)]
+    main([*train, "--", option, *value])
 
 
 @pytest.mark.parametrize(

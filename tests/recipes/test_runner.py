@@ -202,6 +202,13 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"release", "lock"}
 
 
+def test_a_run_that_was_killed_in_its_first_write_can_be_repeated(tmp_path):
+    for name in ("lock", "results.json.partial"):
+        (tmp_path / name).touch()
+    with locked(tmp_path, "results.json"):
+        pass
+
+
 def test_stages_have_an_order(tmp_path):
     stages = five_stages(tmp_path)
     with pytest.raises(RecipeError, match="the stage prepare has to be done first"):
