@@ -20,6 +20,7 @@ from types import TracebackType
 
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
 
+from .architectures.hub import TOO_LONG
 from .architectures.registration import check_task, warn_of_dropped_sentences
 from .checkpoints.files import is_ours
 from .training_options import option_of
@@ -48,6 +49,9 @@ _OTHER_WEIGHTS = "Error(s) in loading state_dict"
 _OTHER_TARGETS = "Unsupported language modeling target"
 _NO_BLOCK = ("float division", "negative dimensions are not allowed")
 _NO_PAIR = "Could not infer language pair"
+_NO_SUBSET = re.compile(r"Dataset not found: (\S+) \((.+)\)")
+_NO_TEXT = "cannot mmap an empty file"
+_NO_PIECES = re.compile(r"could not parse ModelProto from (.+)")
 _SKIPPED = re.compile(r"(\S+) samples have invalid sizes .* max_positions=(\d+)")
 _WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq raises it around any exception
 
@@ -74,6 +78,7 @@ def install(arguments: Sequence[str]) -> None:
             warnings.filterwarnings("ignore", message)
     check_options(arguments[1:])
     if Path(arguments[0]).name == "fairseq-train":
+        require_arch(arguments[1:])
         refuse_another_task(arguments[1:])
     if Path(arguments[0]).name in DROPPING:
         _warn_of_dropped_sentences(arguments[1:])
@@ -94,6 +99,17 @@ def check_options(options: Sequence[str]) -> None:
     close = swapped or difflib.get_close_matches(given.arch, ARCH_MODEL_REGISTRY, n=1)
     way_out = f"did you mean {close[0]}?" if close else "'convattn architectures' lists them"
     raise SystemExit(f"error: --arch: there is no {given.arch}; {way_out}")
+
+
+def require_arch(options: Sequence[str]) -> None:
+    """Exit where fairseq-train, without an architecture, would end in an empty RuntimeError. Other
+    plugins may have a default, so this one must be the ``--user-dir``."""
+    given = _given(options, "--arch", "--user-dir")
+    is_user_dir = Path(given.user_dir or "").name == PACKAGE.name
+    if is_user_dir and given.arch is None and not _asks_for_help(options):
+        raise SystemExit(
+            "error: give --arch, for example dynamic_conv_tiny; 'convattn architectures' lists them"
+        )
 
 
 def refuse_another_task(options: Sequence[str]) -> None:
@@ -195,6 +211,24 @@ def _one_line(error: BaseException) -> str | None:
     no_targets = isinstance(error, AttributeError) and text.endswith("'supported_targets'")
     if no_targets or text.startswith(_OTHER_TARGETS):
         return "the checkpoint is no language model, and fairseq-eval-lm scores only these"
+    if text == _NO_TEXT:
+        return (
+            "the data have a subset without text: fairseq-preprocess printed '0 sents' for it; "
+            "check the files that it was given"
+        )
+    if found := _NO_SUBSET.match(text):
+        return (
+            f"the data have no subset {found[1]} ({found[2]}); fairseq-preprocess writes train, "
+            "valid and test, those that it is given"
+        )
+    if found := TOO_LONG.match(text):
+        return (
+            f"a sample has {found[1]} tokens, the model takes {found[2]}: with a language model "
+            "give --sample-break-mode eos, else --skip-invalid-size-inputs-valid-test leaves such "
+            "samples out"
+        )
+    if found := _NO_PIECES.search(text):
+        return f"{found[1]} is no SentencePiece model; give the .model file"
     if text.startswith(_NO_PAIR):
         return (
             "the data folder has no sentence pairs; give the folder that fairseq-preprocess wrote "
@@ -247,6 +281,9 @@ def _missing(path: Path) -> str:
         return f"there is no {path}; --lm-path needs its model's dict.txt in the data folder"
     if path.name == "dict.txt" and any(path.parent.glob("dict.*.txt")):
         return _sentence_pairs(path.parent)
+    others = sorted(file.name.split(".")[1] for file in path.parent.glob("dict.*.txt"))
+    if path.name.startswith("dict.") and others:
+        return f"there is no {path}; the languages there are {' and '.join(others)}"
     is_data = path.name.startswith("dict.") or not path.suffix and not _is_value("--input", path)
     way_out = "; give the folder that fairseq-preprocess wrote (its --destdir)" if is_data else ""
     missing = path if path.parent.is_dir() else path.parent

@@ -120,6 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     if sys.stdout is None:
         sys.exit("error: standard output is closed; redirect it, to /dev/null for example")
+    if sys.stderr is None:  # print would take standard output
+        sys.stderr = open(os.devnull, "w")
     try:
         try:
             choose(arguments)

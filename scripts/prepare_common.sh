@@ -100,7 +100,7 @@ require_same_origin() {
 }
 
 # plain FILE: its content, unpacked if it is FILE.gz
-plain() { case "$1" in *.gz) gzip -dc "$1" ;; *) cat "$1" ;; esac || die "$1 cannot be read"; }
+plain() { case "$1" in *.gz) gzip -dc "$1" ;; *) cat "$1" ;; esac || die "$1 cannot be read, or the disk is full"; }
 
 # in_source NAME...: the path of the first of them that --source has
 in_source() {

@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     -h | --help) usage; exit 0 ;;
     --task | --output) [ -n "${2:-}" ] || die "$1 needs a value" ;;
-    *) usage >&2; exit 2 ;;
+    *) usage >&2; echo "error: unknown argument $1" >&2; exit 2 ;;
   esac
   declare "${1#--}=$2"
   shift 2

@@ -91,7 +91,10 @@ def write(contents: dict[str, bytes]) -> None:
 def encode(model: str, text: BinaryIO, pieces: TextIO) -> None:
     import sentencepiece
 
-    processor = sentencepiece.SentencePieceProcessor(model_file=model)
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_file=model)
+    except RuntimeError:
+        raise ValueError(f"{model} is no SentencePiece model; give the .model file") from None
     for line in decoded(text, "standard input"):
         print(*processor.encode(line.rstrip("\n"), out_type=str), file=pieces)
 
@@ -135,6 +138,8 @@ def main(arguments: list[str] | None = None) -> None:
         from cli import missing
 
         sys.exit(missing("sentencepiece"))
+    except BrokenPipeError:
+        raise
     except (RuntimeError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
 

@@ -1,5 +1,6 @@
 """``convattn`` from a checkout, and installed from a wheel in an environment of its own."""
 
+import json
 import os
 import re
 import runpy
@@ -67,6 +68,14 @@ def test_a_closed_output_is_one_line():
     result = run("sh", "-c", '"$0" "$@" >&-', sys.executable, SCRIPTS / "cli.py", "score")
     assert result.returncode == 1 and result.stderr.startswith("error: standard output is closed")
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_messages_stay_out_of_the_output_when_standard_error_is_closed(tmp_path):
+    (tmp_path / "text").write_text("a .\n")
+    score = [SCRIPTS / "cli.py", "score", "--metric", "bleu", "--format", "json"]
+    score += ["--reference", tmp_path / "text", "--hypothesis", tmp_path / "text"]
+    result = run("sh", "-c", '"$0" "$@" 2>&-', sys.executable, *score)
+    assert json.loads(result.stdout)["metric"] == "bleu"
 
 
 def test_a_command_is_named_in_its_own_errors(tmp_path):

@@ -2,12 +2,14 @@
 
 import argparse
 import logging
+import shutil
 import subprocess
 import sys
 import warnings
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 from conftest import PLUGIN, SHRUNK, SHRUNK_LM, command, eval_lm, generate, preprocess, train
 
@@ -69,6 +71,45 @@ def test_mistyped_data(trained, tmp_path, capsys, monkeypatch):
     assert f"there is no {none}; give the folder that fairseq-preprocess wrote" in line
     line = reported(capsys, generate, tmp_path, trained)
     assert "has no sentence pairs; give the folder that fairseq-preprocess wrote" in line
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # fairseq's Index
+def test_data_that_lack_a_subset_its_text_or_a_language(
+    trained, data, tmp_path, capsys, monkeypatch
+):
+    line = reported(capsys, generate, data, trained, "--gen-subset", "dev")
+    assert line.startswith("error: the data have no subset dev (")
+    empty = preprocess({"train": [("a", "A")], "test": []}, tmp_path)
+    for name in ("src", "tgt"):
+        shutil.copy(data / f"dict.{name}.txt", empty)
+    line = reported(capsys, generate, empty, trained)
+    assert line.startswith("error: the data have a subset without text: fairseq-preprocess")
+    monkeypatch.setattr(sys, "argv", ["fairseq-generate", str(data)])
+    line = reported(capsys, generate, data, trained, "-s", "en", "-t", "de")
+    assert line.endswith("dict.en.txt; the languages there are src and tgt")
+
+
+def test_samples_that_are_longer_than_a_model_takes(monolingual, tmp_path, capsys):
+    options = ("--task", "language_modeling", "--tokens-per-sample")
+    shape = ("--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM, "--max-update", "1")
+    train(monolingual, tmp_path, *options, "8", *shape)
+    last = tmp_path / "checkpoint_last.pt"
+    line = reported(capsys, generate, monolingual, last, *options, "20")
+    assert "the model takes 8: with a language model give --sample-break-mode eos" in line
+
+
+def test_a_training_without_an_architecture_does_not_begin():
+    programs.require_arch(["DATA", "--user-dir", "mine"])
+    programs.require_arch(["DATA", "--user-dir", str(PLUGIN), "--help"])
+    with pytest.raises(SystemExit, match="give --arch, for example dynamic_conv_tiny"):
+        programs.require_arch(["DATA", "--user-dir", str(PLUGIN)])
+
+
+def test_a_vocabulary_for_pieces(capsys, tmp_path):
+    (tmp_path / "bpe.vocab").write_text("a\t0\n")
+    load = sentencepiece.SentencePieceProcessor
+    line = reported(capsys, lambda: load(model_file=str(tmp_path / "bpe.vocab")))
+    assert line.endswith("bpe.vocab is no SentencePiece model; give the .model file")
 
 
 def test_sentence_pairs_for_a_language_model(trained, data, tmp_path, capsys, monkeypatch):

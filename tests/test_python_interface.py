@@ -436,7 +436,7 @@ def test_what_cannot_be_loaded(change, message, here):
 
 def test_what_cannot_be_asked(here):
     model = load(ConvAttnModel, "translation", **PIECES)
-    with pytest.raises(ValueError, match="bem: no option of models in Python"):
+    with pytest.raises(ValueError, match="bem: no option of models in Python; did you mean beam"):
         model.translate("oak", bem=4)
     for option in ("prefix_size", "retain_dropout", "constraints", "nbest"):
         with pytest.raises(ValueError, match=f"{option}: no option"):

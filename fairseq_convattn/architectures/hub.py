@@ -39,7 +39,7 @@ _PIECES_FILE, _CODES_FILE = "sentencepiece_model", "bpe_codes"
 # options that fairseq reads without having them in a checkpoint's configuration
 _ELSEWHERE = {"load_checkpoint_heads", "user_dir", "generation_args"}
 # what fairseq says of a sentence's size and the most it may be, each for one side or for both
-_TOO_LONG = re.compile(
+TOO_LONG = re.compile(
     r"Size of sample #\d+ is invalid \(=\(?(?:np\.int64\()?(\d+).* max_positions=\(?(\d+)"
 )
 
@@ -137,7 +137,9 @@ class ConvAttnHub(GeneratorHubInterface):
         unknown = options.keys() - known | options.keys() & _OF_COMMANDS
         if unknown:
             names = ", ".join(sorted(unknown))
-            instead = "; generate has the whole beam" if "nbest" in unknown else ""
+            close = difflib.get_close_matches(names, (known | {"beam"}) - _OF_COMMANDS, n=1)
+            instead = f"; did you mean {close[0]}?" if close else ""
+            instead = "; generate has the whole beam" if "nbest" in unknown else instead
             raise ValueError(f"{names}: no option of models in Python{instead}")
         if isinstance(tokenized_sentences, Tensor) and tokenized_sentences.dim() == 1:
             # fairseq would forget the options that it names
@@ -166,7 +168,7 @@ class ConvAttnHub(GeneratorHubInterface):
         try:
             return super()._build_batches(tokens, skip_invalid_size_inputs)
         except Exception as error:  # fairseq raises this very class
-            found = _TOO_LONG.match(str(error))
+            found = TOO_LONG.match(str(error))
             if not found:
                 raise
             size, most = map(int, found.groups())
