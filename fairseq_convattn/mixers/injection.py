@@ -1,7 +1,5 @@
 """Convolutions injected into attention: into its projections, or beside its values."""
 
-from abc import ABC, abstractmethod
-
 import torch
 from fairseq.utils import get_activation_fn
 from torch import Tensor, nn
@@ -37,11 +35,17 @@ def _depthwise_conv(
     return y + bias.to(y.dtype)
 
 
-class ProjectionConvolution(nn.Module, ABC):
+class ProjectionConvolution(nn.Module):
     """A projection to queries, keys or values that sees neighbouring positions (Chang et
     al. 2021, section 4).
 
-    With ``config.convolved_heads == "half"`` the second half of the heads is linear.
+    With ``config.convolved_heads == "half"`` the second half of the heads is linear. ``forward``
+    projects ``x``, ``[time, batch, embed_dim]``, to the same shape; its other arguments:
+
+    Args:
+        linear: the pointwise projection, ``embed_dim`` to ``embed_dim``.
+        padding_mask: boolean ``[batch, time]``, True at padding.
+        state: in decoding, this projection keeps its inputs there under ``name``.
     """
 
     def __init__(self, config: MixerConfig):
@@ -53,23 +57,6 @@ class ProjectionConvolution(nn.Module, ABC):
         parts = 2 if config.convolved_heads == "half" else 1
         self.heads = config.num_heads // parts
         self.channels = config.embed_dim // parts
-
-    @abstractmethod
-    def forward(
-        self,
-        x: Tensor,
-        linear: nn.Module,
-        padding_mask: Tensor | None,
-        state: State | None,
-        name: str,
-    ) -> Tensor:
-        """Project ``x``, ``[time, batch, embed_dim]``, to the same shape.
-
-        Args:
-            linear: the pointwise projection, ``embed_dim`` to ``embed_dim``.
-            padding_mask: boolean ``[batch, time]``, True at padding.
-            state: in decoding, this projection keeps its inputs there under ``name``.
-        """
 
 
 class SeparableProjection(ProjectionConvolution):
