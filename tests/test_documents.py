@@ -294,6 +294,12 @@ def test_figures_of_glue_are_those_of_its_results():
     assert [[*row.values()] for row in generate.read_table(data / "glue_rates.csv")] == rates
 
 
+def assert_seeds(row: dict[str, str], results: dict, metric: str = "pearson") -> None:
+    """The row's figures of seeds 1 to 3, empty for those that were not run."""
+    found = {each["seed"]: f"{each['scores'][metric]:.2f}" for each in results["seeds"]}
+    assert [row[f"seed {n}"] for n in (1, 2, 3)] == [found.get(n, "") for n in (1, 2, 3)]
+
+
 def test_figures_of_pre_trainings_and_fine_tunings_are_those_of_their_results():
     files = {
         ("content,tisa", "b7a3b1a"): "tisa-first-STS-B-3",
@@ -307,8 +313,7 @@ def test_figures_of_pre_trainings_and_fine_tunings_are_those_of_their_results():
     assert [(row["pre-training"], row["fine-tuned at"]) for row in rows] == [*files]
     for row, name in zip(rows, files.values(), strict=True):
         results = json.loads(text_of(data / "glue" / f"{name}.json"))
-        found = {each["seed"]: f"{each['scores']['pearson']:.2f}" for each in results["seeds"]}
-        assert [row[f"seed {n}"] for n in (1, 2, 3)] == [found.get(n, "") for n in (1, 2, 3)]
+        assert_seeds(row, results)
 
 
 PRE_TRAININGS = {
@@ -328,8 +333,7 @@ def test_figures_of_fine_tunings_after_dialogues_are_those_of_their_results():
         name = f"dialogues-{PRE_TRAININGS[row['pre-training']]}-{row['updates']}-STS-B.json"
         results = json.loads(text_of(data / "glue" / name))
         assert row["epochs"] == str(results["epochs"])
-        found = {each["seed"]: f"{each['scores']['pearson']:.2f}" for each in results["seeds"]}
-        assert [row[f"seed {n}"] for n in (1, 2, 3)] == [found.get(n, "") for n in (1, 2, 3)]
+        assert_seeds(row, results)
 
 
 def test_figures_of_fine_tunings_after_next_sentences_are_those_of_their_results():
@@ -340,8 +344,7 @@ def test_figures_of_fine_tunings_after_next_sentences_are_those_of_their_results
         task, metric = row["score"].rsplit(" ", 1)
         name = f"next-{PRE_TRAININGS[row['pre-training']]}-{row['updates']}-{task.split()[0]}.json"
         results = json.loads(text_of(data / "glue" / name))
-        found = {e["seed"]: f"{e['scores'][metric.lower()]:.2f}" for e in results["seeds"]}
-        assert [row[f"seed {n}"] for n in (1, 2, 3)] == [found.get(n, "") for n in (1, 2, 3)]
+        assert_seeds(row, results, metric.lower())
 
 
 def test_tables_are_current():

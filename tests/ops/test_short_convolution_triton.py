@@ -67,6 +67,15 @@ def formula(x, by_position, up, left, own):
     return y + convolution.convolve(x, by_position, len(by_position), left)
 
 
+def assert_is_the_formula(operator, tensors, grad, left, own):
+    actual = with_gradients(operator, tensors, grad, left, own)
+    expected = with_gradients(formula, [t.double() for t in tensors], grad.double(), left, own)
+    for a, e, like in zip(actual, expected, (tensors[0], *tensors), strict=True):
+        assert a.dtype == like.dtype and a.shape == e.shape
+        far = TOLERANCES[grad.dtype] * max(1, e.abs().max()) if e.numel() else 0
+        torch.testing.assert_close(a.double(), e, rtol=0, atol=far)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "time, taps, channels, rank, before, own",
@@ -85,12 +94,7 @@ def test_is_the_formula(time, taps, channels, rank, before, own, dtype):
     x = torch.cat([torch.randn_like(x[:1]).expand(before, -1, -1), x])
     left = (own if own >= 0 else taps - 1) - before
     grad = torch.randn_like(x[:time])
-    actual = with_gradients(low_rank.convolve, (x, z, up), grad, left, own)
-    wide = [t.double() for t in (x, z, up)]
-    expected = with_gradients(reference.convolve, wide, grad.double(), left, own)
-    for a, e, like in zip(actual, expected, (x, x, z, up), strict=True):
-        assert a.dtype == like.dtype
-        assert (a.double() - e).abs().max() <= TOLERANCES[dtype] * max(1, e.abs().max())
+    assert_is_the_formula(low_rank.convolve, (x, z, up), grad, left, own)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -103,12 +107,7 @@ def test_is_the_formula_without_z(kind, time, taps, channels, before, own, dtype
     operator, (x, *factors) = operator_and_inputs(kind, time, taps, channels, dtype=dtype)
     x = torch.cat([torch.randn_like(x[:1]).expand(before, -1, -1), x])
     left = (own if own >= 0 else taps - 1) - before
-    every, grad = (x, *factors), torch.randn_like(x[:time])
-    actual = with_gradients(operator, every, grad, left, own)
-    expected = with_gradients(formula, [t.double() for t in every], grad.double(), left, own)
-    for a, e, like in zip(actual, expected, (x, *every), strict=True):
-        assert a.dtype == like.dtype and a.shape == e.shape
-        assert not a.numel() or (a - e).abs().max() <= TOLERANCES[dtype] * max(1, e.abs().max())
+    assert_is_the_formula(operator, (x, *factors), torch.randn_like(x[:time]), left, own)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -120,12 +119,7 @@ def test_own_blocks(own_blocks, kind, taps, dtype):
     for time, channels in sizes:
         operator, tensors = operator_and_inputs(kind, time, taps, channels, dtype=dtype)
         grad = torch.randn_like(tensors[0])
-        actual = with_gradients(operator, tensors, grad, taps - 1, taps - 1)
-        wide = [t.double() for t in tensors]
-        expected = with_gradients(formula, wide, grad.double(), taps - 1, taps - 1)
-        for a, e in zip(actual, expected, strict=True):
-            if a.numel():
-                assert (a - e).abs().max() <= TOLERANCES[dtype] * max(1, e.abs().max())
+        assert_is_the_formula(operator, tensors, grad, taps - 1, taps - 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -134,12 +128,8 @@ def test_own_blocks_of_long_static_kernels(own_blocks, time, taps, before, dtype
     """Also of a single position, and continued."""
     operator, (x, of_none, static) = operator_and_inputs("static", time, taps, 20, dtype=dtype)
     x = torch.cat([torch.randn_like(x[:1]).expand(before, -1, -1), x])
-    every, grad = (x, of_none, static), torch.randn_like(x[:time])
-    actual = with_gradients(operator, every, grad, taps - 1 - before, taps - 1)
-    wide = [t.double() for t in every]
-    expected = with_gradients(formula, wide, grad.double(), taps - 1 - before, taps - 1)
-    for a, e in zip(actual, expected, strict=True):
-        assert not a.numel() or (a - e).abs().max() <= TOLERANCES[dtype] * max(1, e.abs().max())
+    tensors, grad = (x, of_none, static), torch.randn_like(x[:time])
+    assert_is_the_formula(operator, tensors, grad, taps - 1 - before, taps - 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
