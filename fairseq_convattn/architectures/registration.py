@@ -270,8 +270,8 @@ def check_task(model: str, args: Namespace) -> None:
         own = " and ".join(name for name in TASK_MODELS if TASK_MODELS[name] == model)
         refuse(
             "arch",
-            f"{args.arch} is for --task {own}; for {task} use {TASK_MODELS[task]} or one listed by "
-            f"'convattn architectures --task {task}'",
+            f"{args.arch} is for --task {own}; 'convattn architectures --task {task}' lists those "
+            f"for {task}",
         )
 
 

@@ -206,7 +206,7 @@ def _require_same(
     for name in [*first, *other]:
         if first.get(name) != other.get(name):
             raise CheckpointError(
-                f"{name} is {first.get(name, 'absent')} in {first_path} "
+                f"different models: {name} is {first.get(name, 'absent')} in {first_path} "
                 f"and {other.get(name, 'absent')} in {path}"
             )
 

@@ -260,8 +260,8 @@ def test_what_some_layer_reads_is_taken(flags):
         (
             "masked_lm",
             "composite_attention_tiny",
-            "composite_attention_tiny is for --task translation and summarization; for masked_lm "
-            "use convattn_mlm or one listed by 'convattn architectures --task masked_lm'",
+            "composite_attention_tiny is for --task translation and summarization; 'convattn "
+            "architectures --task masked_lm' lists those for masked_lm",
         ),
         ("language_modeling", "tisa_bert_tiny", "tisa_bert_tiny is for --task masked_lm and sen"),
     ],
