@@ -45,10 +45,10 @@ def whole_number(least: int) -> Callable[[str], int]:
 
 
 def seed_number(text: str) -> int:
-    """An argparse type: a seed of fairseq-train."""
+    """An argparse type: a seed of fairseq-train, which adds the number of the epoch to it."""
     seed = whole_number(1)(text)
-    if seed >= 2**32:
-        raise argparse.ArgumentTypeError(f"must be below 2**32, not {seed}")
+    if seed >= 2**31:
+        raise argparse.ArgumentTypeError(f"must be below 2**31, not {seed}")
     return seed
 
 

@@ -20,7 +20,7 @@ from types import TracebackType
 
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
 
-from .architectures.hub import TOO_LONG
+from .architectures.hub import beyond_limit
 from .architectures.registration import check_task, warn_of_dropped_sentences
 from .checkpoints.files import is_ours
 from .training_options import option_of
@@ -70,6 +70,7 @@ def install(arguments: Sequence[str]) -> None:
     if not arguments or Path(arguments[0]).name not in PROGRAMS:
         return
     sys.excepthook = report
+    sys.unraisablehook = but_of_half_opened_data
     logging.getLogger("hydra").setLevel(logging.INFO)
     if not sys.warnoptions:  # -W and PYTHONWARNINGS take precedence
         for module in DEPRECATED:
@@ -132,7 +133,8 @@ def _warn_of_dropped_sentences(options: Sequence[str]) -> None:
 
 
 def _given(options: Sequence[str], *names: str, **defaults: str) -> Namespace:
-    """The values of some options; None for one without a value, which fairseq refuses."""
+    """The values of some options, else ``defaults`` or None. An option without a value, which
+    fairseq refuses, has None."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     for name in names:
         parser.add_argument(name, *(["-a"] if name == "--arch" else ()), nargs="?")
@@ -180,6 +182,13 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
     sys.__excepthook__(kind, error, trace)
 
 
+def but_of_half_opened_data(unraisable: "sys.UnraisableHookArgs") -> None:
+    """``sys.unraisablehook``: not what fairseq's index raises when it is freed after its file could
+    not be opened."""
+    if "'_bin_buffer_mmap'" not in str(unraisable.exc_value):
+        sys.__unraisablehook__(unraisable)
+
+
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """The exception and its causes, the first cause first."""
     chain: list[BaseException] = []
@@ -213,20 +222,16 @@ def _one_line(error: BaseException) -> str | None:
         return "the checkpoint is no language model, and fairseq-eval-lm scores only these"
     if text == _NO_TEXT:
         return (
-            "the data have a subset without text: fairseq-preprocess printed '0 sents' for it; "
-            "check the files that it was given"
+            "a binarised file is empty: its text was (fairseq-preprocess printed '0 sents'), or "
+            "the copy is incomplete"
         )
     if found := _NO_SUBSET.match(text):
         return (
-            f"the data have no subset {found[1]} ({found[2]}); fairseq-preprocess writes train, "
-            "valid and test, those that it is given"
+            f"the data have no subset {found[1]} ({found[2]}), or not in these languages; "
+            "fairseq-preprocess writes train, valid and test, those that it is given"
         )
-    if found := TOO_LONG.match(text):
-        return (
-            f"a sample has {found[1]} tokens, the model takes {found[2]}: with a language model "
-            "give --sample-break-mode eos, else --skip-invalid-size-inputs-valid-test leaves such "
-            "samples out"
-        )
+    if sizes := beyond_limit(text):
+        return f"a sample has {sizes[0]} tokens, the model takes {sizes[1]}: {_shorter_samples()}"
     if found := _NO_PIECES.search(text):
         return f"{found[1]} is no SentencePiece model; give the .model file"
     if text.startswith(_NO_PAIR):
@@ -236,6 +241,18 @@ def _one_line(error: BaseException) -> str | None:
             "with a language model give --task language_modeling"
         )
     return None
+
+
+def _shorter_samples() -> str:
+    """What a command line can do about samples that are too long."""
+    program, is_language_model = Path(sys.argv[0]).name, "language_modeling" in sys.argv
+    if program == "fairseq-generate" and is_language_model and not _is_given("--sample-break-mode"):
+        return "give --sample-break-mode eos"
+    limits = "--max-source-positions or --max-target-positions"
+    if program == "fairseq-train":
+        limits = "--tokens-per-sample" if is_language_model else limits
+        return f"raise {limits}, or leave such samples out: --skip-invalid-size-inputs-valid-test"
+    return "shorten the text, or leave such samples out: --skip-invalid-size-inputs-valid-test"
 
 
 def _fitting_options() -> str | None:
@@ -283,7 +300,7 @@ def _missing(path: Path) -> str:
         return _sentence_pairs(path.parent)
     others = sorted(file.name.split(".")[1] for file in path.parent.glob("dict.*.txt"))
     if path.name.startswith("dict.") and others:
-        return f"there is no {path}; the languages there are {' and '.join(others)}"
+        return f"there is no {path}; the folder has the languages {', '.join(others)}"
     is_data = path.name.startswith("dict.") or not path.suffix and not _is_value("--input", path)
     way_out = "; give the folder that fairseq-preprocess wrote (its --destdir)" if is_data else ""
     missing = path if path.parent.is_dir() else path.parent

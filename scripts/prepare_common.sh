@@ -60,7 +60,6 @@ parse_options() {
 choose_output() {
   output=${output:-$1}
   mirror=${mirror%/} output=${output%/} work=${output%/}.preparing
-  case $output in *[,:]*) die "--output $output: fairseq splits paths at ',' and ':'" ;; esac
   [ -z "$source_dir" ] || [ -d "$source_dir" ] || die "--source $source_dir is no folder"
   [ -z "$source_dir" ] || [ -z "$mirror" ] || die "give --source or --mirror, not both"
   if [ -d "$output/bin" ]; then
@@ -68,6 +67,7 @@ choose_output() {
     echo "$output is there already; remove it to prepare again"
     exit 0
   fi
+  case $output in *[,:]*) die "--output $output: fairseq splits paths at ',' and ':'" ;; esac
   [ ! -e "$output" ] || die "$output is there already; choose another folder with --output"
   [ ! -d "$work" ] || require_same_origin "$work"
 }

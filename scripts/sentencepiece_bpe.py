@@ -12,6 +12,7 @@ import io
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -73,19 +74,18 @@ def train(
 
 
 def write(contents: dict[str, bytes]) -> None:
-    """Write new files, whole or not at all."""
-    partial = {name: Path(f"{name}.partial") for name in contents}
-    try:
-        for name, content in contents.items():
-            with open(partial[name], "wb") as file:
+    """Write new files of one folder, whole or not at all."""
+    folder = Path(next(iter(contents))).parent
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as whole:
+        for number, content in enumerate(contents.values()):
+            with open(Path(whole, str(number)), "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        for name, path in partial.items():
-            path.replace(name)
-    finally:
-        for path in partial.values():
-            path.unlink(missing_ok=True)
+        for name in filter(os.path.lexists, contents):
+            raise FileExistsError(f"{name} is there already: another run has written it")
+        for number, name in enumerate(contents):
+            os.replace(Path(whole, str(number)), name)
 
 
 def encode(model: str, text: BinaryIO, pieces: TextIO) -> None:
@@ -138,8 +138,9 @@ def main(arguments: list[str] | None = None) -> None:
         from cli import missing
 
         sys.exit(missing("sentencepiece"))
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError:  # as after head; what is buffered goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (RuntimeError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
 

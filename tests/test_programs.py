@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -83,22 +84,47 @@ def test_data_that_lack_a_subset_its_text_or_a_language(
     for name in ("src", "tgt"):
         shutil.copy(data / f"dict.{name}.txt", empty)
     line = reported(capsys, generate, empty, trained)
-    assert line.startswith("error: the data have a subset without text: fairseq-preprocess")
+    assert line.startswith("error: a binarised file is empty")
     monkeypatch.setattr(sys, "argv", ["fairseq-generate", str(data)])
     line = reported(capsys, generate, data, trained, "-s", "en", "-t", "de")
-    assert line.endswith("dict.en.txt; the languages there are src and tgt")
+    assert line.endswith("dict.en.txt; the folder has the languages src, tgt")
 
 
-def test_samples_that_are_longer_than_a_model_takes(monolingual, tmp_path, capsys):
+def test_samples_that_are_longer_than_a_model_takes(monolingual, tmp_path, capsys, monkeypatch):
     options = ("--task", "language_modeling", "--tokens-per-sample")
     shape = ("--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM, "--max-update", "1")
     train(monolingual, tmp_path, *options, "8", *shape)
     last = tmp_path / "checkpoint_last.pt"
-    line = reported(capsys, generate, monolingual, last, *options, "20")
-    assert "the model takes 8: with a language model give --sample-break-mode eos" in line
+    for more, way_out in (
+        ([], "give --sample-break-mode eos"),
+        (["--sample-break-mode", "complete"], "shorten the text, or leave such samples out"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["fairseq-generate", *options, "20", *more])
+        line = reported(capsys, generate, monolingual, last, *options, "20", *more)
+        assert f"the model takes 8: {way_out}" in line
 
 
-def test_a_training_without_an_architecture_does_not_begin():
+def test_the_side_that_is_too_long_is_told(data, tmp_path, capsys, monkeypatch):
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--max-target-positions", "4")
+    monkeypatch.setattr(sys, "argv", ["fairseq-train", *given])
+    line = reported(capsys, train, data, tmp_path, *given)
+    assert "tokens, the model takes 4: raise --max-source-positions or --max-target" in line
+
+
+def test_data_that_cannot_be_opened_print_nothing_when_they_are_freed(monkeypatch):
+    others = []
+    monkeypatch.setattr(sys, "__unraisablehook__", others.append)
+    half_opened = AttributeError("'Index' object has no attribute '_bin_buffer_mmap'")
+    for error in (half_opened, ValueError("another")):
+        programs.but_of_half_opened_data(SimpleNamespace(exc_value=error))
+    assert [str(other.exc_value) for other in others] == ["another"]
+
+
+def test_a_training_without_an_architecture_does_not_begin(monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(SystemExit, match="give --arch"), warnings.catch_warnings():
+        programs.install(["fairseq-train", "DATA", "--user-dir", str(PLUGIN)])
     programs.require_arch(["DATA", "--user-dir", "mine"])
     programs.require_arch(["DATA", "--user-dir", str(PLUGIN), "--help"])
     with pytest.raises(SystemExit, match="give --arch, for example dynamic_conv_tiny"):

@@ -39,9 +39,18 @@ _PIECES_FILE, _CODES_FILE = "sentencepiece_model", "bpe_codes"
 # options that fairseq reads without having them in a checkpoint's configuration
 _ELSEWHERE = {"load_checkpoint_heads", "user_dir", "generation_args"}
 # what fairseq says of a sentence's size and the most it may be, each for one side or for both
-TOO_LONG = re.compile(
-    r"Size of sample #\d+ is invalid \(=\(?(?:np\.int64\()?(\d+).* max_positions=\(?(\d+)"
-)
+_TOO_LONG = re.compile(r"Size of sample #\d+ is invalid \(=(.+)\) since max_positions=(.+?), skip")
+
+
+def beyond_limit(message: str) -> tuple[int, int] | None:
+    """The tokens of a sample and the most that its model takes, from fairseq's message that these
+    are fewer; None of any other message."""
+    found = _TOO_LONG.match(message)
+    if not found:
+        return None
+    sizes, limits = (re.findall(r"\d+", re.sub(r"np\.\w+", "", x)) for x in found.groups())
+    pairs = [(int(size), int(most)) for size, most in zip(sizes, limits, strict=False)]
+    return next((pair for pair in pairs if pair[0] > pair[1]), pairs[0])
 
 
 class ConvAttnHub(GeneratorHubInterface):
@@ -138,7 +147,8 @@ class ConvAttnHub(GeneratorHubInterface):
         if unknown:
             names = ", ".join(sorted(unknown))
             close = difflib.get_close_matches(names, (known | {"beam"}) - _OF_COMMANDS, n=1)
-            instead = f"; did you mean {close[0]}?" if close else ""
+            mistyped = len(unknown) == 1 and close and names not in known
+            instead = f"; did you mean {close[0]}?" if mistyped else ""
             instead = "; generate has the whole beam" if "nbest" in unknown else instead
             raise ValueError(f"{names}: no option of models in Python{instead}")
         if isinstance(tokenized_sentences, Tensor) and tokenized_sentences.dim() == 1:
@@ -168,10 +178,10 @@ class ConvAttnHub(GeneratorHubInterface):
         try:
             return super()._build_batches(tokens, skip_invalid_size_inputs)
         except Exception as error:  # fairseq raises this very class
-            found = TOO_LONG.match(str(error))
-            if not found:
+            sizes = beyond_limit(str(error))
+            if sizes is None:
                 raise
-            size, most = map(int, found.groups())
+            size, most = sizes
             raise ValueError(f"{size:,} tokens, the model takes {most:,}: split the text") from None
 
     def _warn_of_unknown_tokens(self, sentences: Sequence[Tensor]) -> None:

@@ -115,8 +115,8 @@ def _missing(option: Option, mixers: list[MixerConfig], value: Any) -> str | Non
     """What a layer would need to read the option; None where one reads it."""
 
     def reads(config: MixerConfig) -> bool:
-        if fixed := option.fixed.get(config.mixer):
-            return set(fixed) == set(value)
+        if config.mixer in option.fixed:  # names, in any order
+            return set(option.fixed[config.mixer]) == set(value)
         return config.mixer not in option.readers or option.reads(config)
 
     readers = [mixer for mixer in mixers if may_read(mixer.mixer, option)]

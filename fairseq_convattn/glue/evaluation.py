@@ -1,6 +1,5 @@
 """A fine-tuned model's scores on whole dev sets."""
 
-import struct
 import warnings
 from pathlib import Path
 from typing import Any
@@ -91,12 +90,18 @@ def _sentences(prefix: Path) -> FairseqDataset | None:
     """The sentences of ``prefix.idx`` and ``prefix.bin``; None if they are not there.
 
     Raises:
-        GlueError: they are damaged.
+        GlueError: they are cut off.
     """
-    try:
-        return load_indexed_dataset(str(prefix), None)
-    except (ValueError, struct.error, AssertionError):
-        raise GlueError(f"{prefix}.idx or .bin is damaged: {PREPARE_ANEW}") from None
+    index, text = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    content = index.read_bytes() if index.is_file() and text.is_file() else b""
+    if content.startswith(b"MMIDIDX"):  # 26 bytes, then the lengths of sentences and their places
+        count, last_place = (int.from_bytes(x, "little") for x in (content[18:26], content[-8:]))
+        if len(content) != 26 + 12 * count or text.stat().st_size <= last_place:
+            raise GlueError(
+                f"{prefix}.idx or .bin is cut off: remove {prefix.parents[1]} and "
+                "prepare the data again"
+            )
+    return load_indexed_dataset(str(prefix), None)
 
 
 def _require_tuned(name: str, checkpoint: Path, state: dict[str, Any]) -> None:

@@ -33,7 +33,12 @@ _OURS = {
     *("--init-token", "--separator-token", "--max-positions", "--batch-size", "--max-sentences"),
     *("--max-tokens", "--update-freq", "--lr", "--lr-scheduler", "--total-num-update"),
     *("--warmup-updates", "--max-epoch", "--max-update", "--distributed-world-size"),
-    *("--classification-head-name", "--no-save", "--save-interval", "--checkpoint-suffix"),
+    "--classification-head-name",
+}
+# with these the checkpoint of an epoch would be missing
+_LOSING = {
+    *("--no-save", "--save-interval", "--checkpoint-suffix", "--no-epoch-checkpoints"),
+    "--keep-last-epochs",
 }
 _LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
 
@@ -114,6 +119,8 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
             f"--max-positions {run.max_positions} does not go with them"
         )
     for word in run.extra:
+        if option_of(word) in _LOSING:
+            raise GlueError(f"{word} after --: the checkpoints of all epochs are evaluated")
         if option_of(word) in _OURS:
             raise GlueError(
                 f"{word} after --: the command sets it, or --seeds, --lr, --batch-size, --epochs, "

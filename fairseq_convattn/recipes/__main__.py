@@ -120,6 +120,8 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     _require_evaluable(recipe, settings, to_do)
     if "prepare" in to_do:
         _require_new(settings)
+    if "train" in to_do:
+        _require_start(extra)
     if to_do and "prepare" not in to_do:
         require_data(settings)  # a refused command leaves no folder
     with locked(settings.output, "results.json", "stages"):
@@ -151,9 +153,6 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
                 f"{name} after --: the recipe sets it, or --mixer, --seed, --output, --gpus and "
                 "--nodes do, before --"
             )
-    start = parse_options(extra).get("--finetune-from-model")
-    if start and not Path(start).is_file():
-        raise RecipeError(f"--finetune-from-model {start}: there is no such file")
     if options.source and not options.source.is_dir():
         raise RecipeError(f"--source {options.source}: there is no such folder")
     for name in ("output", "data", "checkpoint"):
@@ -284,9 +283,17 @@ def _require_evaluable(recipe: Recipe, settings: Settings, stages: Sequence[str]
         recipe.require_evaluable(settings)
 
 
+def _require_start(extra: Sequence[str]) -> None:
+    start = parse_options(extra).get("--finetune-from-model")
+    if start and not Path(start).is_file():
+        raise RecipeError(f"--finetune-from-model {start}: there is no such file")
+
+
 def _require_new(settings: Settings) -> None:
     """Refuse a ``--data`` folder of other files before its preparation starts."""
     data = settings.data
+    if "," in str(data):
+        raise RecipeError(f"the data folder {data}: fairseq-preprocess splits paths at ','")
     if data.is_dir() and not settings.binarised.is_dir() and any(data.iterdir()):
         raise RecipeError(f"--data {data} has no folder bin and is not empty; choose another")
 

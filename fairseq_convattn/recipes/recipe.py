@@ -26,11 +26,8 @@ _NOT_WRITTEN = {
     "checkpoint_last.pt": ("--no-last-checkpoints",),
 }
 _NEVER_FOUND = ("--no-save", "--checkpoint-suffix")
-# options that put off the first validation, and where the training ends
-_VALIDATED_FROM = {
-    "--validate-interval": "--max-epoch",
-    "--validate-after-updates": "--max-update",
-}
+# options that have it written, or validated for it, within epochs
+_WITHIN_EPOCHS = ("--save-interval-updates", "--validate-interval-updates")
 _WAY_OUT = "; leave the option out, or give the stages prepare and train alone"
 
 
@@ -201,13 +198,7 @@ class Recipe(ABC):
         needed = self._epochs_averaged(settings)
         if not needed:
             bad = [*_NEVER_FOUND, *_NOT_WRITTEN[self.single]]
-            if self.single == "checkpoint_best.pt":
-                bad += [
-                    name
-                    for name, end in _VALIDATED_FROM.items()
-                    if 0 < int(options.get(end) or 0) < int(options.get(name) or 0)
-                ]
-            for name in bad:
+            for name in (*bad, *self._beyond_the_last_epoch(options, given)):
                 if name in given:
                     raise RecipeError(f"{name} after --: {self.single} is evaluated{_WAY_OUT}")
             return
@@ -220,6 +211,17 @@ class Recipe(ABC):
         if few:
             reason = f"the mean of {needed} epochs is evaluated"
             raise RecipeError(f"{few[0]} after --: {reason}{_WAY_OUT}")
+
+    def _beyond_the_last_epoch(
+        self, options: Mapping[str, str | None], given: Mapping[str, str | None]
+    ) -> list[str]:
+        """The options by which no epoch of the training is saved, or validated if it must be."""
+        if "--max-update" in given or any(name in options for name in _WITHIN_EPOCHS):
+            return []
+        names = ["--save-interval"]
+        names += ["--validate-interval"] if self.single == "checkpoint_best.pt" else []
+        last = int(options.get("--max-epoch") or 0)
+        return [name for name in names if 0 < last < int(options.get(name) or 0)]
 
     def _epochs_averaged(self, settings: Settings) -> int | None:
         return self.average and (_SMOKE_AVERAGE if settings.smoke else self.average)

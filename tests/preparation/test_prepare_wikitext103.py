@@ -232,8 +232,9 @@ def test_options_that_are_unknown_or_contradict_each_other(scripts, tmp_path):
     run = prepare("--source", tmp_path, "--mirror", "http://127.0.0.1:1")
     assert_refused(run, "not both")
     assert_refused(prepare("--source", tmp_path, "--output", tmp_path), "choose another folder")
-    run = prepare("--source", tmp_path, "--output", tmp_path / "Smith, J")
-    assert_refused(run, "fairseq splits paths at ','")
+    for name in ("Smith, J", "10:30"):
+        run = prepare("--source", tmp_path, "--output", tmp_path / name)
+        assert_refused(run, f"{name}: fairseq splits paths at ',' and ':'")
     run = prepare("--source", tmp_path, "--output", tmp_path / "new" / "out")
     assert_refused(run, f" in {tmp_path}")
     assert {path.name for path in tmp_path.iterdir()} == {"scripts_under_test"}

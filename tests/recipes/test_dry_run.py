@@ -244,7 +244,6 @@ def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
         ("wikitext2 -- --add-bos-token", "--add-bos-token after --: the evaluation needs it too"),
         ("gbw -- --output-dictionary-size=9", "--output-dictionary-size=9 after --: the eval"),
         ("multi30k -- --log-format simple", "--log-format after --: the recipe sets it"),
-        ("multi30k -- --finetune-from-model no.pt", "--finetune-from-model no.pt: there is no"),
         ("multi30k --output runs/10:30", "--output: fairseq takes ':' for the end of a path"),
         ("multi30k --data .", "--data .: give the folder by its name"),
         ("multi30k --source /nowhere", "--source /nowhere: there is no such folder"),
@@ -273,6 +272,25 @@ def test_a_training_that_keeps_too_few_epochs_to_average_does_not_begin(given, t
     assert not output.exists()
 
 
+@pytest.mark.parametrize(
+    "more", ["--max-update 10", "--save-interval-updates 5", "--validate-interval-updates 5"]
+)
+def test_a_training_that_is_validated_within_epochs_is_evaluable(more):
+    given = f"--max-epoch 5 --validate-interval 9 {more}"
+    main(["wikitext2", "--dry-run", "--", *given.split()])
+
+
+def test_what_a_training_lacks_is_told_before_any_work(tmp_path):
+    for options, message in (
+        (["--", "--finetune-from-model", "no.pt"], "--finetune-from-model no.pt: there is no such"),
+        (["--data", "Smith, J"], "the data folder Smith, J: fairseq-preprocess splits paths at"),
+    ):
+        with pytest.raises(SystemExit, match=f"^error: {message}"):
+            main(["multi30k", "--output", str(tmp_path / "run"), *options])
+    assert not (tmp_path / "run").exists()
+    main(["multi30k", "score", "--dry-run", "--", "--finetune-from-model", "no.pt"])
+
+
 def test_a_smoke_test_is_validated():
     with pytest.raises(SystemExit, match="^error: --validate-interval after --: checkpoint_best"):
         main(["wikitext2", "--smoke", "--dry-run", "--", "--validate-interval", "4"])
@@ -291,7 +309,8 @@ def test_the_recipes_own_number_of_epochs_counts_too(tmp_path):
         ("wikitext2", "--no-save", "best"),
         ("wikitext2", "--disable-validation", "best"),
         ("cnn_dm", "--no-save", "best"),
-        ("wikitext2", "--validate-after-updates 5000", "best"),
+        ("wikitext2", "--save-interval 9 --max-epoch 5", "best"),
+        ("wikitext2", "--validate-interval 9 --max-epoch 5", "best"),
         ("bert_small", "--no-last-checkpoints", "last"),
         ("bert_small", "--checkpoint-suffix new", "last"),
     ],
@@ -337,6 +356,9 @@ def test_unknown_names(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["--dry-run"])
     assert capsys.readouterr().err.endswith(" are required: RECIPE\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(["multi30k", "--seed", "2147483648"])
+    assert "--seed: must be below 2**31" in capsys.readouterr().err
     for arguments in (["nonsense"], ["multi30k", "nonsense"], ["multi30k", "--mixer", "nonsense"]):
         with pytest.raises(SystemExit, match="2"):
             main(arguments)

@@ -100,6 +100,8 @@ def test_what_is_done_is_not_done_again_and_nothing_is_overwritten(capsys, tmp_p
     score.write_text("Evaluated 9 tokens\nLoss (base 2): nan, Perplexity: nan\n")
     with pytest.raises(SystemExit, match="scores.test.txt: the loss is nan; train anew"):
         smoke(capsys, *arguments)
+    score.write_text("Evaluated 9 tokens\nLoss (base 2): 7.1700, Perplexity: 144.05\n")
+    assert "test perplexity: 144.05 " in smoke(capsys, *arguments)
     score.write_text("no room\n")
     with pytest.raises(SystemExit, match="scores.test.txt, the log of .* remove .*/score.json$"):
         smoke(capsys, *arguments)

@@ -16,7 +16,7 @@ from ..implementation import (
 from . import native, reference, tiled
 from .terms import BEYOND, SHAPES, TABLE_TERMS, TERMS, Options, Terms
 
-MULTIPLIED = {"query", "key", "key_only"}  # by queries or keys
+_MULTIPLIED = {"query", "key", "key_only"}  # by queries or keys
 
 IMPLEMENTATIONS = {
     "reference": Implementation(reference.attend),
@@ -135,7 +135,7 @@ def _check_terms(terms: Terms, q: Tensor) -> None:
     for name, parameters in terms.items():
         check(name in TERMS, f"unknown term {name!r}: {_choose_terms()}")
         _check_term(name, parameters, q.size(1), q.size(3))
-    for name in MULTIPLIED.intersection(terms):
+    for name in _MULTIPLIED.intersection(terms):
         doubles = {x.dtype == torch.float64 for x in (q, terms[name])}
         given = f"q in {q.dtype} and {name} in {terms[name].dtype}"
         check(len(doubles) == 1, f"float64 goes with float64, not {given}")
