@@ -2,9 +2,17 @@
 
 import importlib
 import inspect
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 from triton_cases import triton_tensors
 
 from fairseq_convattn.ops.triton_tensors import launch, strided
@@ -111,6 +119,34 @@ def test_arguments_of_one_kind_are_alike_to_triton():
         seen.setdefault(triton_tensors.kind(value), set()).add(str(special))
     assert all(len(specials) == 1 for specials in seen.values()), seen
     assert len(seen) < len(values)
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is for machines without a GPU")
+@pytest.mark.parametrize(
+    "operation, shapes, launches", [("convolution", "1", 10), ("static_convolution", "3", 12)]
+)
+def test_tritons_launcher_gives_the_driver_what_a_kernel_was_given(
+    operation, shapes, launches, tmp_path
+):
+    """The first time, when it is compiled, and later, when it is found here."""
+    pytest.importorskip("triton.backends.nvidia.driver", exc_type=ImportError)
+    compiler = shlex.split(sysconfig.get_config_var("CC"))
+    if not shutil.which(compiler[0]):
+        pytest.skip("needs a C compiler")
+    library, folder = tmp_path / "libcuda.so.1", Path(__file__).parent
+    source = folder / "libcuda.c"
+    command = [*compiler, "-shared", "-fPIC", f"-Wl,-soname,{library.name}", source, "-o", library]
+    subprocess.run(command, check=True)
+    places = os.pathsep.join(map(str, (ROOT, ROOT / "benchmarks")))
+    own = {"PYTHONPATH": places, "TRITON_LIBCUDA_PATH": tmp_path, "TRITON_CACHE_DIR": tmp_path}
+    script = [sys.executable, folder / "launch_without_gpu.py", library, operation]
+    run = subprocess.run(
+        [*map(str, script), "bfloat16", shapes],
+        capture_output=True, text=True, env={**os.environ, **{k: str(v) for k, v in own.items()}},
+    )  # fmt: skip
+    assert run.stdout == f"{launches}\n", run.stderr[-2000:]
 
 
 @pytest.mark.parametrize(
