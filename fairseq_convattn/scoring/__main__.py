@@ -37,7 +37,7 @@ from tqdm import tqdm
 from ..command_lines import flag, one_line_errors
 from . import rouge
 from .bootstrap import p_value, paired_bootstrap
-from .checks import hypothesis_warnings, mask_unknowns, reference_warnings
+from .checks import alike, hypothesis_warnings, mask_unknowns, reference_warnings
 from .conventions import detokenise, detokenizer_version, split_compounds
 from .generated import ScoringError, Texts, read_texts
 
@@ -252,9 +252,13 @@ def report(arguments: argparse.Namespace) -> Report:
         for line in hypothesis_warnings(lines):
             warn(f"{system.path}: {line}")
         if lines in refs:
+            score_reference = "; fairseq-generate writes the references with --score-reference"
+            told = score_reference if system.generated else ""
+            warn(f"{system.path}: every hypothesis is its reference{told}")
+        if arguments.reference and system.targets and not alike(system.targets, refs):
             warn(
-                f"{system.path}: every hypothesis is its reference; fairseq-generate writes the "
-                "references with --score-reference"
+                f"{system.path}: its T- lines differ from {' '.join(arguments.reference)}: does "
+                "the reference belong to another subset, or is it in another order?"
             )
     for name, lines in zip(names, refs, strict=True):
         for line in reference_warnings(lines):

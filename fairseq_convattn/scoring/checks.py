@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import sacrebleu
+
 UNKNOWN = "<unk>"
 UNKNOWN_IN_REFERENCE = "<<unk>>"
 
@@ -14,6 +16,17 @@ def mask_unknowns(reference: str) -> str:
     the word that fairseq's own ``--eval-bleu`` puts there.
     """
     return reference.replace(UNKNOWN_IN_REFERENCE, "UNKNOWNTOKENINREF")
+
+
+def alike(targets: Sequence[str], references: Sequence[Sequence[str]]) -> bool:
+    """Whether targets are one of the references, perhaps tokenised, cased or cut in another way.
+
+    That is measured by the first 100 texts' precision of characters and words. Between other
+    sentences of one language it is 10 to 35 %.
+    """
+    precision = sacrebleu.CHRF(lowercase=True, word_order=2, beta=0)
+    first = [text.replace(UNKNOWN_IN_REFERENCE, "") for text in targets[:100]]
+    return any(precision.corpus_score(first, [lines[:100]]).score > 40 for lines in references)
 
 
 def hypothesis_warnings(hypotheses: Sequence[str]) -> list[str]:

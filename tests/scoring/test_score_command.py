@@ -305,6 +305,21 @@ def test_references_as_hypotheses_are_told(score, texts):
     assert "every hypothesis" not in score("bleu", "--reference", "ref", "--hypothesis", "hyp").err
 
 
+def test_a_reference_of_other_sentences_is_told(score, write):
+    """Those of the sentences may be tokenised, cased and cut in another way."""
+    ref = write("ref", ["Don't walk on the grass, please!", "It has been raining.", "He left."])
+    write("other", [*ref[1:], ref[0]])
+    write("gen", generated(ref, None, ["don 't walk on <<unk>> grass ,", "it has been", "he left"]))
+
+    def is_told(*references):
+        told = score("bleu", "--reference", *references, "--hypothesis", "gen").err
+        return "does the reference belong to another subset" in told
+
+    assert is_told("other")
+    assert not is_told("ref")
+    assert not is_told("other", "ref")
+
+
 def test_line_ends_and_byte_order_marks_are_no_text(score, texts, tmp_path):
     expected = score("chrf", *PLAIN).out
     for name in ("hyp", "ref"):
