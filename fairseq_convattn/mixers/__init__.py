@@ -23,11 +23,16 @@ def build_mixer(config: MixerConfig) -> nn.Module:
     """Build the mixer that ``config.mixer`` names, with the options that it fixes.
 
     Raises:
-        ValueError: there is no mixer of that name, or a field has a value that is not allowed.
+        ValueError: there is no mixer of that name, a field has a value that is not allowed, or
+            one that the mixer fixes has another value.
     """
     if config.mixer not in MIXERS:
         raise ValueError(f"mixer: unknown {config.mixer!r}, choose from {', '.join(MIXERS)}")
-    config = replace(config, **fixed_options(config.mixer))
+    fixed = fixed_options(config.mixer)
+    for field, value in fixed.items():
+        if getattr(config, field) not in (getattr(MixerConfig, field), value):
+            raise ValueError(f"{field}: {config.mixer} has {value}, not {getattr(config, field)}")
+    config = replace(config, **fixed)
     check(config)
     return MIXERS[config.mixer](config)
 

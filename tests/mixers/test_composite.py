@@ -237,7 +237,7 @@ def test_projections_start_as_those_of_attention():
 
 
 def test_tisa_is_composite_attention_with_content_and_tisa():
-    tisa = mixer(mixer="tisa", attention_terms=("fixed",))
+    tisa = mixer(mixer="tisa")
     composite = mixer(attention_terms=("content", "tisa"))
     composite.load_state_dict(tisa.state_dict())
     x = torch.randn(TIME, BATCH, WIDTH)

@@ -51,7 +51,7 @@ short_convolutions = {
 }
 composite = st.fixed_dictionaries(
     {
-        "mixer": st.sampled_from(["composite", "composite", "tisa"]),
+        "mixer": st.just("composite"),
         "attention_terms": st.lists(st.sampled_from(sorted(TERMS)), min_size=1, unique=True).map(
             tuple
         ),

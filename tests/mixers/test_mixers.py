@@ -267,6 +267,7 @@ def test_refuses_what_it_cannot_do(name):
         ("attention", {"embed_dim": 0}, "embed_dim: must be a whole number of at least 1, not 0"),
         ("dynamic", {"num_heads": 2.0}, "num_heads: must be a whole number"),
         ("composite", {"attention_dropout": 1.0}, "attention_dropout: must be less than 1"),
+        ("tisa", {"attention_terms": ("tisa",)}, "attention_terms: tisa has .'content', 'tisa'.,"),
         (
             "attention",
             {"self_attention": False, "short_convolution": "low_rank"},
