@@ -43,7 +43,6 @@ def task_names(text: str) -> list[str]:
 def default_output(model: Path) -> Path:
     """Beside the checkpoint, or beside the folder of another fine-tuning."""
     if model.is_dir():
-        best_checkpoint(model)  # refuses other folders, "/" among them
         model = model.resolve()
         return model.with_name(f"{model.name}-glue")
     return model.with_name(f"{model.stem}-glue")
@@ -154,17 +153,18 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 def _run(options: argparse.Namespace, extra: Sequence[str]) -> None:
+    if options.command != "binarise":
+        given, options.model = options.model, best_checkpoint(options.model)
     if options.command == "binarise":
         pieces = Pieces(options.sentencepiece, options.dictionary)
         binarise(options.tasks, options.tsv, options.output, pieces, options.sample)
     elif options.command == "predict":
-        model = best_checkpoint(options.model)
-        data = options.data or data_of(model) or PREPARED
-        for path in write_submission(options.task, model, data, options.output):
+        data = options.data or data_of(options.model) or PREPARED
+        for path in write_submission(options.task, options.model, data, options.output):
             print(f"wrote {path}")
     else:
         if options.output is None:
-            options.output = default_output(options.model) / options.task
+            options.output = default_output(given) / options.task
         run = Run(*(getattr(options, name) for name in Run._fields if name != "extra"), extra)
         finetune(run, options.seeds)
 

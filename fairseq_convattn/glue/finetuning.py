@@ -47,8 +47,7 @@ class Run(NamedTuple):
     """One fine-tuning: model, task and options.
 
     Attributes:
-        model: a checkpoint, or a folder with ``results.json`` of another fine-tuning, whose best
-            seed is the start.
+        model: a checkpoint.
         data: the folder of the task's folder.
         max_positions: inputs are cut to this many tokens; None: as in the pre-training.
         extra: further arguments for fairseq-train.
@@ -81,7 +80,6 @@ def finetune(run: Run, seeds: Sequence[int]) -> None:
     """
     if missing := missing_modules("sklearn", "scipy"):
         raise GlueError(f"GLUE's metrics need {missing}")
-    run = run._replace(model=best_checkpoint(run.model))
     pretrained = read_pretrained(run.model)
     run = run._replace(max_positions=run.max_positions or pretrained.max_positions)
     data = run.data / run.task

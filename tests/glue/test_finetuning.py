@@ -84,7 +84,8 @@ def test_fine_tuning_starts_from_the_best_seed_of_another_task(folder, model, tm
     """MNLI's classifier has three outputs, STS-B's one: all else is taken over."""
     first = finetuned("MNLI", folder, model, tmp_path / "MNLI", 1, 2, epochs=1)
     best = max(first["seeds"], key=lambda one: one["scores"]["accuracy_matched"])
-    found = finetuned("STS-B", folder, tmp_path / "MNLI", tmp_path / "STS-B", lr=1e-20)
+    start = finetuning.best_checkpoint(tmp_path / "MNLI")
+    found = finetuned("STS-B", folder, start, tmp_path / "STS-B", lr=1e-20)
     assert found["model"] == best["checkpoint"]
     start, tuned = (
         torch.load(path, weights_only=False)["model"]
