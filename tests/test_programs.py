@@ -8,7 +8,6 @@ import sys
 import warnings
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import sentencepiece
 import torch
@@ -16,7 +15,6 @@ from conftest import PLUGIN, SHRUNK, SHRUNK_LM, command, eval_lm, generate, prep
 
 from fairseq_convattn import programs
 from fairseq_convattn.architectures import ConvAttnModel
-from fairseq_convattn.mixers import MixerConfig, build_mixer
 
 
 def reported(capsys, call, *arguments) -> str:
@@ -337,46 +335,3 @@ def test_a_clone_is_not_taken_for_the_package():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 1 and "is a clone of fairseq_convattn, not the pack" in run.stderr
-
-
-@pytest.mark.parametrize(
-    ("mixer", "options", "message"),
-    [
-        ("attention", {"short_convolution": "lowrank"}, "short_convolution: unknown 'lowrank'"),
-        ("attention", {"short_convolution": None}, "short_convolution: unknown None, choose"),
-        ("attention", {"short_convolution_on": "xyz"}, "short_convolution_on: must be some of"),
-        ("attention", {"short_convolution_taps": 0}, "short_convolution_taps: must be at least 1"),
-        ("composite", {"short_convolution_rank": 0}, "short_convolution_rank: must be at least 1"),
-        ("tisa", {"short_convolution_window": "left"}, "short_convolution_window: unknown 'left'"),
-        ("composite", {"attention_terms": ("content", "fixd")}, "unknown term 'fixd'"),
-        ("composite", {"attention_terms": "content,fixed"}, "must be a tuple of names"),
-        ("composite", {"attention_terms": None}, "must be a tuple of names, not None"),
-        ("composite", {"value_conv": None}, "value_conv: unknown None, choose from none, depth"),
-        ("dynamic", {"tap_norm": "soft"}, "tap_norm: unknown 'soft'"),
-        ("dynamic", {"glu": "false"}, "glu: must be True or False, not 'false'"),
-        ("dynamic", {"kernel_size": 0}, "kernel_size: must be a whole number of at least 1"),
-        ("lightweight", {"kernel_size": [3, 5]}, "kernel_size: must be a whole number"),
-        ("dynamic", {"conv_dim": 30}, "conv_dim: 4 heads do not divide the width 30"),
-        ("dynamic", {"tap_norm": "tanh", "renorm_padding": True}, "renorm_padding: works with"),
-        ("composite", {"num_heads": 5}, "num_heads: 5 heads do not divide the width 64"),
-        ("composite", {"num_heads": 1, "convolved_heads": "half"}, "needs an even number of heads"),
-    ],
-)
-def test_a_mixer_checks_the_values_that_it_reads(mixer, options, message):
-    with pytest.raises(ValueError, match=message):
-        build_mixer(
-            MixerConfig(
-                **{"mixer": mixer, "embed_dim": 64, "num_heads": 4, "causal": True, **options}
-            )
-        )
-
-
-def test_a_mixer_takes_lists_and_numpys_numbers():
-    build_mixer(MixerConfig("composite", 64, 4, causal=True, attention_terms=["content", "fixed"]))
-    build_mixer(MixerConfig("dynamic", 64, 4, causal=True, conv_dim=np.int64(32)))
-    build_mixer(MixerConfig("dynamic", 64, 4, causal=True, short_convolution="not read"))
-
-
-def test_an_unknown_mixer():
-    with pytest.raises(ValueError, match="unknown 'dynamc', choose from lightweight, dynamic"):
-        build_mixer(MixerConfig("dynamc", 64, 4, causal=True))

@@ -260,33 +260,6 @@ def test_refuses_what_it_cannot_do(name):
         run(mixer(name, causal=False, kernel_size=3), x, state={})
 
 
-@pytest.mark.parametrize(
-    ("mixer", "options", "message"),
-    [
-        ("dynamic", {"num_heads": 0}, "num_heads: must be a whole number of at least 1, not 0"),
-        ("attention", {"embed_dim": 0}, "embed_dim: must be a whole number of at least 1, not 0"),
-        ("dynamic", {"num_heads": 2.0}, "num_heads: must be a whole number"),
-        ("composite", {"attention_dropout": 1.0}, "attention_dropout: must be less than 1"),
-        ("tisa", {"attention_terms": ("tisa",)}, "attention_terms: tisa has .'content', 'tisa'.,"),
-        (
-            "attention",
-            {"self_attention": False, "short_convolution": "low_rank"},
-            "short_convolution: mutually exclusive with --cross-self-attention",
-        ),
-        (
-            "composite",
-            {"attention_terms": ("fixed",), "short_convolution": "low_rank"},
-            "short_convolution_on: the terms fixed do not use q and k; give v",
-        ),
-    ],
-)
-def test_impossible_configurations(mixer, options, message):
-    with pytest.raises(ValueError, match=message):
-        build_mixer(
-            MixerConfig(mixer, **{"embed_dim": 8, "num_heads": 2, "causal": True} | options)
-        )
-
-
 @pytest.mark.parametrize("variant", [*VARIANTS, "composite-injected-linear"])
 def test_pickled(variant):
     options = {"projection_activation": "linear"} if variant.endswith("-linear") else {}
