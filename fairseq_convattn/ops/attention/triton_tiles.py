@@ -148,14 +148,18 @@ def _flat_tile_by_queries(
 
 
 @triton.jit
-def _ended(older, begun, rotated, turned, OLDEST: tl.constexpr):
-    """Sums of the diagonals that end in a tile, from it and those before, all rotated."""
+def _store_ended(diagonals, distances, place, older, begun, rotated, turned, OLDEST: tl.constexpr):
+    """Store the sums of the diagonals that end in a tile, the first at ``place``, from it and
+    those before, all rotated."""
     KEYS: tl.constexpr = rotated.shape[1]
+    at = place + tl.arange(0, KEYS)
+    inside = (at > 0) & (at < distances)
     if OLDEST == 1:
-        return tl.sum(tl.where(turned < KEYS, begun, rotated), 0)
+        ended = tl.where(turned < KEYS, begun, rotated)
     else:
         later = tl.where(turned < 2 * KEYS, begun, rotated)
-        return tl.sum(tl.where(turned < KEYS, older, later), 0)
+        ended = tl.where(turned < KEYS, older, later)
+    tl.store(diagonals + at, tl.sum(ended, 0), mask=inside)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -201,16 +205,16 @@ def backward_by_queries(
             WIDTH, WIDTH_PADDED, VALUES, VALUES_PADDED, PRECISION, BLOCK_QUERIES, BLOCK_KEYS,
         )  # fmt: skip
     c = tl.arange(0, BLOCK_KEYS)
+    # a diagonal crosses two tiles, or three with more queries than keys
+    OLDEST: tl.constexpr = (BLOCK_QUERIES + BLOCK_KEYS - 1) // BLOCK_KEYS
+    place = 0  # of the first diagonal that ends in the next tile
     if diagonals is not None:
         row = head * tl.cdiv(queries, BLOCK_QUERIES) + t_first // BLOCK_QUERIES
         diagonals += row * distances
         tl.store(diagonals, tl.sum(flat_sums, 0))
         flat_sums = tl.zeros([BLOCK_QUERIES], tl.float32)
-        # the place of the diagonal that the first key makes with the last query
         reached = tl.minimum(before, keys)
-        place = first_close - t_first - (keys - queries) + reached - (BLOCK_QUERIES - 1)
-    # a diagonal crosses two tiles, or three with more queries than keys
-    OLDEST: tl.constexpr = (BLOCK_QUERIES + BLOCK_KEYS - 1) // BLOCK_KEYS
+        place = first_close - t_first - (keys - queries) + reached - OLDEST * BLOCK_KEYS
     begun = tl.zeros([BLOCK_QUERIES, BLOCK_KEYS], tl.float32)  # the last tile, rotated
     older = tl.zeros([BLOCK_QUERIES, BLOCK_KEYS], tl.float32)  # the one before
     turned = c[None, :] + i[:, None]
@@ -235,10 +239,9 @@ def backward_by_queries(
             row_sums += tl.sum(tl.where(r > right, s_grad, 0.0), 1)
         if diagonals is not None:
             rotated = tl.gather(s_grad, turned % BLOCK_KEYS, 1)
-            at = place + (j_first - first_close) - OLDEST * BLOCK_KEYS + BLOCK_QUERIES - 1 + c
-            ended = _ended(older, begun, rotated, turned, OLDEST)
-            tl.store(diagonals + at, ended, mask=(at > 0) & (at < distances))
+            _store_ended(diagonals, distances, place, older, begun, rotated, turned, OLDEST)
             older, begun = begun, rotated
+            place += BLOCK_KEYS
     if not CAUSAL:
         for j_first in range(end_close, end, BLOCK_KEYS):
             q_sums, row_sums, flat_sums = _flat_tile_by_queries(
@@ -248,14 +251,11 @@ def backward_by_queries(
             )  # fmt: skip
 
     if diagonals is not None:
-        tiles = tl.cdiv(tl.maximum(end_close - first_close, 0), BLOCK_KEYS)
-        at = place + (tiles - OLDEST) * BLOCK_KEYS + BLOCK_QUERIES - 1 + c
         nothing = tl.zeros_like(begun)
         for _ in tl.static_range(OLDEST):
-            ended = _ended(older, begun, nothing, turned, OLDEST)
-            tl.store(diagonals + at, ended, mask=(at > 0) & (at < distances))
+            _store_ended(diagonals, distances, place, older, begun, nothing, turned, OLDEST)
             older, begun = begun, nothing
-            at += BLOCK_KEYS
+            place += BLOCK_KEYS
         if not CAUSAL:
             tl.store(diagonals + distances - 1, tl.sum(flat_sums, 0))
     if WIDTH > 0:
