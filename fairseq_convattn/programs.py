@@ -52,6 +52,9 @@ _NO_PAIR = "Could not infer language pair"
 _NO_SUBSET = re.compile(r"Dataset not found: (\S+) \((.+)\)")
 _NO_TEXT = "cannot mmap an empty file"
 _NO_PIECES = re.compile(r"could not parse ModelProto from (.+)")
+_NO_FILE = re.compile(r"file (.+) not found")  # of fairseq's subwords
+_NO_FIRST_MODEL = re.compile(r"--finetune-from-model (.+) does not exist")
+_NO_TARGETS = "missing 1 required positional argument: 'prev_output_tokens'"
 _SKIPPED = re.compile(r"(\S+) samples have invalid sizes .* max_positions=(\d+)")
 _WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq raises it around any exception
 
@@ -220,16 +223,23 @@ def _one_line(error: BaseException) -> str | None:
     no_targets = isinstance(error, AttributeError) and text.endswith("'supported_targets'")
     if no_targets or text.startswith(_OTHER_TARGETS):
         return "the checkpoint is no language model, and fairseq-eval-lm scores only these"
+    if text.endswith(_NO_TARGETS):
+        return (
+            "a subset has sentences of the source language alone; run fairseq-preprocess with both"
+        )
+    if found := _NO_FIRST_MODEL.fullmatch(text):
+        return _missing_checkpoint(Path(found[1]))
+    if found := _NO_FILE.fullmatch(text):
+        return f"there is no {found[1]}"
     if text == _NO_TEXT:
         return (
             "a binarised file is empty: its text was (fairseq-preprocess printed '0 sents'), or "
             "the copy is incomplete"
         )
     if found := _NO_SUBSET.match(text):
-        return (
-            f"the data have no subset {found[1]} ({found[2]}), or not in these languages; "
-            "fairseq-preprocess writes train, valid and test, those that it is given"
-        )
+        files = Path(found[2]).glob("*.bin")
+        present = ", ".join(sorted({file.name.split(".")[0] for file in files})) or "none"
+        return f"{found[2]} has no subset {found[1]} in these languages; it has {present}"
     if sizes := beyond_limit(text):
         return f"a sample has {sizes[0]} tokens, the model takes {sizes[1]}: {_shorter_samples()}"
     if found := _NO_PIECES.search(text):

@@ -351,7 +351,7 @@ write_joint_bpe() {
 learn_pieces() {
   echo "learning $pieces pieces"
   python "$scripts/sentencepiece_bpe.py" train --model-prefix "$part/bpe" --vocab-size "$pieces" \
-    --input "$@" || die "cannot learn $pieces pieces; there is --pieces N for a small text"
+    --input "$@" || die "cannot learn $pieces pieces; for a small text give --pieces N, with fewer"
 }
 
 encode() { python "$scripts/sentencepiece_bpe.py" encode --model "$work/bpe/bpe.model"; }

@@ -32,6 +32,8 @@ def train(
     import sentencepiece
 
     for ending in (".model", ".vocab"):
+        if model_prefix.endswith(ending):
+            raise ValueError(f"--model-prefix {model_prefix}: give it without {ending}")
         if Path(model_prefix + ending).exists():
             raise FileExistsError(
                 f"{model_prefix}{ending} is there already: delete it or choose another name"
@@ -39,6 +41,9 @@ def train(
     folder = Path(model_prefix).parent
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; make it first: mkdir -p {folder}")
+    for file in files:
+        if not Path(file).exists():
+            raise FileNotFoundError(f"{file}: no such file")
     # SentencePiece would learn pieces of the broken characters; a pipe cannot be read twice
     for file in filter(os.path.isfile, files):
         with open(file, "rb") as text:
@@ -91,6 +96,8 @@ def write(contents: dict[str, bytes]) -> None:
 def encode(model: str, text: BinaryIO, pieces: TextIO) -> None:
     import sentencepiece
 
+    if not Path(model).is_file():
+        raise FileNotFoundError(f"{model}: no such file")
     try:
         processor = sentencepiece.SentencePieceProcessor(model_file=model)
     except RuntimeError:

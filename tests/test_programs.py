@@ -11,7 +11,18 @@ from types import SimpleNamespace
 import pytest
 import sentencepiece
 import torch
-from conftest import PLUGIN, SHRUNK, SHRUNK_LM, command, eval_lm, generate, preprocess, train
+from conftest import (
+    PLUGIN,
+    SHRUNK,
+    SHRUNK_LM,
+    command,
+    eval_lm,
+    generate,
+    interactive,
+    preprocess,
+    train,
+    validate,
+)
 
 from fairseq_convattn import programs
 from fairseq_convattn.architectures import ConvAttnModel
@@ -77,7 +88,7 @@ def test_data_that_lack_a_subset_its_text_or_a_language(
     trained, data, tmp_path, capsys, monkeypatch
 ):
     line = reported(capsys, generate, data, trained, "--gen-subset", "dev")
-    assert line.startswith("error: the data have no subset dev (")
+    assert f"{data} has no subset dev in these languages; it has test, train, valid" in line
     empty = preprocess({"train": [("a", "A")], "test": []}, tmp_path)
     for name in ("src", "tgt"):
         shutil.copy(data / f"dict.{name}.txt", empty)
@@ -129,6 +140,31 @@ def test_a_training_without_an_architecture_does_not_begin(monkeypatch):
         programs.require_arch(["DATA", "--user-dir", str(PLUGIN)])
 
 
+def test_a_subset_of_one_language(trained, data, tmp_path, capsys, monkeypatch):
+    """As fairseq-preprocess leaves it where a file is missing; fairseq would train an epoch."""
+    half = tmp_path / "bin"
+    half.mkdir()
+    for file in data.iterdir():
+        if not file.name.startswith("valid.src-tgt.tgt."):
+            (half / file.name).symlink_to(file)
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
+    with pytest.raises(SystemExit, match="has valid in src, but not in tgt; delete the folder"):
+        train(half, tmp_path, *given)
+    train(half, tmp_path, *given, "--disable-validation")
+    line = reported(capsys, validate, half, trained, "--task", "translation")
+    assert line.startswith("error: a subset has sentences of the source language alone")
+
+
+def test_first_weights_and_pieces_that_are_not_there(data, trained, tmp_path, capsys, monkeypatch):
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--finetune-from-model")
+    mistyped = str(trained.with_name("checkpoint_lst.pt"))
+    line = reported(capsys, train, data, tmp_path, *given, mistyped)
+    assert line.endswith("checkpoint_lst.pt; did you mean checkpoint_last.pt?")
+    options = ("--bpe", "sentencepiece", "--sentencepiece-model", str(tmp_path / "bpe.model"))
+    line = reported(capsys, interactive, data, trained, *options)
+    assert line == f"error: there is no {tmp_path / 'bpe.model'}"
+
+
 def test_a_vocabulary_for_pieces(capsys, tmp_path):
     (tmp_path / "bpe.vocab").write_text("a\t0\n")
     load = sentencepiece.SentencePieceProcessor
@@ -160,7 +196,8 @@ def test_a_checkpoint_of_another_vocabulary(trained, tmp_path, capsys):
 def test_a_folder_with_another_model(trained, data, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fairseq-train", str(data)])
     line = reported(capsys, train, data, trained.parent, "--arch", "attention_tiny", *SHRUNK)
-    assert "--encoder-mixers dynamic, not attention: choose a new --save-dir" in line
+    assert "with --arch dynamic_conv_tiny, not attention_tiny (with --encoder-mixers dyn" in line
+    assert ", not attention): choose a new --save-dir" in line
     wider = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--encoder-ffn-embed-dim", "48")
     line = reported(capsys, train, data, trained.parent, *wider)
     assert "choose a new --save-dir" in line and "fc1" in line

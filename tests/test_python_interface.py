@@ -410,13 +410,15 @@ def test_an_averaged_run_is_not_packed_without_the_average(here, tmp_path):
     [
         ({"model_name_or_path": "nowhere"}, "nowhere: no such folder"),
         ({"model_name_or_path": "last.pt"}, r"from_pretrained\('.', 'last.pt'\)"),
-        ({"checkpoint_file": "best.pt"}, "has no best.pt; checkpoints there: .*checkpoint_last.pt"),
+        ({"checkpoint_file": "best.pt"}, "has no best.pt; checkpoint_file is one .*: checkpoint_"),
         ({"data_name_or_path": "binn"}, "binn: no such folder"),
         ({"data_name_or_path": "checkpoints"}, r"no dictionary \(dict.\*.txt\) in checkpoints;"),
         ({"data_name_or_path": "."}, "in checkpoints/translation or .;"),
         ({"bpe": "sentencepeice"}, "bpe='sentencepeice' is unknown; fairseq has .*sentencepiece"),
         ({"tokenizer": "mosses"}, "tokenizer='mosses' is unknown; fairseq has .*moses"),
+        ({"data_name_or_path": "data/lm"}, "data/lm has no sentence pairs; data_name_or_path need"),
         ({"bpe": "sentencepiece"}, "needs sentencepiece_model=FILE"),
+        ({"bpe": "subword_nmt"}, "bpe='subword_nmt' needs bpe_codes=FILE"),
         ({"sentencpiece_model": "x"}, "no such option; did you mean sentencepiece_model?"),
         ({"bpe_codes": "x"}, "bpe_codes needs bpe='fastbpe' or bpe='subword_nmt'"),
         ({**PIECES, "bpe": None}, "sentencepiece_model needs bpe='sentencepiece'"),
@@ -453,6 +455,9 @@ def test_what_cannot_be_asked(here):
         for wrong in (5, None, b"oak", ["oak", None]):
             with pytest.raises(TypeError, match="give a text, or a list of texts"):
                 ask(wrong)
+    for wrong in ("oak", ["oak"]):
+        with pytest.raises(TypeError, match="generate takes what encode returns"):
+            model.generate(wrong)
     with pytest.raises(ValueError, match="only language models"):
         model.score("oak")
 
@@ -470,6 +475,8 @@ def test_a_model_of_another_class(name, here):
 
 
 def test_what_other_kinds_of_models_do(here):
+    with pytest.raises(FileNotFoundError, match="no .*/dict.txt; data_name_or_path needs the fold"):
+        load(ConvAttnLanguageModel, "lm", "translation")
     model = load(ConvAttnLanguageModel, "lm", **PIECES)
     with pytest.raises(ValueError, match="sentence 2 is empty"):
         model.score(["oak", " "])
@@ -485,6 +492,10 @@ def test_what_other_kinds_of_models_do(here):
         model.predict("sort", model.encode("oak"))
     model.register_classification_head("regression", num_classes=1)
     assert model.predict("regression", model.encode("oak")) != 0  # the log-probability of one class
+    assert model.fill_mask("oak <mask>")
+    model.task = object()  # sentence_prediction
+    with pytest.raises(ValueError, match="was fine-tuned; its pre-training's checkpoint fills"):
+        model.fill_mask("oak <mask>")
 
 
 @pytest.mark.parametrize(

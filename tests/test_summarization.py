@@ -482,8 +482,10 @@ def test_missing_targets(articles, trained, tmp_path, monkeypatch):
         for ending in ("bin", "idx"):
             (data / f"{split}.src-tgt.tgt.{ending}").unlink()
     assert generate(data, trained, *flags) == generate(articles, trained, *flags)
-    with pytest.raises(ValueError, match=r"valid has no targets \(tgt\) in "):
+    with pytest.raises(SystemExit, match="has valid in src, but not in tgt"):
         train(data, tmp_path / "checkpoints", *TASK, *DYNAMIC)
+    with pytest.raises(ValueError, match=r"valid has no targets \(tgt\) in "):
+        train(data, tmp_path / "checkpoints", *TASK, "--arch", "transformer_tiny")
     assert not list(tmp_path.glob("checkpoints/*.pt"))
     subset = ("--path", trained, "--max-tokens", "600", "--valid-subset", "test")
     with pytest.raises(ValueError, match="validation needs targets"):

@@ -1,9 +1,13 @@
 """Checks for options of models that cannot work together."""
 
+import glob
 from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq.utils import split_paths
 
 from ..command_lines import flag
 from ..mixers import MixerConfig
@@ -139,14 +143,37 @@ def run(
     if hasattr(options, "encoder_mixers") and getattr(options, "adaptive_input", False):
         refuse("adaptive_input", "only language models support adaptive input")
     cutoffs = getattr(options, "adaptive_softmax_cutoff", None)
+    is_plain = (criterion or "").startswith(_PLAIN_CRITERIA)
     if criterion == "adaptive_loss" and not cutoffs:
         refuse("criterion", "adaptive_loss needs --adaptive-softmax-cutoff")
-    if cutoffs and (criterion or "").startswith(_PLAIN_CRITERIA):
+    if task == "masked_lm" and is_plain:
+        refuse("criterion", f"{criterion} divides the loss by all tokens; use masked_lm")
+    if cutoffs and is_plain:
         refuse(
             "criterion",
             f"{criterion} cannot train an adaptive softmax; use adaptive_loss with "
             "--ddp-backend legacy_ddp",
         )
+
+
+def sentence_pairs(data: str, subsets: Iterable[str]) -> None:
+    """Raise a one-line ValueError if a subset of binarised pairs has one language alone, as after
+    an interrupted fairseq-preprocess.
+
+    Args:
+        data: fairseq's ``data``, of which the first folder counts.
+    """
+    folder = Path(split_paths(data)[0])
+    for subset in subsets:
+        files = (file.name.split(".") for file in folder.glob(f"{glob.escape(subset)}.*-*.*.bin"))
+        sides = {tuple(parts[-3:-1]) for parts in files}
+        for pair, language in sorted(sides):
+            for other in pair.split("-"):
+                if (pair, other) not in sides:
+                    raise ValueError(
+                        f"{folder} has {subset} in {language}, but not in {other}; delete the "
+                        "folder and run fairseq-preprocess with both"
+                    )
 
 
 def _scalar_noise(options: Namespace, cpu: bool) -> None:

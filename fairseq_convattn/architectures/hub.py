@@ -135,6 +135,7 @@ class ConvAttnHub(GeneratorHubInterface):
             The hypotheses of the sentence, best first; for a list, a list of those.
 
         Raises:
+            TypeError: a sentence is no tensor.
             ValueError: the beam is no whole number of at least 1, an option is not one of
                 fairseq-generate's that models in Python follow, a sentence is longer than the
                 model's positions, or a language model's prompt fills ``max_len_b``.
@@ -151,6 +152,8 @@ class ConvAttnHub(GeneratorHubInterface):
             instead = f"; did you mean {close[0]}?" if mistyped else ""
             instead = "; generate has the whole beam" if "nbest" in unknown else instead
             raise ValueError(f"{names}: no option of models in Python{instead}")
+        if not all(isinstance(sentence, Tensor) for sentence in tokenized_sentences):
+            raise TypeError("generate takes what encode returns; texts are for translate or sample")
         if isinstance(tokenized_sentences, Tensor) and tokenized_sentences.dim() == 1:
             # fairseq would forget the options that it names
             return self.generate(tokenized_sentences[None], beam, verbose, **options)[0]
@@ -228,6 +231,17 @@ def _subword_option(dictionary: Dictionary) -> str | None:
 
 class ConvAttnMaskedHub(RobertaHubInterface):
     """fairseq's interface of a masked language model."""
+
+    def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple]:
+        """The ``topk`` most probable fillings of the one ``<mask>`` of a text: each the filled
+        text, its probability and the word.
+
+        Raises:
+            ValueError: the model was fine-tuned.
+        """
+        if not hasattr(self.task, "mask_idx"):
+            raise ValueError("this model was fine-tuned; its pre-training's checkpoint fills masks")
+        return super().fill_mask(masked_input, topk)
 
     def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
         """Log-probabilities of the classes, ``[sentences, classes]``; of a regression, whose head
@@ -326,11 +340,19 @@ def _load(
             f"bpe='sentencepiece' needs sentencepiece_model=FILE or {PIECES} beside the "
             "checkpoint; for text that is split already give bpe=None"
         )
+    if options.get("bpe") == "subword_nmt" and not (
+        _CODES_FILE in options or any(Path(folder, name).exists() for name in ("code", CODES))
+    ):
+        raise ValueError(f"bpe='subword_nmt' needs {_CODES_FILE}=FILE")
     for option, registry in (("bpe", BPE_REGISTRY), ("tokenizer", TOKENIZER_REGISTRY)):
         if options.get(option) not in (None, *registry):
             names = ", ".join(sorted(registry))
             raise ValueError(f"{option}={options[option]!r} is unknown; fairseq has {names}")
-    loaded = from_pretrained(folder, checkpoint_file, data, model.hub_models(), **options)
+    try:
+        loaded = from_pretrained(folder, checkpoint_file, data, model.hub_models(), **options)
+    except Exception as error:  # fairseq raises this very class where there are no pairs
+        _explain_data(error, data)
+        raise
     _refuse_unknown(options.keys() - _ELSEWHERE, set(_option_names(loaded["args"])))
     kind = next(kind for kind in _KINDS if issubclass(model, kind))
     for name, found in zip(checkpoint_file.split(os.pathsep), loaded["models"], strict=False):
@@ -340,11 +362,23 @@ def _load(
     return loaded
 
 
+def _explain_data(error: Exception, data: str) -> None:
+    """Raise a one-line FileNotFoundError if the error is of data of another kind."""
+    needs = "data_name_or_path needs the folder of the model's own training data"
+    if str(error).startswith("Could not infer language pair"):
+        raise FileNotFoundError(f"{data} has no sentence pairs; {needs}") from None
+    file = getattr(error, "filename", None)
+    if isinstance(file, str) and Path(file).name.startswith("dict"):
+        raise FileNotFoundError(f"there is no {file}; {needs}") from None
+
+
 def _require_checkpoints(folder: str, names: str) -> None:
     for name in names.split(os.pathsep):
         if not Path(folder, name).is_file():
             present = ", ".join(sorted(path.name for path in Path(folder).glob("*.pt"))) or "none"
-            raise FileNotFoundError(f"{folder} has no {name}; checkpoints there: {present}")
+            raise FileNotFoundError(
+                f"{folder} has no {name}; checkpoint_file is one of those there: {present}"
+            )
 
 
 def _option_names(options: Any) -> Iterator[str]:

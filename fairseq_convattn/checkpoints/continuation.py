@@ -68,8 +68,10 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
     other = other_option(stored_options(state, "model"), as_mapping(cfg.model))
     if other is None:
         return
-    option, old, new = other
-    difference = f"{path} was trained with {option} {old}, not {new}"
+    difference = f"{path} was trained {_contrast(*other)}"
+    old, new = (architecture_of(x) for x in (state, {"cfg": cfg}))
+    if old and new and old != new:
+        difference = f"{path} was trained with --arch {old}, not {new} ({_contrast(*other)})"
     if begins_anew:
         if is_first:
             logger.warning("%s: the new model computes something else with its weights", difference)
@@ -106,6 +108,12 @@ def other_option(
         if None not in values and _meaning(name, values[0]) != _meaning(name, values[1]):
             return flag(name), *values
     return None
+
+
+def _contrast(option: str, old: str, new: str) -> str:
+    if {old, new} == {"True", "False"}:
+        return f"{'with' if old == 'True' else 'without'} {option}"
+    return f"with {option} {old}, not {new}"
 
 
 def _meaning(name: str, text: str) -> Any:

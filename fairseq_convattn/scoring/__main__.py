@@ -15,10 +15,10 @@ Two systems:
   convattn score --metric chrf --reference REF --hypothesis NEW --baseline OLD
 
 A file has one text a line, in the same order, or is what fairseq-generate printed.
-fairseq-generate output is detected. Its D- lines are scored; with --tokenize none or
---detokenize, its H- lines. Without --reference they are scored against its T- lines. In these,
-words that the dictionary lacks are <<unk>>, which match nothing: give --reference for a number
-to publish.
+fairseq-generate output is detected. Its D- lines are scored; with --tokenize none,
+--compound-split or --detokenize, its H- lines. Without --reference they are scored against its
+T- lines. In these, words that the dictionary lacks are <<unk>>, which match nothing: give
+--reference for a number to publish.
 
 Scores are in percent. The 95 % confidence intervals and the p-values of the paired bootstrap
 come from 1,000 resamples of the texts; all that a score depends on is in the signature. Doubtful

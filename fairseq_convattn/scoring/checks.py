@@ -25,13 +25,14 @@ def alike(targets: Sequence[str], references: Sequence[Sequence[str]]) -> bool:
     sentences of one language it is 10 to 35 %.
     """
     precision = sacrebleu.CHRF(lowercase=True, word_order=2, beta=0)
-    first = [text.replace(UNKNOWN_IN_REFERENCE, "") for text in targets[:100]]
+    first = [_joined(text).replace(UNKNOWN_IN_REFERENCE, "") for text in targets[:100]]
     return any(precision.corpus_score(first, [lines[:100]]).score > 40 for lines in references)
 
 
 def hypothesis_warnings(hypotheses: Sequence[str]) -> list[str]:
     """Warnings about hypotheses that make their score doubtful, a line each."""
-    lines = _warnings(hypotheses, "hypotheses")
+    join = "fairseq-generate joins them with --remove-bpe or --remove-bpe sentencepiece"
+    lines = _warnings(hypotheses, "hypotheses", join)
     unknown = _count(UNKNOWN, hypotheses)
     if unknown:
         lines.append(f"the hypotheses have {unknown} {UNKNOWN}; they count as words")
@@ -40,7 +41,7 @@ def hypothesis_warnings(hypotheses: Sequence[str]) -> list[str]:
 
 def reference_warnings(references: Sequence[str]) -> list[str]:
     """Warnings about references, as written by fairseq, that make scores doubtful, a line each."""
-    lines = _warnings(references, "references")
+    lines = _warnings(references, "references", "score against the original text")
     unknown = _count(UNKNOWN_IN_REFERENCE, references)
     if unknown:
         lines.append(
@@ -50,18 +51,23 @@ def reference_warnings(references: Sequence[str]) -> list[str]:
     return lines
 
 
-def _warnings(texts: Sequence[str], kind: str) -> list[str]:
+def _warnings(texts: Sequence[str], kind: str, way_out: str) -> list[str]:
     lines = []
     subwords = sum(map(_has_subwords, texts))
     if subwords:
         lines.append(
             f"subwords (@@ or \u2581) seem left in {subwords} of the {kind}, which changes the "
-            "score; fairseq-generate joins them with --remove-bpe or --remove-bpe sentencepiece"
+            f"score; {way_out}"
         )
     empty = sum(not text.strip() for text in texts)
     if empty:
         lines.append(f"{empty} of {len(texts)} {kind} are empty")
     return lines
+
+
+def _joined(text: str) -> str:
+    text = text.replace("@@ ", "")
+    return text.replace(" ", "").replace("\u2581", " ") if "\u2581" in text else text
 
 
 def _has_subwords(text: str) -> bool:

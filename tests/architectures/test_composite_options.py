@@ -73,7 +73,7 @@ def test_tables_of_all_layers_are_one_on_demand():
 
 def test_a_presets_options_are_not_the_users():
     """As the albert presets share tables, which no convolution has."""
-    parse("dynamic_conv_albert_base", "--task", "masked_lm")
+    parse("dynamic_conv_albert_base", "--task", "masked_lm", "--criterion", "masked_lm")
     for arch in ("dynamic_conv_tiny", "dynamic_conv_lm_tiny"):
         args = Namespace(arch=arch)
         for _ in range(2):  # as fairseq parses a command line, and as it builds the model

@@ -14,7 +14,7 @@ from fairseq_convattn.architectures.config import MASKED_LANGUAGE_MODEL, configu
 from fairseq_convattn.architectures.presets import MASKED_LM_PRESETS
 from fairseq_convattn.architectures.skeleton import skeleton
 
-TASK = ("--task", "masked_lm")
+TASK = ("--task", "masked_lm", "--criterion", "masked_lm")
 MIXERS = ["lightweight", "dynamic", "attention", "composite", "tisa", "dynamic,attention,composite"]
 SHAPE = {
     "encoder_embed_dim": 16,

@@ -11,7 +11,7 @@ from fairseq_convattn.architectures.config import ENCODER_DECODER
 from fairseq_convattn.architectures.registration import options_to_build
 
 LANGUAGE_MODEL = "dynamic_conv_lm_tiny --task language_modeling"
-MASKED_LM = "dynamic_conv_bert_tiny --task masked_lm"
+MASKED_LM = "dynamic_conv_bert_tiny --task masked_lm --criterion masked_lm"
 COMPOSITE = "composite_attention_tiny"
 # By architecture: options of which the first is refused, and how the reason begins, or the whole
 # message where another option is named.
@@ -128,6 +128,7 @@ REFUSED = {
         ("--encoder-kernel-sizes 4", "must be odd in an encoder, not 4"),
         ("--quant-noise-scalar 0.1", "fairseq cannot quantise learned positions; add --no-token"),
         ("--max-positions 0", "must be at least 1, not 0"),
+        ("--criterion cross_entropy", "cross_entropy divides the loss by all tokens; use masked"),
         ("--segments -1", "must be at least 0, not -1"),
         ("--share-encoder-layers 2", "must be true or false, not '2'"),
         ("--share-encoder-layers true", "needs one value of --encoder-kernel-sizes, such as 31"),
@@ -246,8 +247,9 @@ def test_what_cannot_work_is_refused(arch, options, reason):
         f"{LANGUAGE_MODEL} --attention-dropout 0 --decoder-input-dim 64 --tie-adaptive-proj false",
         "tisa_tiny --decoder-learned-pos --no-token-positional-embeddings false",
         f"{LANGUAGE_MODEL} --attention-dropout 0.1 --decoder-mixers dynamic,dynamic,dynamic,tisa",
-        "attention_bert_tiny --task masked_lm --share-encoder-layers",
-        "dynamic_conv_albert_base --task masked_lm",  # what a preset shares nobody has asked for
+        f"{MASKED_LM} --encoder-kernel-sizes 7 --share-encoder-layers",
+        # what a preset shares nobody has asked for
+        "dynamic_conv_albert_base --task masked_lm --criterion masked_lm",
     ],
 )
 def test_what_some_layer_reads_is_taken(flags):

@@ -318,6 +318,12 @@ def test_a_reference_of_other_sentences_is_told(score, write):
     assert is_told("other")
     assert not is_told("ref")
     assert not is_told("other", "ref")
+    write("gen", generated(ref, None, ["Don@@ 't w@@ alk on the gra@@ ss", "it has", "he"]))
+    assert not is_told("ref")
+    write(
+        "gen", generated(ref, None, ["\u2581D on 't \u2581w alk \u2581on", "\u2581It", "\u2581H e"])
+    )
+    assert not is_told("ref") and is_told("other")
 
 
 def test_line_ends_and_byte_order_marks_are_no_text(score, texts, tmp_path):
