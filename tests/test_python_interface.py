@@ -117,7 +117,8 @@ def joined(hypotheses) -> list[str]:
 def run_page(folder, name, first="") -> subprocess.CompletedProcess:
     """The snippets from the heading ``first`` on, where there is no checkout."""
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-    page = page[page.index(first) :]
+    skipped = re.compile(r"^<!-- skip: .*?^```\w+\n.*?^```", flags=re.MULTILINE | re.DOTALL)
+    page = skipped.sub("", page[page.index(first) :])
     snippets = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     hidden = HIDDEN_FAIRSEQ if first else ""
     (folder / name).write_text(hidden + "\n".join(snippets), encoding="utf-8")
