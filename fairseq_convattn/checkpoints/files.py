@@ -1,5 +1,6 @@
 """Checkpoint files: reading runs no code from a file, writing replaces no file."""
 
+import difflib
 import functools
 import logging
 import re
@@ -146,7 +147,10 @@ def _load(path: str | Path) -> Any:
     if Path(path).is_dir():
         raise CheckpointError("it is a folder; give one of its .pt files")
     if not Path(path).is_file():
-        raise CheckpointError("there is no such file")
+        others = [file.name for file in Path(path).parent.glob("*.pt")]
+        close = difflib.get_close_matches(Path(path).name, others, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise CheckpointError(f"there is no such file{hint}")
     check_file(path)
     return _torch_load(path)
 

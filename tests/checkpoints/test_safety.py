@@ -105,7 +105,7 @@ def test_an_unknown_type_is_not_read(tmp_path):
 @pytest.mark.parametrize(
     "content, reason",
     [
-        (None, "there is no such file"),
+        (None, "there is no such file; did you mean checkpoint_1.pt?"),
         (b"", "cut off or is damaged"),
         (b"Hello, this is text.", "no PyTorch file"),
         (b"PK\x03\x04 not an archive", "cut off or is damaged"),
@@ -121,6 +121,8 @@ def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path, content, reason)
         path.write_bytes(content)
     elif content is not None:
         torch.save(content, path)
+    else:
+        (tmp_path / "checkpoint_1.pt").touch()
     with pytest.raises(CheckpointError, match=reason) as caught:
         read_checkpoint(path)
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
