@@ -147,7 +147,7 @@ def main(given: list[str] | None = None) -> None:
     add("--language", required=True, metavar="L")
     for option in ("--normalise", "--aggressive", "--lower"):
         add(option, action="store_true")
-    add = commands.add_parser("clean", help="drop pairs of odd lengths").add_argument
+    add = commands.add_parser("clean", help="drop pairs of very unequal lengths").add_argument
     for name in ("source", "target", "new_source", "new_target"):
         add(name)
     add("--longest", type=int, required=True, metavar="N")

@@ -31,7 +31,7 @@ print_usage() {
   --sample       accept a part of the corpus, for a trial: checksums and numbers of lines that
                  differ are shown, not refused
 
-A run that was interrupted continues when it is repeated, with what is in DIR.preparing.
+To continue an interrupted run, repeat the command: it reuses what is in DIR.preparing.
 END
 }
 

@@ -8,7 +8,7 @@ usage() {
   cat <<'END'
 Downloads Europarl 7, Common Crawl, the UN corpus, News Commentary 9 and the 10^9 corpus, normalises
 and tokenises them (by sacremoses, Moses' port), learns one BPE of 40,000 merges over both languages,
-drops pairs of more than 250 pieces or of odd lengths and runs fairseq-preprocess with one
+drops pairs of more than 250 pieces or of very unequal lengths and runs fairseq-preprocess with one
 dictionary, as fairseq's recipe does. Every 1333rd sentence is valid, test is newstest2014, which
 DIR/text has as it was released, too (test.raw). Needs subword-nmt and sacremoses, 100 GB of disk
 and hours.

@@ -7,8 +7,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 usage() {
   cat <<'END'
 Splits News Commentary 12, the UN corpus and the corpora of CWMT into words (Chinese by jieba,
-English by sacremoses, Moses' port), drops pairs that recur, are longer than 250 words or of odd
-lengths, learns a BPE of 44,000 merges for Chinese and one of 33,000 for English, and runs
+English by sacremoses, Moses' port), drops pairs that recur, are longer than 250 words or of very
+unequal lengths, learns a BPE of 44,000 merges for Chinese and one of 33,000 for English, and runs
 fairseq-preprocess with a dictionary for each. Valid is newsdev2017, test is newstest2017;
 DIR/text/test.raw.en is the reference as published, for sacreBLEU. The paper follows Hassan et al.
 (2018), who publish no recipe: corpora, cleaning and sizes are our choice of them. Needs

@@ -51,7 +51,7 @@ MASKED_LANGUAGE_MODEL_OPTIONS = {
     "segments": Option(
         whole(0),
         "number of segment embeddings; BERT and ALBERT have two. A token's segment is the number "
-        "of </s> before it, at most the last",
+        "of </s> before it, or the last one",
         default=0,
     ),
     "max_positions": Option(

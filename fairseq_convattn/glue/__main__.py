@@ -104,7 +104,7 @@ def add_finetune(commands: argparse._SubParsersAction) -> None:
         type=seed_numbers,
         default=[1, 2, 3],
         metavar="N,...",
-        help="of the classifier's initial weights, the batches and dropout (default: 1,2,3)",
+        help="seeds of the classifier's weights, the batches and dropout (default: 1,2,3)",
     )
     add("--lr", type=learning_rate, default=2e-5, help="peak learning rate (default: 2e-5)")
     add("--batch-size", default=32, help="default: 32", **NUMBER)

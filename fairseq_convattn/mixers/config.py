@@ -45,7 +45,7 @@ SHORT_CONVOLUTIONS = {
 }
 INITIALIZATIONS = {
     "default": "PyTorch's for linear layers, as in fairseq's transformer",
-    "xavier": "Xavier's, biases zero, as in the code of Wu et al. 2019; it learns slower",
+    "xavier": "Xavier's, biases zero, as in the code of Wu et al. 2019; it learns more slowly",
 }
 PER_LAYER = "one for all layers, or a comma-separated list with one per layer"
 

@@ -69,13 +69,13 @@ def command_line() -> argparse.ArgumentParser:
     add("stages", nargs="*", default="all", choices=known, metavar="STAGE", help=default)
     add("--mixer", choices=tuple(ARCHITECTURE_NAMES), help="default: the recipe's")
     add("--seed", type=seed_number, metavar="N", help="seed of the training (default: 1)")
-    add("--checkpoint", type=Path, metavar="FILE", help="evaluate this one, without training")
+    add("--checkpoint", type=Path, metavar="FILE", help="evaluate this model, train none")
     add("--source", type=Path, metavar="DIR", help="a local copy of the corpus")
     default = "data/CORPUS; with --smoke in the run's folder"
     add("--data", type=Path, metavar="DIR", help=f"prepared data (default: {default})")
     default = "runs/RECIPE-MIXER-seedN; with --smoke runs/smoke/RECIPE-MIXER-seedN"
     add("--output", type=Path, metavar="DIR", help=f"folder of the run (default: {default})")
-    most = "the largest number of this machine that divides an update"
+    most = "as many of this machine as divide an update evenly"
     add("--gpus", type=whole_number(1), metavar="N", help=f"GPUs of each machine (default: {most})")
     add("--nodes", type=whole_number(1), default=1, metavar="N", help="machines (default: 1)")
     add("--fsdp", action="store_true", help="shard the model over the GPUs; needs fairscale")

@@ -70,11 +70,11 @@ def command_line() -> argparse.ArgumentParser:
         "--reference",
         nargs="+",
         metavar="FILE",
-        help="what should have been written, one text a line; several files are several "
-        "references of every text (default: the T- lines of --hypothesis)",
+        help="reference texts, one per line; give several files for several references of each "
+        "text (default: the T- lines of --hypothesis)",
     )
-    add("--hypothesis", required=True, metavar="FILE", help="the system's texts")
-    add("--baseline", metavar="FILE", help="another system's, to compare with")
+    add("--hypothesis", required=True, metavar="FILE", help="the system's output")
+    add("--baseline", metavar="FILE", help="another system's output, to compare with")
     add(
         "--tokenize",
         choices=list(sacrebleu.BLEU.TOKENIZERS),
@@ -85,8 +85,8 @@ def command_line() -> argparse.ArgumentParser:
     add(
         "--detokenize",
         metavar="LANGUAGE",
-        help="BLEU, chrF: make text of H- lines (or of plain files) and of T- lines, which are "
-        "Moses' tokens of that language (en, de, fr, ...), by sacremoses",
+        help="BLEU, chrF: detokenise H- lines (or plain files) and T- lines with sacremoses; they "
+        "must be Moses tokens of this language (en, de, fr, ...)",
     )
     for name, what in {
         "--detokenize-reference": "detokenise --reference too",
