@@ -223,7 +223,7 @@ def _one_line(error: BaseException) -> str | None:
     no_targets = isinstance(error, AttributeError) and text.endswith("'supported_targets'")
     if no_targets or text.startswith(_OTHER_TARGETS):
         return "the checkpoint is no language model, and fairseq-eval-lm scores only these"
-    if text.endswith(_NO_TARGETS):
+    if text.endswith(_NO_TARGETS) and _lacks_targets(error):
         return (
             "a subset has sentences of the source language alone; run fairseq-preprocess with both"
         )
@@ -237,9 +237,7 @@ def _one_line(error: BaseException) -> str | None:
             "the copy is incomplete"
         )
     if found := _NO_SUBSET.match(text):
-        files = Path(found[2]).glob("*.bin")
-        present = ", ".join(sorted({file.name.split(".")[0] for file in files})) or "none"
-        return f"{found[2]} has no subset {found[1]} in these languages; it has {present}"
+        return _missing_subset(found[1], Path(found[2]))
     if sizes := beyond_limit(text):
         return f"a sample has {sizes[0]} tokens, the model takes {sizes[1]}: {_shorter_samples()}"
     if found := _NO_PIECES.search(text):
@@ -251,6 +249,24 @@ def _one_line(error: BaseException) -> str | None:
             "with a language model give --task language_modeling"
         )
     return None
+
+
+def _lacks_targets(error: BaseException) -> bool:
+    """Whether the error is of a batch of fairseq's language pairs without targets."""
+    samples = (frame.f_locals.get("sample") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(isinstance(sample, dict) and sample.get("target", 0) is None for sample in samples)
+
+
+def _missing_subset(subset: str, path: Path) -> str:
+    """What to say of a subset that is not there.
+
+    Args:
+        path: the data folder; in it the subset, where the task is not translation.
+    """
+    folder, kept = (path, 2) if path.is_dir() else (path.parent, 1)
+    present = {".".join(file.name.split(".")[:kept]) for file in folder.glob("*.bin")}
+    there = f"; it has {', '.join(sorted(present))}" if present else ""
+    return f"{folder} has no subset {subset} for these options{there}"
 
 
 def _shorter_samples() -> str:

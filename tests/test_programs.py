@@ -25,7 +25,7 @@ from conftest import (
 )
 
 from fairseq_convattn import programs
-from fairseq_convattn.architectures import ConvAttnModel
+from fairseq_convattn.architectures import ConvAttnModel, checks
 
 
 def reported(capsys, call, *arguments) -> str:
@@ -88,7 +88,8 @@ def test_data_that_lack_a_subset_its_text_or_a_language(
     trained, data, tmp_path, capsys, monkeypatch
 ):
     line = reported(capsys, generate, data, trained, "--gen-subset", "dev")
-    assert f"{data} has no subset dev in these languages; it has test, train, valid" in line
+    pairs = "test.src-tgt, train.src-tgt, valid.src-tgt"
+    assert line == f"error: {data} has no subset dev for these options; it has {pairs}"
     empty = preprocess({"train": [("a", "A")], "test": []}, tmp_path)
     for name in ("src", "tgt"):
         shutil.copy(data / f"dict.{name}.txt", empty)
@@ -138,6 +139,59 @@ def test_a_training_without_an_architecture_does_not_begin(monkeypatch):
     programs.require_arch(["DATA", "--user-dir", str(PLUGIN), "--help"])
     with pytest.raises(SystemExit, match="give --arch, for example dynamic_conv_tiny"):
         programs.require_arch(["DATA", "--user-dir", str(PLUGIN)])
+
+
+def test_a_text_that_lacks_a_subset(monolingual, tmp_path, capsys):
+    options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
+    line = reported(capsys, train, monolingual, tmp_path, *options, "--valid-subset", "dev")
+    there = ", ".join(sorted(file.stem for file in monolingual.glob("*.bin")))
+    assert line == f"error: {monolingual} has no subset dev for these options; it has {there}"
+
+
+@pytest.mark.parametrize(
+    ("languages", "others", "missing"),
+    [
+        (("zh-cn", "en"), (), None),
+        (("src", "tgt"), ("train.src-None.src", "train.src-fr.src", "train.tgt-src.src"), None),
+        (("src", "tgt"), ("train.old.src-tgt.src",), None),
+        (("src", "tgt"), (), "valid.src-tgt.tgt.idx"),
+        (("tgt", "src"), (), "train.src-tgt.src.bin"),
+    ],
+)
+def test_which_pairs_are_half_there(languages, others, missing, tmp_path):
+    pair = "-".join(languages if "src" not in languages else ("src", "tgt"))
+    names = [f"{part}.{pair}.{x}" for part in ("train", "valid") for x in languages]
+    for name in (*names, *others):
+        for ending in ("idx", "bin"):
+            (tmp_path / f"{name}.{ending}").touch()
+    if missing:
+        (tmp_path / missing).unlink()
+    given = argparse.Namespace(
+        data=f"{tmp_path}:{tmp_path / 'second'}",
+        source_lang=languages[0],
+        target_lang=languages[1],
+        train_subset="train",
+        valid_subset="valid",
+        disable_validation=False,
+        dataset_impl=None,
+    )
+    if not missing:
+        checks.sentence_pairs(given)
+        return
+    with pytest.raises(ValueError, match=f"has {missing.split('.')[0]} in {languages[0]}, but not"):
+        checks.sentence_pairs(given)
+
+
+def test_a_call_without_targets_keeps_its_traceback(capsys):
+    """As of another plugin's criterion, where the data are whole."""
+
+    def criterion(sample):
+        return ConvAttnModel.forward(None, None, None)
+
+    with pytest.raises(TypeError) as caught:
+        criterion({"target": torch.ones(1)})
+    programs.report(caught.type, caught.value, caught.tb)
+    assert capsys.readouterr().err.startswith("Traceback")
 
 
 def test_a_subset_of_one_language(trained, data, tmp_path, capsys, monkeypatch):

@@ -411,7 +411,7 @@ def test_an_averaged_run_is_not_packed_without_the_average(here, tmp_path):
     [
         ({"model_name_or_path": "nowhere"}, "nowhere: no such folder"),
         ({"model_name_or_path": "last.pt"}, r"from_pretrained\('.', 'last.pt'\)"),
-        ({"checkpoint_file": "best.pt"}, "has no best.pt; checkpoint_file is one .*: checkpoint_"),
+        ({"checkpoint_file": "best.pt"}, "has no best.pt; give one .* checkpoint_file: check"),
         ({"data_name_or_path": "binn"}, "binn: no such folder"),
         ({"data_name_or_path": "checkpoints"}, r"no dictionary \(dict.\*.txt\) in checkpoints;"),
         ({"data_name_or_path": "."}, "in checkpoints/translation or .;"),

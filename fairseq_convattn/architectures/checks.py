@@ -1,13 +1,13 @@
 """Checks for options of models that cannot work together."""
 
-import glob
+import os
 from argparse import Namespace
-from collections.abc import Iterable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
-from fairseq.utils import split_paths
+from fairseq.data.data_utils import infer_language_pair
+from fairseq.data.indexed_dataset import dataset_exists
 
 from ..command_lines import flag
 from ..mixers import MixerConfig
@@ -147,7 +147,7 @@ def run(
     if criterion == "adaptive_loss" and not cutoffs:
         refuse("criterion", "adaptive_loss needs --adaptive-softmax-cutoff")
     if task == "masked_lm" and is_plain:
-        refuse("criterion", f"{criterion} divides the loss by all tokens; use masked_lm")
+        refuse("criterion", f"{criterion} does not count the masked tokens alone; use masked_lm")
     if cutoffs and is_plain:
         refuse(
             "criterion",
@@ -156,24 +156,28 @@ def run(
         )
 
 
-def sentence_pairs(data: str, subsets: Iterable[str]) -> None:
-    """Raise a one-line ValueError if a subset of binarised pairs has one language alone, as after
-    an interrupted fairseq-preprocess.
-
-    Args:
-        data: fairseq's ``data``, of which the first folder counts.
-    """
-    folder = Path(split_paths(data)[0])
+def sentence_pairs(training: Namespace) -> None:
+    """Raise a one-line ValueError if a subset that fairseq-train reads has no target language, as
+    after an interrupted fairseq-preprocess. Of several data folders the first counts."""
+    folder = (getattr(training, "data", None) or "").split(os.pathsep)[0]
+    if not os.path.isdir(folder):
+        return
+    source, target = (getattr(training, f"{side}_lang", None) for side in ("source", "target"))
+    if source is None or target is None:
+        source, target = infer_language_pair(folder)
+    subsets = [training.train_subset]
+    subsets += [] if training.disable_validation else training.valid_subset.split(",")
+    exists = partial(dataset_exists, impl=training.dataset_impl)
     for subset in subsets:
-        files = (file.name.split(".") for file in folder.glob(f"{glob.escape(subset)}.*-*.*.bin"))
-        sides = {tuple(parts[-3:-1]) for parts in files}
-        for pair, language in sorted(sides):
-            for other in pair.split("-"):
-                if (pair, other) not in sides:
-                    raise ValueError(
-                        f"{folder} has {subset} in {language}, but not in {other}; delete the "
-                        "folder and run fairseq-preprocess with both"
-                    )
+        names = [
+            f"{folder}/{subset}.{pair}" for pair in (f"{source}-{target}", f"{target}-{source}")
+        ]
+        name = next((name for name in names if exists(f"{name}.{source}")), None)
+        if name and not exists(f"{name}.{target}"):
+            raise ValueError(
+                f"{folder} has {subset} in {source}, but not in {target}; delete the folder and "
+                "run fairseq-preprocess with both"
+            )
 
 
 def _scalar_noise(options: Namespace, cpu: bool) -> None:

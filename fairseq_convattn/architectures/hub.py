@@ -366,7 +366,8 @@ def _explain_data(error: Exception, data: str) -> None:
     """Raise a one-line FileNotFoundError if the error is of data of another kind."""
     needs = "data_name_or_path needs the folder of the model's own training data"
     if str(error).startswith("Could not infer language pair"):
-        raise FileNotFoundError(f"{data} has no sentence pairs; {needs}") from None
+        way_out = f"{needs}, or give source_lang and target_lang"
+        raise FileNotFoundError(f"{data} has no sentence pairs; {way_out}") from None
     file = getattr(error, "filename", None)
     if isinstance(file, str) and Path(file).name.startswith("dict"):
         raise FileNotFoundError(f"there is no {file}; {needs}") from None
@@ -375,9 +376,10 @@ def _explain_data(error: Exception, data: str) -> None:
 def _require_checkpoints(folder: str, names: str) -> None:
     for name in names.split(os.pathsep):
         if not Path(folder, name).is_file():
-            present = ", ".join(sorted(path.name for path in Path(folder).glob("*.pt"))) or "none"
+            present = ", ".join(sorted(path.name for path in Path(folder).glob("*.pt")))
+            hint = f"give one of those there as checkpoint_file: {present}"
             raise FileNotFoundError(
-                f"{folder} has no {name}; checkpoint_file is one of those there: {present}"
+                f"{folder} has no {name}; {hint if present else 'it has no checkpoints'}"
             )
 
 

@@ -198,7 +198,7 @@ def _start(
         if model:
             check_task(model, cfg)
             if TASK_MODELS.get(getattr(cfg, "task", None)) == "convattn":
-                checks.sentence_pairs(cfg.data, _subsets(cfg))
+                checks.sentence_pairs(cfg)
         configuration = configure(cfg, schema, preset)
         checks.run(configuration.options, **_run(cfg))
         unread_options = unread(configuration.options, schema.stacks)
@@ -230,12 +230,6 @@ def _run(cfg: Namespace | DictConfig) -> dict:
         name: OmegaConf.select(cfg._get_root(), place, default=default)
         for name, (place, default) in places.items()
     }
-
-
-def _subsets(args: Namespace) -> list[str]:
-    """The subsets that a training reads."""
-    valid = "" if args.disable_validation else args.valid_subset
-    return [args.train_subset, *filter(None, valid.split(","))]
 
 
 def _train_bfloat16_without_tpu(args: Namespace) -> None:

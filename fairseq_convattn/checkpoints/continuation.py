@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fairseq.models import MODEL_REGISTRY
 from omegaconf import DictConfig
 
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL
@@ -70,7 +71,7 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
         return
     difference = f"{path} was trained {_contrast(*other)}"
     old, new = (architecture_of(x) for x in (state, {"cfg": cfg}))
-    if old and new and old != new:
+    if old != new and not any(x in MODEL_REGISTRY or x is None for x in (old, new)):
         difference = f"{path} was trained with --arch {old}, not {new} ({_contrast(*other)})"
     if begins_anew:
         if is_first:

@@ -147,7 +147,7 @@ def _load(path: str | Path) -> Any:
     if Path(path).is_dir():
         raise CheckpointError("it is a folder; give one of its .pt files")
     if not Path(path).is_file():
-        others = [file.name for file in Path(path).parent.glob("*.pt")]
+        others = [file.name for file in Path(path).parent.glob("*.pt") if file.is_file()]
         close = difflib.get_close_matches(Path(path).name, others, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise CheckpointError(f"there is no such file{hint}")

@@ -153,16 +153,16 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 def _run(options: argparse.Namespace, extra: Sequence[str]) -> None:
-    if options.command != "binarise":
-        given, options.model = options.model, best_checkpoint(options.model)
     if options.command == "binarise":
         pieces = Pieces(options.sentencepiece, options.dictionary)
         binarise(options.tasks, options.tsv, options.output, pieces, options.sample)
     elif options.command == "predict":
-        data = options.data or data_of(options.model) or PREPARED
-        for path in write_submission(options.task, options.model, data, options.output):
+        model = best_checkpoint(options.model)
+        data = options.data or data_of(model) or PREPARED
+        for path in write_submission(options.task, model, data, options.output):
             print(f"wrote {path}")
     else:
+        given, options.model = options.model, best_checkpoint(options.model)
         if options.output is None:
             options.output = default_output(given) / options.task
         run = Run(*(getattr(options, name) for name in Run._fields if name != "extra"), extra)

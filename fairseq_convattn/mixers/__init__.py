@@ -30,8 +30,9 @@ def build_mixer(config: MixerConfig) -> nn.Module:
         raise ValueError(f"mixer: unknown {config.mixer!r}, choose from {', '.join(MIXERS)}")
     fixed = fixed_options(config.mixer)
     for field, value in fixed.items():
-        if getattr(config, field) not in (getattr(MixerConfig, field), value):
-            raise ValueError(f"{field}: {config.mixer} has {value}, not {getattr(config, field)}")
+        given = getattr(config, field)
+        if given != getattr(MixerConfig, field) and set(given) != set(value):
+            raise ValueError(f"{field}: {config.mixer} has {value}, not {given}")
     config = replace(config, **fixed)
     check(config)
     return MIXERS[config.mixer](config)

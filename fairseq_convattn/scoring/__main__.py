@@ -258,7 +258,8 @@ def report(arguments: argparse.Namespace) -> Report:
         if arguments.reference and system.targets and not alike(system.targets, refs):
             warn(
                 f"{system.path}: its T- lines differ from {' '.join(arguments.reference)}: does "
-                "the reference belong to another subset, or is it in another order?"
+                "the reference belong to another subset, or is it in another order, or another "
+                "translation?"
             )
     for name, lines in zip(names, refs, strict=True):
         for line in reference_warnings(lines):

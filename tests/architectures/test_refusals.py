@@ -128,7 +128,7 @@ REFUSED = {
         ("--encoder-kernel-sizes 4", "must be odd in an encoder, not 4"),
         ("--quant-noise-scalar 0.1", "fairseq cannot quantise learned positions; add --no-token"),
         ("--max-positions 0", "must be at least 1, not 0"),
-        ("--criterion cross_entropy", "cross_entropy divides the loss by all tokens; use masked"),
+        ("--criterion cross_entropy", "cross_entropy does not count the masked tokens alone"),
         ("--segments -1", "must be at least 0, not -1"),
         ("--share-encoder-layers 2", "must be true or false, not '2'"),
         ("--share-encoder-layers true", "needs one value of --encoder-kernel-sizes, such as 31"),

@@ -80,6 +80,17 @@ def test_the_first_dev_set_decides_which_seed_is_best(tmp_path):
     assert finetuning.best_checkpoint(tmp_path) == tmp_path / "seed2" / "checkpoint3.pt"
 
 
+def test_a_model_tuned_twice_is_beside_the_folder_of_the_first_task(tmp_path, monkeypatch):
+    folder, runs = tmp_path / "MNLI", []
+    folder.mkdir()
+    best = {"seed": 2, "checkpoint": "seed2/checkpoint3.pt", "scores": {"accuracy_matched": 60.0}}
+    (folder / "results.json").write_text(json.dumps({"task": "MNLI", "seeds": [best]}))
+    monkeypatch.setattr(glue, "finetune", lambda run, seeds: runs.append(run))
+    glue.main(["finetune", "RTE", str(folder)])
+    assert runs[0].model == folder / "seed2" / "checkpoint3.pt"
+    assert runs[0].output == tmp_path / "MNLI-glue" / "RTE"
+
+
 def test_fine_tuning_starts_from_the_best_seed_of_another_task(folder, model, tmp_path, in_process):
     """MNLI's classifier has three outputs, STS-B's one: all else is taken over."""
     first = finetuned("MNLI", folder, model, tmp_path / "MNLI", 1, 2, epochs=1)

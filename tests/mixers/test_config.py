@@ -54,5 +54,6 @@ def test_refused(mixer, options, message):
 
 def test_lists_and_numpys_numbers_are_taken():
     build_mixer(MixerConfig("composite", 64, 4, causal=True, attention_terms=["content", "fixed"]))
+    build_mixer(MixerConfig("tisa", 64, 4, causal=True, attention_terms=["tisa", "content"]))
     build_mixer(MixerConfig("dynamic", 64, 4, causal=True, conv_dim=np.int64(32)))
     build_mixer(MixerConfig("dynamic", 64, 4, causal=True, short_convolution="not read"))

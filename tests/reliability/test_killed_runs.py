@@ -217,9 +217,9 @@ def test_a_training_continues_in_other_spellings(data, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        (("--attention-terms", "content,alibi"), "--attention-terms content,fixed"),
-        (("--decoder-attention-heads", "2"), "--decoder-attention-heads 4"),
-        (("--decoder-layers", "1"), "--decoder-layers 2, not 1"),
+        (("--attention-terms", "content,alibi"), " --attention-terms content,fixed"),
+        (("--decoder-attention-heads", "2"), " --decoder-attention-heads 4"),
+        (("--decoder-layers", "1"), " --decoder-layers 2, not 1"),
         (("--share-all-embeddings",), "out --share-all-embeddings: "),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_training_does_not_continue_as_another_network(data, tmp_path, changed
     first = ("--arch", "composite_attention_tiny", *SHRUNK, "--attention-terms", "content,fixed")
     train(data, tmp_path, *first, "--max-update", "1")
     before = (tmp_path / "checkpoint_last.pt").read_bytes()
-    with pytest.raises(CheckpointError, match=f"was trained with ?{named}"):
+    with pytest.raises(CheckpointError, match=f"was trained with{named}"):
         train(data, tmp_path, *first, *changed, "--max-update", "2")
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
     train(data, tmp_path, *first, "--dropout", "0.5", "--max-update", "2")

@@ -306,24 +306,40 @@ def test_references_as_hypotheses_are_told(score, texts):
 
 
 def test_a_reference_of_other_sentences_is_told(score, write):
-    """Those of the sentences may be tokenised, cased and cut in another way."""
-    ref = write("ref", ["Don't walk on the grass, please!", "It has been raining.", "He left."])
-    write("other", [*ref[1:], ref[0]])
-    write("gen", generated(ref, None, ["don 't walk on <<unk>> grass ,", "it has been", "he left"]))
+    """Those of the sentences may be tokenised, cut and normalised in another way."""
+    ref = write(
+        "ref", ["Don't walk on the café's grass, please!", "It has been raining.", "He left"]
+    )
+    write("other", ["Do not walk there if it rains.", "He has been left.", "On the grass, he"])
 
-    def is_told(*references):
+    def is_told(*references, targets):
+        write("gen", generated(ref, None, targets))
         told = score("bleu", "--reference", *references, "--hypothesis", "gen").err
         return "does the reference belong to another subset" in told
 
-    assert is_told("other")
-    assert not is_told("ref")
-    assert not is_told("other", "ref")
-    write("gen", generated(ref, None, ["Don@@ 't w@@ alk on the gra@@ ss", "it has", "he"]))
-    assert not is_told("ref")
-    write(
-        "gen", generated(ref, None, ["\u2581D on 't \u2581w alk \u2581on", "\u2581It", "\u2581H e"])
-    )
-    assert not is_told("ref") and is_told("other")
+    for targets in (
+        ["don 't walk on the cafe\u0301 's grass ,", "it has been", "he left"],
+        [
+            "Don't walk on <<unk>> <<unk>> grass, <<unk>>",
+            "<<unk>> has been raining.",
+            "<<unk>> left",
+        ],
+        ["Do@@ n't w@@ alk on the ca@@ fé@@ 's gra@@ ss", "it has", "he"],
+        ["\u2581D on 't \u2581w alk \u2581on", "\u2581It \u2581has", "\u2581H e"],
+    ):
+        assert is_told("other", targets=targets)
+        assert not is_told("other", "ref", targets=targets)
+    for unreadable in (["464 318", "17", "9"], ["<<unk>>", "<<unk>> <<unk>>", ""]):
+        assert not is_told("other", targets=unreadable)
+
+
+def test_a_reference_in_another_order_is_told(score, write):
+    lines = [
+        f"{word} number {i * i} is {word[::-1]}" for i, word in enumerate(["oak", "elm"] * 200)
+    ]
+    write("gen", generated(lines, None, lines))
+    write("moved", [*lines[:150], *lines[151:], lines[150]])
+    assert "another order" in score("bleu", "--reference", "moved", "--hypothesis", "gen").err
 
 
 def test_line_ends_and_byte_order_marks_are_no_text(score, texts, tmp_path):
