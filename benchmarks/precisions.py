@@ -95,7 +95,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[dict]:
 
 def _updates(text: str) -> int:
     if positive(text) % LAST:
-        raise argparse.ArgumentTypeError(f"{text} is no multiple of {LAST}")
+        raise argparse.ArgumentTypeError(f"{text} is not a multiple of {LAST}")
     return int(text)
 
 

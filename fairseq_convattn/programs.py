@@ -222,7 +222,7 @@ def _one_line(error: BaseException) -> str | None:
         return "--context-window must be shorter than a block (--tokens-per-sample)"
     no_targets = isinstance(error, AttributeError) and text.endswith("'supported_targets'")
     if no_targets or text.startswith(_OTHER_TARGETS):
-        return "the checkpoint is no language model, and fairseq-eval-lm scores only these"
+        return "the checkpoint is not a language model, and fairseq-eval-lm scores only these"
     if text.endswith(_NO_TARGETS) and _lacks_targets(error):
         return (
             "a subset has sentences of the source language alone; run fairseq-preprocess with both"
@@ -241,7 +241,7 @@ def _one_line(error: BaseException) -> str | None:
     if sizes := beyond_limit(text):
         return f"a sample has {sizes[0]} tokens, the model takes {sizes[1]}: {_shorter_samples()}"
     if found := _NO_PIECES.search(text):
-        return f"{found[1]} is no SentencePiece model; give the .model file"
+        return f"{found[1]} is not a SentencePiece model; give the .model file"
     if text.startswith(_NO_PAIR):
         return (
             "the data folder has no sentence pairs; give the folder that fairseq-preprocess wrote "

@@ -37,7 +37,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise RecordError(f"{path} is damaged: {error}") from None
     if not isinstance(content, dict):
-        raise RecordError(f"{path} is damaged: it is no JSON object")
+        raise RecordError(f"{path} is damaged: it is not a JSON object")
     return content
 
 

@@ -63,7 +63,7 @@ def write_pairs(stories: list[Path], prefix: str) -> int:
     """Write ``prefix.source`` and ``prefix.target``; returns the number of pairs.
 
     Raises:
-        UnicodeDecodeError: a story is no UTF-8 text.
+        UnicodeDecodeError: a story is not UTF-8 text.
     """
     pairs = 0
     with (

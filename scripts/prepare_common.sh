@@ -60,7 +60,7 @@ parse_options() {
 choose_output() {
   output=${output:-$1}
   mirror=${mirror%/} output=${output%/} work=${output%/}.preparing
-  [ -z "$source_dir" ] || [ -d "$source_dir" ] || die "--source $source_dir is no folder"
+  [ -z "$source_dir" ] || [ -d "$source_dir" ] || die "--source $source_dir is not a folder"
   [ -z "$source_dir" ] || [ -z "$mirror" ] || die "give --source or --mirror, not both"
   if [ -d "$output/bin" ]; then
     require_same_origin "$output"

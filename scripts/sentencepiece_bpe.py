@@ -101,7 +101,7 @@ def encode(model: str, text: BinaryIO, pieces: TextIO) -> None:
     try:
         processor = sentencepiece.SentencePieceProcessor(model_file=model)
     except RuntimeError:
-        raise ValueError(f"{model} is no SentencePiece model; give the .model file") from None
+        raise ValueError(f"{model} is not a SentencePiece model; give the .model file") from None
     for line in decoded(text, "standard input"):
         print(*processor.encode(line.rstrip("\n"), out_type=str), file=pieces)
 
@@ -110,7 +110,7 @@ def decoded(text: BinaryIO, name: str) -> Iterator[str]:
     """The lines of a text.
 
     Raises:
-        ValueError: one is no UTF-8; the message names it.
+        ValueError: one is not UTF-8; the message names it.
     """
     for number, line in enumerate(text, 1):
         try:

@@ -242,7 +242,7 @@ def test_a_decoder_that_attends_to_its_source_by_itself_is_refused():
 
 
 def test_fairseqs_masked_language_model_is_refused():
-    with pytest.raises(ValueError, match="RobertaModel is no model of this plugin"):
+    with pytest.raises(ValueError, match="RobertaModel is not a model of this plugin"):
         export(RobertaModel.__new__(RobertaModel))
 
 
@@ -251,7 +251,7 @@ def test_another_packages_model_is_refused(architecture, monolingual, tmp_path):
     given = ("--task", "language_modeling", "--arch", architecture, "--decoder-embed-dim", "8")
     given += ("--decoder-layers", "1", "--tokens-per-sample", "30", "--max-update", "1")
     train(monolingual, tmp_path, *given)
-    fails([tmp_path / "checkpoint_last.pt"], "is no model of this plugin")
+    fails([tmp_path / "checkpoint_last.pt"], "is not a model of this plugin")
 
 
 def test_what_fails_is_said_in_a_line(language_model, tmp_path, monkeypatch):

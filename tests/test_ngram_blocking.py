@@ -8,7 +8,7 @@ from fairseq_convattn.summarization.ngram_blocking import NGramBlocker
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_blocker_is_the_definition(size):
-    """Against every n-gram looked up one by one; the padding and the first token are no part."""
+    """Against every n-gram looked up one by one; the padding and the first token do not count."""
     generator = torch.Generator().manual_seed(size)
     eos, pad, types = 2, 1, 7
     for step in range(9):

@@ -223,7 +223,7 @@ def test_a_vocabulary_for_pieces(capsys, tmp_path):
     (tmp_path / "bpe.vocab").write_text("a\t0\n")
     load = sentencepiece.SentencePieceProcessor
     line = reported(capsys, lambda: load(model_file=str(tmp_path / "bpe.vocab")))
-    assert line.endswith("bpe.vocab is no SentencePiece model; give the .model file")
+    assert line.endswith("bpe.vocab is not a SentencePiece model; give the .model file")
 
 
 def test_sentence_pairs_for_a_language_model(trained, data, tmp_path, capsys, monkeypatch):
@@ -312,7 +312,7 @@ def test_a_perplexity_of_a_translator_is_an_error(trained, monolingual, capsys):
     line = reported(capsys, eval_lm, monolingual, trained)
     assert line.startswith("error: this is a translation or summarization model; fairseq-eval-lm")
     line = reported(capsys, lambda: ConvAttnModel.supported_targets)
-    assert line.startswith("error: the checkpoint is no language model")
+    assert line.startswith("error: the checkpoint is not a language model")
 
 
 def test_a_perplexity_of_a_masked_language_model_is_an_error(monolingual, tmp_path, capsys):
@@ -320,7 +320,7 @@ def test_a_perplexity_of_a_masked_language_model_is_an_error(monolingual, tmp_pa
     shape = ("--encoder-embed-dim", "16", "--encoder-attention-heads", "4", "--encoder-layers", "1")
     train(monolingual, tmp_path, *options, *shape, "--max-update", "1", "--tokens-per-sample", "32")
     line = reported(capsys, eval_lm, monolingual, tmp_path / "checkpoint_last.pt")
-    assert line.startswith("error: the checkpoint is no language model")
+    assert line.startswith("error: the checkpoint is not a language model")
 
 
 def test_an_architecture_for_another_task_is_told_before_options_that_the_task_lacks():

@@ -471,7 +471,9 @@ def test_a_model_of_another_class(name, here):
     for wrong in classes.values():
         with pytest.raises(ValueError) as raised:
             load(wrong, name, "lm" if name == "mlm" else None, **PIECES)
-        message = f"checkpoint_last.pt is no {wrong.__name__}: use {right.__name__}.from_pretrained"
+        message = (
+            f"checkpoint_last.pt is not a {wrong.__name__}: use {right.__name__}.from_pretrained"
+        )
         assert str(raised.value) == message
 
 

@@ -15,7 +15,7 @@ def test_json_appears_whole(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"x.json"}
 
 
-@pytest.mark.parametrize("text, reason", [("{", "Expecting"), ("[1]", "it is no JSON object")])
+@pytest.mark.parametrize("text, reason", [("{", "Expecting"), ("[1]", "it is not a JSON object")])
 def test_a_damaged_record_is_named(tmp_path, text, reason):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(OSError, match=f"x.json is damaged: {reason}"):

@@ -407,7 +407,7 @@ def test_warns_of_sources_prepared_otherwise(articles, trained, caplog):
             "rouge2 needs --maximize-best-checkpoint-metric",
         ),
         (["--eval-rouge", "--eval-rouge-args", "{beam: 4}"], "is not JSON"),
-        (["--eval-rouge", "--eval-rouge-args", '{"lenpn": 2}'], "lenpn is no option of"),
+        (["--eval-rouge", "--eval-rouge-args", '{"lenpn": 2}'], "lenpn is not an option of"),
         (
             ["--eval-rouge", "--eval-rouge-args", '{"score_reference": true}'],
             "score the references",

@@ -162,7 +162,7 @@ def configure(
     fairseq evaluates the text of some options, so it must see only checked ones.
 
     Args:
-        cfg: a flat configuration; entries that are no field of the model are ignored.
+        cfg: a flat configuration; entries that are not fields of the model are ignored.
         preset: values of fields that ``cfg`` leaves unset; they precede the base.
 
     Raises:

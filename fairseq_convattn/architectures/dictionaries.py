@@ -33,7 +33,7 @@ def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) ->
 
     Raises:
         ValueError: the task lacks a dictionary, a dictionary has the size but not the content of
-            the training's, or the stored value is no list of digests.
+            the training's, or the stored value is not a list of digests.
     """
     whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
     current = []
@@ -65,7 +65,7 @@ def require_same_dictionaries(
 
     Raises:
         ValueError: a dictionary has the size but not the content of the training's, or the stored
-            value is no list of digests.
+            value is not a list of digests.
     """
     if stored is None:
         return

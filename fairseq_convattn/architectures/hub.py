@@ -110,7 +110,7 @@ class ConvAttnHub(GeneratorHubInterface):
             is their mean, so the perplexity of the sentence is ``exp(-score)``.
 
         Raises:
-            ValueError: the model is no language model, or a sentence is empty.
+            ValueError: the model is not a language model, or a sentence is empty.
         """
         if hasattr(self.models[0], "encoder"):
             raise ValueError("score: only language models score sentences in Python")
@@ -135,8 +135,8 @@ class ConvAttnHub(GeneratorHubInterface):
             The hypotheses of the sentence, best first; for a list, a list of those.
 
         Raises:
-            TypeError: a sentence is no tensor.
-            ValueError: the beam is no whole number of at least 1, an option is not one of
+            TypeError: a sentence is not a tensor.
+            ValueError: the beam is not a whole number of at least 1, an option is not one of
                 fairseq-generate's that models in Python follow, a sentence is longer than the
                 model's positions, or a language model's prompt fills ``max_len_b``.
         """
@@ -358,7 +358,7 @@ def _load(
     for name, found in zip(checkpoint_file.split(os.pathsep), loaded["models"], strict=False):
         if not isinstance(found, kind):
             right = type(found).__name__
-            raise ValueError(f"{name} is no {model.__name__}: use {right}.from_pretrained")
+            raise ValueError(f"{name} is not a {model.__name__}: use {right}.from_pretrained")
     return loaded
 
 

@@ -224,7 +224,7 @@ def _pieces(folder: Path) -> list[str]:
     try:
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     except (RuntimeError, OSError):
-        raise CheckpointError(f"{path} is no SentencePiece model") from None
+        raise CheckpointError(f"{path} is not a SentencePiece model") from None
     found = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
     if missing := set(_SPECIAL.values()) - set(found):
         raise CheckpointError(f"{path} has no {', '.join(sorted(missing))}: it is not ALBERT's")

@@ -139,7 +139,7 @@ def best_checkpoints(directory: str | Path, count: int) -> list[Path]:
 
 def _named(directory: str | Path, pattern: re.Pattern[str]) -> list[re.Match[str]]:
     if not Path(directory).is_dir():
-        raise CheckpointError(f"{directory} is no directory")
+        raise CheckpointError(f"{directory} is not a directory")
     names = (pattern.fullmatch(path.name) for path in Path(directory).iterdir())
     return [name for name in names if name]
 

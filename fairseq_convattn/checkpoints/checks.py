@@ -156,7 +156,7 @@ def check_finite(weights: Mapping[str, Any]) -> None:
     """
     for name, weight in weights.items():
         if not isinstance(name, str):
-            raise CheckpointError(f"a weight is called {name!r}, which is no name")
+            raise CheckpointError(f"a weight is called {name!r}, which is not a name")
         if not isinstance(weight, Tensor) or not weight.is_floating_point():
             continue
         # A sum is thirty times as fast as isfinite, but may overflow for large values.
@@ -266,7 +266,7 @@ def _is_active(text: str) -> bool:
 
 
 def _factor(node: ast.AST) -> float:
-    """How many times a product repeats its operand; 1 if it is no product."""
+    """How many times a product repeats its operand; 1 if it is not a product."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
         return 1
     values = [getattr(side, "value", None) for side in (node.left, node.right)]

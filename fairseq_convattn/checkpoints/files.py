@@ -46,7 +46,7 @@ def read_checkpoint(path: str | Path) -> dict:
         path: a file that fairseq wrote.
 
     Raises:
-        CheckpointError: the file is not there, is no checkpoint, is damaged, refers to anything
+        CheckpointError: the file is not there, is not a checkpoint, is damaged, refers to anything
             that is not allowed, has code among its options, or weights that are not finite.
     """
     state = read_any_checkpoint(path)
@@ -214,4 +214,4 @@ def _reason(error: Exception) -> str:
     refused = re.search(r"GLOBAL (\S+)", str(error))
     if refused:
         return f"it refers to {refused[1]}, which is not loaded"
-    return "it is no PyTorch file that loads without running code"
+    return "it is not a PyTorch file that loads without running code"

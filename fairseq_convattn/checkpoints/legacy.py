@@ -164,7 +164,7 @@ def _options(state: dict) -> dict[str, Any]:
         )
     options = {**stored_options(state, "task"), **stored_options(state, "model")}
     if not all(isinstance(name, str) for name in options):
-        raise CheckpointError("an option's name is no text")
+        raise CheckpointError("an option's name is not text")
     return {**options, "arch": architecture}
 
 

@@ -27,7 +27,7 @@ class NumberType:
 
     def __init__(self, code: str, *flags: bool):
         if not isinstance(code, str) or code not in _NUMBERS:
-            raise UnpicklingError(f"numpy values of type {code!r:.80}, which are no numbers")
+            raise UnpicklingError(f"numpy values of type {code!r:.80}, which are not numbers")
         self.dtype = numpy.dtype(code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -47,7 +47,7 @@ class StoredArray(numpy.ndarray):
         if self.size:  # a tensor may share its memory
             raise UnpicklingError("numpy values that are filled twice")
         if type(kind) is not NumberType or type(content) is not bytes:
-            raise UnpicklingError("numpy values that are no numbers")
+            raise UnpicklingError("numpy values that are not numbers")
         if not 0 < len(content) <= _MOST_BYTES:
             raise UnpicklingError(f"numpy values of {len(content):,} bytes")
         possible = len(shape) <= _MOST_DIMENSIONS and all(
@@ -70,7 +70,7 @@ class StoredArray(numpy.ndarray):
 def _number(kind: NumberType, content: bytes) -> numpy.generic:
     """As numpy's ``scalar``."""
     if type(kind) is not NumberType or type(content) is not bytes:
-        raise UnpicklingError("numpy values that are no numbers")
+        raise UnpicklingError("numpy values that are not numbers")
     if len(content) != kind.dtype.itemsize:
         raise UnpicklingError(f"numpy values of one number in {len(content):,} bytes")
     return numpy.frombuffer(content, kind.dtype)[0]

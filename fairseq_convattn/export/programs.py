@@ -172,7 +172,7 @@ def export(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list[Te
         ValueError: the model cannot be exported; the message is one line.
     """
     if not isinstance(model, ConvAttnModel | ConvAttnLanguageModel | ConvAttnMaskedLanguageModel):
-        raise ValueError(f"{type(model).__name__} is no model of this plugin: not exported")
+        raise ValueError(f"{type(model).__name__} is not a model of this plugin: not exported")
     if hasattr(model, "decoder"):
         mixers = [layer.self_attn for layer in model.decoder.layers.children()]
         if not all(mixer.config.self_attention for mixer in mixers):

@@ -33,7 +33,7 @@ def read_dictionary(file: Path) -> Dictionary:
     except OSError:
         raise
     except Exception as error:  # fairseq raises no special one
-        raise GlueError(f"{file} is no dictionary of fairseq ({error})") from None
+        raise GlueError(f"{file} is not a dictionary of fairseq ({error})") from None
 
 
 class Pieces:
@@ -56,7 +56,7 @@ class Pieces:
                 model_file=str(sentencepiece_model)
             )
         except (RuntimeError, OSError):
-            raise GlueError(f"{sentencepiece_model} is no SentencePiece model") from None
+            raise GlueError(f"{sentencepiece_model} is not a SentencePiece model") from None
         self.dictionary = read_dictionary(dictionary)
         pieces = {self.processor.id_to_piece(i) for i in range(self.processor.get_piece_size())}
         entries = self.dictionary.symbols[self.dictionary.nspecial :]

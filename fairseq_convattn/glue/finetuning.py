@@ -232,7 +232,7 @@ def best_checkpoint(model: Path) -> Path:
         raise GlueError(f"{model} has no results.json of convattn glue finetune; give a checkpoint")
     results = read_json(model / "results.json")
     if not results.get("seeds") or results.get("task") not in TASKS:
-        raise GlueError(f"{model} is no output of convattn glue finetune")
+        raise GlueError(f"{model} is not an output of convattn glue finetune")
     best = max(results["seeds"], key=lambda one: _quality(TASKS[results["task"]], one))
     return model / f"seed{best['seed']}" / Path(best["checkpoint"]).name
 

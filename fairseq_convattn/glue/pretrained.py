@@ -45,7 +45,7 @@ def read_pretrained(path: Path) -> Pretrained:
 
     Raises:
         CheckpointError: it cannot be read.
-        GlueError: it is no masked language model, lacks options, or has some that cannot be said
+        GlueError: it is not a masked language model, lacks options, or has some that cannot be said
             on a command line.
     """
     state = read_checkpoint(path)

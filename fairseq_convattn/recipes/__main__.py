@@ -135,7 +135,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
     """Turn a command line into settings.
 
     Raises:
-        CheckpointError: ``--checkpoint`` is no checkpoint.
+        CheckpointError: ``--checkpoint`` is not a checkpoint.
         RecipeError: the options contradict each other.
     """
     for name in extra:

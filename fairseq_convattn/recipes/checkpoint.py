@@ -22,7 +22,7 @@ def evaluated(path: Path, task: str) -> tuple[bool, str]:
         ``--mixer`` has it; mixers that differ are separated by commas.
 
     Raises:
-        CheckpointError: the file is no checkpoint.
+        CheckpointError: the file is not a checkpoint.
         RecipeError: its model is for another task.
     """
     state = read_checkpoint(path)

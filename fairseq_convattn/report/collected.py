@@ -33,7 +33,7 @@ def collect(folders: Sequence[Path], directory: Path) -> list[Path]:
     without a path of this machine.
 
     Raises:
-        ReportError: a folder is no run, or the run has no scores that mean anything.
+        ReportError: a folder is not a run, or the run has no scores that mean anything.
         FileExistsError: a file is there already.
         OSError: one cannot be read or written.
     """

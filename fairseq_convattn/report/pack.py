@@ -65,7 +65,7 @@ def pack(run: Path, output: Path, data: Path | None = None) -> None:
         CheckpointError: the model cannot be read, or has values beyond float16's.
         FileExistsError: ``output`` is there already.
         FileNotFoundError: the folder of ``output`` or the prepared data are not there.
-        ReportError: ``run`` is no run of a recipe, a smoke test, or lacks what the card tells.
+        ReportError: ``run`` is not a run of a recipe, a smoke test, or lacks what the card tells.
     """
     record = Run(run)
     results = collected(record)

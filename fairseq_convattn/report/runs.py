@@ -41,10 +41,10 @@ class Run:
     def __init__(self, folder: Path):
         results = folder / "results.json"
         if not folder.is_dir():
-            raise ReportError(f"{folder} is no folder")
+            raise ReportError(f"{folder} is not a folder")
         if not results.is_file():
             inside = f"; runs in it are {folder}/*" if list(folder.glob("*/results.json")) else ""
-            raise ReportError(f"{folder} is no run of a recipe: it has no results.json{inside}")
+            raise ReportError(f"{folder} is not a run of a recipe: it has no results.json{inside}")
         self.folder = folder
         self.content = read_object(results, NEEDED)
         self.mixer: str = self.content["mixer"]

@@ -50,7 +50,7 @@ def read_sections(folders: Sequence[Path]) -> list[Section]:
     """The runs of folders by recipe, in the given order.
 
     Raises:
-        ReportError: a folder is given twice, or is no run.
+        ReportError: a folder is given twice, or is not a run.
         OSError: a file cannot be read.
     """
     resolved = [folder.resolve() for folder in folders]

@@ -76,7 +76,7 @@ def read_lines(path: Path) -> list[str]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ScoringError(f"{path} is no UTF-8 text: {error}") from None
+        raise ScoringError(f"{path} is not UTF-8 text: {error}") from None
     if not text:
         raise ScoringError(f"{path} is empty")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]

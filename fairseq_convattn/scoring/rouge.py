@@ -39,7 +39,7 @@ class RougeSettings:
         stem: compare words by their Porter stems, like ROUGE-1.5.5 with ``-m``.
         split: where a new sentence begins, which ROUGE-Lsum alone looks at. ``newline``, as in
             rouge-score; ``punctuation``, also after ``.``, ``!`` or ``?`` and white space; or
-            a marker such as ``<q>`` that stands for a newline and is no word.
+            a marker such as ``<q>`` that stands for a newline and is not a word.
 
     Raises:
         ValueError: ``split`` is something else.
@@ -52,7 +52,7 @@ class RougeSettings:
         if self.split in ("newline", "punctuation"):
             return
         if self.split.strip() == r"\n":
-            raise ValueError(r"\n is no marker; write newline")
+            raise ValueError(r"\n is not a marker; write newline")
         if not self.split.strip() or self.split.isalnum():
             raise ValueError(
                 "sentences are split at newline, punctuation or a marker such as <q>, "

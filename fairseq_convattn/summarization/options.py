@@ -148,8 +148,8 @@ def eval_rouge_args(cfg: SummarizationConfig) -> Namespace:
     unknown = given.keys() - types.keys()
     if unknown:
         raise ValueError(
-            f"--eval-rouge-args: {', '.join(sorted(unknown))} is no option of fairseq-generate; "
-            "names have underscores, such as no_repeat_ngram_size"
+            f"--eval-rouge-args: {', '.join(sorted(unknown))} is not an option of "
+            "fairseq-generate; names have underscores, such as no_repeat_ngram_size"
         )
     if given.get("score_reference"):
         raise ValueError("--eval-rouge-args: score_reference would score the references")

@@ -213,7 +213,7 @@ class SummarizationTask(TranslationTask):
 
     def get_batch_iterator(self, *args, **kwargs) -> iterators.EpochBatchIterator:
         """fairseq's, with ``required_batch_size_multiple`` 1; otherwise fairseq would drop a last
-        batch whose size is no multiple."""
+        batch whose size is not a multiple."""
         kwargs["required_batch_size_multiple"] = 1
         return super().get_batch_iterator(*args, **kwargs)
 

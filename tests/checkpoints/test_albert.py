@@ -143,7 +143,7 @@ def without_predictions(weights):
         (config(embedding_size=16), "embeddings as wide as the model have no map"),
         (config(intermediate_size=25), r"ffn.weight is \[24, 16\], not \[25, 16\]"),
         (missing("config.json"), "no config.json that can be read"),
-        (missing("spiece.model"), "spiece.model is no SentencePiece model"),
+        (missing("spiece.model"), "spiece.model is not a SentencePiece model"),
         (missing("pytorch_model.bin"), "pytorch_model.bin: there is no such file"),
         (stored(without_predictions), "the weights have no predictions.*save them from"),
         (stored(lambda weights: {"model": None}), "does not hold tensors by name"),

@@ -234,7 +234,7 @@ def test_too_few_are_counted(tmp_path, choose):
     save_many(tmp_path, "checkpoint.best_loss_1.000.pt", "checkpoint.best_loss_2.000.pt")
     with pytest.raises(CheckpointError, match="has 2 .* fewer than 3"):
         choose(tmp_path, 3)
-    with pytest.raises(CheckpointError, match="is no directory"):
+    with pytest.raises(CheckpointError, match="is not a directory"):
         choose(tmp_path / "missing", 1)
     with pytest.raises(CheckpointError, match="no checkpoint to average"):
         average_checkpoints([], tmp_path / "mean.pt")

@@ -395,7 +395,7 @@ def test_refuses_what_is_no_such_checkpoint(data, tmp_path):
     state["args"].encoder_layers = 300_000_000
     assert "its option encoder_layers is 300,000,000" in refusal(state, tmp_path)
     state["args"] = {**vars(state["args"]), 1: 2}
-    assert "an option's name is no text" in refusal(state, tmp_path)
+    assert "an option's name is not text" in refusal(state, tmp_path)
     state["args"] = Namespace(arch="transformer")
     assert "its architecture is transformer" in refusal(state, tmp_path)
     assert "does not say how" in refusal({"model": {}}, tmp_path)

@@ -107,7 +107,7 @@ def test_an_unknown_type_is_not_read(tmp_path):
     [
         (None, "there is no such file; did you mean checkpoint_1.pt?"),
         (b"", "cut off or is damaged"),
-        (b"Hello, this is text.", "no PyTorch file"),
+        (b"Hello, this is text.", "not a PyTorch file"),
         (b"PK\x03\x04 not an archive", "cut off or is damaged"),
         (pickle.dumps({"model": {}}, protocol=2), "not a readable PyTorch file"),
         ([1, 2], "it has no 'model'"),
@@ -291,13 +291,13 @@ def test_weights_that_are_not_finite_are_named(tmp_path, value, dtype, reader):
 
 def test_a_weight_without_a_name(tmp_path):
     path = save(tmp_path, checkpoint(model={3: torch.ones(2)}))
-    with pytest.raises(CheckpointError, match="a weight is called 3, which is no name"):
+    with pytest.raises(CheckpointError, match="a weight is called 3, which is not a name"):
         read_checkpoint(path)
 
 
 @pytest.mark.reliability
 def test_weights_that_are_fine(tmp_path):
-    """A sum that is not finite, what fairseq never sets, and an expanded view that is no bomb."""
+    """A sum that is not finite, what fairseq never sets, and an expanded view: no bomb."""
     weights = {
         "large": torch.full((4,), 3e38),
         "decoder.adaptive_softmax._float_tensor": torch.full((1,), float("nan")),

@@ -96,7 +96,9 @@ def test_what_others_have_allowed_stays():
 def test_messages_say_what_is_wrong(tmp_path):
     path = tmp_path / "checkpoint.pt"
     torch.save({"model": {}, "extra_state": numpy.array([print], dtype=object)}, path)
-    with pytest.raises(CheckpointError, match=r"it has numpy values of type 'O8', which are no nu"):
+    with pytest.raises(
+        CheckpointError, match=r"it has numpy values of type 'O8', which are not nu"
+    ):
         read_checkpoint(path)
 
 

@@ -293,7 +293,7 @@ def test_what_does_not_fit_is_refused_before_training(folder, model, roberta, tm
     refused("MRPC", model, order, data=other.parent)
     index, dictionary = other / "input0" / "train.idx", other / "input0" / "dict.txt"
     dictionary.write_bytes("caf\xe9 1\n".encode("latin-1"))
-    refused("MRPC", model, "dict.txt is no dictionary of fairseq", data=other.parent)
+    refused("MRPC", model, "dict.txt is not a dictionary of fairseq", data=other.parent)
     text = other / "input1" / "valid.bin"
     text.write_bytes(text.read_bytes()[:-40])
     refused("MRPC", model, "input1/valid.idx or .bin is cut off: remove", data=other.parent)

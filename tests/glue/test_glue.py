@@ -104,9 +104,9 @@ def test_model_and_dictionary_must_belong_together(pretrained_files, tmp_path):
     words.write_text("".join(f"word{i} 1\n" for i in range(50)))
     with pytest.raises(GlueError, match="only 0 of the 50 entries"):
         Pieces(model, words)
-    with pytest.raises(GlueError, match="is no SentencePiece model"):
+    with pytest.raises(GlueError, match="is not a SentencePiece model"):
         Pieces(dictionary, dictionary)
-    with pytest.raises(GlueError, match="is no dictionary of fairseq"):
+    with pytest.raises(GlueError, match="is not a dictionary of fairseq"):
         Pieces(model, ROOT / "pyproject.toml")
 
 

@@ -113,7 +113,7 @@ def test_predictions_of_the_test_sets_in_the_format_of_glues_server(
         (task, tmp_path / "text.pt", ["--output", str(tmp_path / "c")], "text.pt"),
         (task, tmp_path / "none.pt", ["--output", str(tmp_path / "d")], "there is no such file"),
         (task, tmp_path / "new", last, "has no results.json"),
-        (task, tmp_path / "run", last, "is no output of convattn glue finetune"),
+        (task, tmp_path / "run", last, "is not an output of convattn glue finetune"),
         (task, tmp_path / "cut", last, "results.json is damaged: "),
         (task, moved, ["--output", str(tmp_path / "text.pt" / "x")], "text.pt"),
     ):

@@ -114,7 +114,7 @@ def test_is_the_formula_without_z(kind, time, taps, channels, before, own, dtype
 @pytest.mark.parametrize("taps", [4, pytest.param(6, marks=() if GPU else pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_own_blocks(own_blocks, kind, taps, dtype):
-    """Of several tiles, and of widths that are no power of two."""
+    """Of several tiles, and of widths that are not powers of two."""
     sizes = [(1, 64), (37, 80)] if DEVICE == "cpu" else [(1, 64), (5, 6), (257, 80), (700, 256)]
     for time, channels in sizes:
         operator, tensors = operator_and_inputs(kind, time, taps, channels, dtype=dtype)

@@ -228,7 +228,7 @@ def test_options_that_are_unknown_or_contradict_each_other(scripts, tmp_path):
     prepare = functools.partial(scripts.prepare, "wikitext103")
     assert prepare("--nonsense").returncode == 2
     run = prepare("--source", tmp_path / "nowhere")
-    assert_refused(run, f"--source {tmp_path / 'nowhere'} is no folder")
+    assert_refused(run, f"--source {tmp_path / 'nowhere'} is not a folder")
     run = prepare("--source", tmp_path, "--mirror", "http://127.0.0.1:1")
     assert_refused(run, "not both")
     assert_refused(prepare("--source", tmp_path, "--output", tmp_path), "choose another folder")

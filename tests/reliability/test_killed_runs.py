@@ -115,7 +115,7 @@ def test_a_damaged_last_checkpoint_is_passed_over(interrupted, data, tmp_path, d
 
 
 def test_the_newest_whole_one_is_taken(interrupted, tmp_path):
-    """And neither an average nor what is no checkpoint."""
+    """And neither an average nor what is not a checkpoint."""
     run = shutil.copytree(interrupted[0] / "four", tmp_path / "run")
     (run / "checkpoint_best.pt").unlink(missing_ok=True)
     average_checkpoints([run / "checkpoint_1_4.pt"], run / "checkpoint_average.pt")

@@ -309,11 +309,11 @@ def test_an_evaluated_checkpoint_has_no_training(tmp_path):
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda run: run / "nowhere", "nowhere is no folder"),
+        (lambda run: run / "nowhere", "nowhere is not a folder"),
         (lambda run: (run / "results.json").write_text("{") and run, "results.json is damaged: "),
         (
             lambda run: (run / "results.json").write_text("[]") and run,
-            "damaged: it is no JSON object",
+            "damaged: it is not a JSON object",
         ),
     ],
 )

@@ -147,7 +147,7 @@ def test_bleu_and_chrf_are_sacrebleu(score, texts, metric, options, direct):
 
 
 def test_compounds_are_split_as_in_the_papers(score, write):
-    """A hyphen between spaces is no compound and matches none."""
+    """A hyphen between spaces is not a compound and matches none."""
     write("hyp", ["a state-of-the-art x-y-z model - it"])
     write("ref", ["a state - of-the-art x-y-z model - all"])
     write("ref2", ["x-y model"])
@@ -394,7 +394,7 @@ def test_texts_that_cannot_be_scored(score, write, tmp_path):
     assert "two has S-2 twice" in rouge("ref", "--hypothesis", "two").message
     assert "hypotheses has H-2 twice" in rouge("ref", "--hypothesis", "hypotheses").message
     assert refused(rouge("ref", "--hypothesis", "empty"), "empty is empty")
-    assert "latin is no UTF-8 text" in rouge("ref", "--hypothesis", "latin").message
+    assert "latin is not UTF-8 text" in rouge("ref", "--hypothesis", "latin").message
     assert "No such file" in rouge("ref", "--hypothesis", "nowhere").message
 
 
