@@ -27,7 +27,9 @@ def locked(folder: Path, *own: str) -> Iterator[None]:
     begun = {"lock", *(f"{name}.partial" for name in own)}
     files = {file.name for file in folder.iterdir()} - begun
     if files and files.isdisjoint(own):
-        raise FileExistsError(f"{folder} is not empty and of no run; choose another with --output")
+        raise FileExistsError(
+            f"{folder} has files that are not of a run; choose another with --output"
+        )
     path = folder / "lock"
     with open(path, "a+", encoding="ascii") as lock:
         if not _take(lock):

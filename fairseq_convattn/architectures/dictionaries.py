@@ -73,7 +73,7 @@ def require_same_dictionaries(
         if then != now and then.split()[0] == now.split()[0]:
             raise ValueError(
                 f"the {side} dictionary is not the one that {model} was trained with: it has as "
-                f"many types, in another order or others; {way_out}"
+                f"many types, but others or in another order; {way_out}"
             )
 
 

@@ -105,7 +105,7 @@ def last_checkpoints(directory: str | Path, count: int) -> list[Path]:
     """The newest epoch checkpoints or, if there are none, update checkpoints; in order.
 
     Raises:
-        CheckpointError: there are fewer than ``count``, or one is further than the last one.
+        CheckpointError: there are fewer than ``count``, or one has more updates than the last one.
     """
     kind, found = "epoch", _named(directory, _EPOCH)
     if not found:
@@ -122,7 +122,7 @@ def best_checkpoints(directory: str | Path, count: int) -> list[Path]:
 
     Raises:
         CheckpointError: there are fewer than ``count``, they were chosen by several metrics, do
-            not say which values are better, or one is further than the last one.
+            not say which values are better, or one has more updates than the last one.
     """
     found = _named(directory, _BEST)
     metrics = sorted({name[1] for name in found})
@@ -165,7 +165,7 @@ def _final(directory: str | Path, found: list[re.Match[str]], count: int) -> lis
     for path in chosen:
         if any(own > last for own, last in zip(_progress(path), reached, strict=False)):
             raise CheckpointError(
-                f"{path} is further than {LAST}: continue its training, move the files of an "
+                f"{path} has more updates than {LAST}: continue its training, move the files of an "
                 "earlier training away, or name the files to average"
             )
     return chosen

@@ -96,7 +96,7 @@ def _check_zip(path: str, *version: int) -> None:
     except Exception as error:  # a damaged file can fail in any way
         raise CheckpointError(f"it was cut off or is damaged ({error})") from error
     if damaged:
-        raise CheckpointError(f"{damaged} in it is damaged: its checksum is another")
+        raise CheckpointError(f"its part {damaged} is damaged: the checksum does not match")
 
 
 def is_zip(path: str | Path) -> bool:

@@ -121,8 +121,8 @@ def _check(run: Run, pretrained: Pretrained, data: Path) -> None:
             raise GlueError(f"{word} after --: the checkpoints of all epochs are evaluated")
         if option_of(word) in _OURS:
             raise GlueError(
-                f"{word} after --: the command sets it, or --seeds, --lr, --batch-size, --epochs, "
-                "--max-positions and --output do, before --"
+                f"{word} after --: the command sets it; before -- there are --seeds, --lr, "
+                "--batch-size, --epochs, --max-positions and --output"
             )
     command = _command(run, pretrained, examples=1, seed=1, folder=run.output)
     if run.extra and (reason := refusal(command[1:])):

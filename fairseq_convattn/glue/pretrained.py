@@ -92,8 +92,8 @@ def _options(architecture: str, stored: dict[str, Any], path: Path) -> list[str]
         chosen += [] if action.nargs == 0 else [_text(stored[action.dest])]
     for action in _differing(actions, stored, architecture, chosen):
         raise GlueError(
-            f"{path}: {action.dest} is {stored[action.dest]}, which the command line of "
-            f"{architecture} cannot say"
+            f"{path}: {action.dest} is {stored[action.dest]}, which no option of "
+            f"{architecture} sets"
         )
     return chosen
 

@@ -150,8 +150,8 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
             raise RecipeError(f"{name} after --: the evaluation needs it too and would not get it")
         if option in _SET_BY_THE_RECIPE:
             raise RecipeError(
-                f"{name} after --: the recipe sets it, or --mixer, --seed, --output, --gpus and "
-                "--nodes do, before --"
+                f"{name} after --: the recipe sets it; before -- there are --mixer, --seed, "
+                "--output, --gpus and --nodes"
             )
     if options.source and not options.source.is_dir():
         raise RecipeError(f"--source {options.source}: there is no such folder")
@@ -192,7 +192,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
 def _devices(options: argparse.Namespace, batch: Batch) -> Devices:
     """The chosen devices; a single one for a smoke test and if nothing is trained."""
     if options.smoke and (options.gpus or options.nodes > 1 or options.fsdp):
-        raise RecipeError("--smoke runs on one device: it goes with no --gpus, --nodes and --fsdp")
+        raise RecipeError("--smoke runs on one device: leave out --gpus, --nodes, --fsdp")
     trains = "all" in options.stages or "train" in options.stages
     if trains and not options.smoke and not options.checkpoint:
         return choose_devices(options.gpus, options.nodes, options.fsdp, batch)
@@ -209,7 +209,7 @@ def _with_precision(devices: Devices, extra: Sequence[str]) -> Devices:
         raise RecipeError(f"{' and '.join(names.values())} after --: give one precision")
     (given,) = names.values()
     if devices.fsdp:
-        raise RecipeError(f"{given} after --: --fsdp has float16, and no other")
+        raise RecipeError(f"{given} after --: --fsdp trains in float16 only")
     if not devices.gpus and PRECISIONS[given] == "float16":
         raise RecipeError(f"{given} after --: a CPU does not train in float16")
     return replace(devices, precision=None)

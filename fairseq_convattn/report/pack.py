@@ -103,7 +103,7 @@ def _binarised(data: Path) -> Path:
     for folder in (data / "bin", data):
         if any(folder.glob("dict*.txt")):
             return folder
-    raise FileNotFoundError(f"--data {data} has no dictionaries, nor has {data / 'bin'}")
+    raise FileNotFoundError(f"--data: neither {data} nor {data / 'bin'} has dictionaries")
 
 
 def _copy_dictionaries(binarised: Path, folder: Path) -> None:

@@ -187,7 +187,7 @@ def test_files_of_an_earlier_longer_training_are_refused(tmp_path, name, choose,
     save(tmp_path / "checkpoint_last.pt", {}, epoch=10, updates=8)
     choose(tmp_path, 1)
     save(tmp_path / "checkpoint_last.pt", {}, **progress)
-    with pytest.raises(CheckpointError, match=f"{name} is further than checkpoint_last.pt"):
+    with pytest.raises(CheckpointError, match=f"{name} has more updates than checkpoint_last.pt"):
         choose(tmp_path, 1)
 
 

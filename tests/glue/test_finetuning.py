@@ -241,7 +241,7 @@ def test_results_of_other_settings_are_refused(folder, roberta, tmp_path, monkey
         finetuned("MRPC", folder, Path(copy), output)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").touch()
-    with pytest.raises(FileExistsError, match="is not empty"):
+    with pytest.raises(FileExistsError, match="has files that are not of a run"):
         finetuned("MRPC", folder, roberta, tmp_path / "mine")
     assert files(tmp_path / "mine") == {"notes.txt"}
 

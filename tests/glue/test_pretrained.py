@@ -53,7 +53,7 @@ def test_architecture_comes_from_the_checkpoint(folder, tmp_path, chosen):
     ("changed", "message"),
     [
         ({"attention_terms": "content,rotary"}, "x.pt: --attention-terms: unknown term 'rotary'"),
-        ({"quant_noise_scalar": None}, "x.pt: quant_noise_scalar is None, which the command line"),
+        ({"quant_noise_scalar": None}, "x.pt: quant_noise_scalar is None, which no option"),
         ({"max_positions": None}, "x.pt does not say how many positions"),
     ],
 )

@@ -197,7 +197,7 @@ def test_a_linked_folder_is_the_folder(tmp_path, monkeypatch):
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "release").mkdir()
     (tmp_path / "lock").touch()  # of another command
-    with pytest.raises(FileExistsError, match="is not empty and of no run; choose another"):
+    with pytest.raises(FileExistsError, match="has files that are not of a run; choose another"):
         run(tmp_path, five_stages(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"release", "lock"}
 
