@@ -368,7 +368,7 @@ def test_bpe_codes_are_packed_too(here, tmp_path):
     assert model.apply_bpe("oak") == "oa@@ k"
     pack.pack(run, tmp_path / "of_bin", data / "bin")  # a recipe's --data may be this
     assert (tmp_path / "of_bin" / "dict.src.txt").is_file()
-    with pytest.raises(FileNotFoundError, match="--data .*none has no dictionaries"):
+    with pytest.raises(FileNotFoundError, match="neither .*none nor .*bin has dictionaries"):
         pack.pack(run, tmp_path / "of_none", tmp_path / "none")
 
 
