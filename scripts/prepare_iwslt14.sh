@@ -7,10 +7,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/prepare_common.sh"
 usage() {
   cat <<'END'
 Downloads the talks of IWSLT14, tokenises (by sacremoses, Moses' port) and lower-cases them, drops
-pairs of more than 175 tokens or of very unequal lengths, learns one BPE of 10,000 merges over both languages
-and runs fairseq-preprocess with a dictionary for each, as fairseq's recipe does. Every 23rd
-sentence is valid; test is dev2010, dev2012, tst2010, tst2011 and tst2012, and DIR/text has it as it
-was released, too (test.raw). Needs subword-nmt and sacremoses.
+pairs of more than 175 tokens or of very unequal lengths, learns one BPE of 10,000 merges over both
+languages and runs fairseq-preprocess with a dictionary for each, as fairseq's recipe does. Every
+23rd sentence is valid; test is dev2010, dev2012, tst2010, tst2011 and tst2012, and DIR/text has it
+as it was released, too (test.raw). Needs subword-nmt and sacremoses.
 
   --low          a low-resource training set of 27,517 pairs, which has no download: --source has
                  tok/train.low.de, .en and tok/valid.de, .en, tokenised and lower-cased, and

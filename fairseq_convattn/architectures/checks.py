@@ -1,4 +1,4 @@
-"""Checks for options of models that cannot work together."""
+"""Checks for options of models that cannot work together, and for half-written sentence pairs."""
 
 import os
 from argparse import Namespace

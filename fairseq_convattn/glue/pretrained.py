@@ -45,8 +45,8 @@ def read_pretrained(path: Path) -> Pretrained:
 
     Raises:
         CheckpointError: it cannot be read.
-        GlueError: it is not a masked language model, lacks options, or has some that cannot be said
-            on a command line.
+        GlueError: it is not a masked language model, or its options are missing or cannot be
+            given on a command line.
     """
     state = read_checkpoint(path)
     if not isinstance(state.get("cfg"), Mapping):
