@@ -24,7 +24,7 @@ from conftest import (
     validate,
 )
 
-from fairseq_convattn import programs
+from fairseq_convattn import program_errors, programs
 from fairseq_convattn.architectures import ConvAttnModel, checks
 
 
@@ -33,7 +33,7 @@ def reported(capsys, call, *arguments) -> str:
     with pytest.raises(Exception) as caught:
         call(*arguments)
     capsys.readouterr()
-    programs.report(caught.type, caught.value, caught.tb)
+    program_errors.report(caught.type, caught.value, caught.tb)
     (line,) = capsys.readouterr().err.splitlines()
     return line
 
@@ -190,7 +190,7 @@ def test_a_call_without_targets_keeps_its_traceback(capsys):
 
     with pytest.raises(TypeError) as caught:
         criterion({"target": torch.ones(1)})
-    programs.report(caught.type, caught.value, caught.tb)
+    program_errors.report(caught.type, caught.value, caught.tb)
     assert capsys.readouterr().err.startswith("Traceback")
 
 
@@ -304,7 +304,7 @@ def test_a_context_as_long_as_a_block(monolingual, tmp_path, capsys, monkeypatch
     monkeypatch.setattr(sys, "argv", ["fairseq-eval-lm", *given])
     line = reported(capsys, eval_lm, monolingual, tmp_path / "checkpoint_last.pt", *given)
     assert line.startswith("error: --context-window must be shorter than a block")
-    assert programs._one_line(ValueError("malformed node")) is None
+    assert program_errors._one_line(ValueError("malformed node")) is None
 
 
 def test_a_perplexity_of_a_translator_is_an_error(trained, monolingual, capsys):
@@ -362,12 +362,12 @@ def test_what_nobody_mistyped_keeps_its_traceback(capsys):
             open("/nowhere/cache")
         except FileNotFoundError:
             raise RuntimeError("out of memory") from None
-    programs.report(caught.type, caught.value, caught.tb)
+    program_errors.report(caught.type, caught.value, caught.tb)
     printed = capsys.readouterr().err
     assert printed.startswith("Traceback") and "out of memory" in printed
     with pytest.raises(FileNotFoundError) as caught:
         subprocess.run(["no-such-compiler"])
-    programs.report(caught.type, caught.value, caught.tb)
+    program_errors.report(caught.type, caught.value, caught.tb)
     assert capsys.readouterr().err.startswith("Traceback")
 
 
