@@ -324,30 +324,11 @@ def _load(
         "required_batch_size_multiple": 1,  # with more, fairseq drops sentences
         **{k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in options.items()},
     }
-    if not Path(folder).is_dir():  # fairseq would unpack an archive, anywhere that it says
-        if folder.endswith(".pt"):
-            parent, name = os.path.split(folder)
-            way = f"it takes a folder and a file, from_pretrained({parent or '.'!r}, {name!r})"
-        else:
-            way = f"there is none in {os.getcwd()}: give the whole path (unpack an archive first)"
-        raise FileNotFoundError(f"{folder}: no such folder; {way}")
     _require_checkpoints(folder, checkpoint_file)
     data = _data_folder(folder, data)
     if _PIECES_FILE in options or Path(folder, PIECES).exists():
         options.setdefault("bpe", "sentencepiece")
-    elif options.get("bpe") == "sentencepiece":
-        raise ValueError(
-            f"bpe='sentencepiece' needs sentencepiece_model=FILE or {PIECES} beside the "
-            "checkpoint; for text that is split already give bpe=None"
-        )
-    if options.get("bpe") == "subword_nmt" and not (
-        _CODES_FILE in options or any(Path(folder, name).exists() for name in ("code", CODES))
-    ):
-        raise ValueError(f"bpe='subword_nmt' needs {_CODES_FILE}=FILE")
-    for option, registry in (("bpe", BPE_REGISTRY), ("tokenizer", TOKENIZER_REGISTRY)):
-        if options.get(option) not in (None, *registry):
-            names = ", ".join(sorted(registry))
-            raise ValueError(f"{option}={options[option]!r} is unknown; fairseq has {names}")
+    _require_subwords(folder, options)
     try:
         loaded = from_pretrained(folder, checkpoint_file, data, model.hub_models(), **options)
     except Exception as error:  # fairseq raises this very class where there are no pairs
@@ -374,6 +355,13 @@ def _explain_data(error: Exception, data: str) -> None:
 
 
 def _require_checkpoints(folder: str, names: str) -> None:
+    if not Path(folder).is_dir():  # fairseq would unpack an archive, anywhere that it says
+        if folder.endswith(".pt"):
+            parent, name = os.path.split(folder)
+            way = f"it takes a folder and a file, from_pretrained({parent or '.'!r}, {name!r})"
+        else:
+            way = f"there is none in {os.getcwd()}: give the whole path (unpack an archive first)"
+        raise FileNotFoundError(f"{folder}: no such folder; {way}")
     for name in names.split(os.pathsep):
         if not Path(folder, name).is_file():
             present = ", ".join(sorted(path.name for path in Path(folder).glob("*.pt")))
@@ -381,6 +369,25 @@ def _require_checkpoints(folder: str, names: str) -> None:
             raise FileNotFoundError(
                 f"{folder} has no {name}; {hint if present else 'it has no checkpoints'}"
             )
+
+
+def _require_subwords(folder: str, options: dict[str, Any]) -> None:
+    """Check the options ``bpe`` and ``tokenizer``, and that the files of the former are there."""
+    for option, registry in (("bpe", BPE_REGISTRY), ("tokenizer", TOKENIZER_REGISTRY)):
+        if options.get(option) not in (None, *registry):
+            names = ", ".join(sorted(registry))
+            raise ValueError(f"{option}={options[option]!r} is unknown; fairseq has {names}")
+    needed = {
+        "sentencepiece": (_PIECES_FILE, (PIECES,)),
+        "subword_nmt": (_CODES_FILE, ("code", CODES)),
+    }
+    option, names = needed.get(options.get("bpe"), (None, ()))
+    if option in (None, *options) or any(Path(folder, name).exists() for name in names):
+        return
+    raise ValueError(
+        f"bpe={options['bpe']!r} needs {option}=FILE, or {names[-1]} beside the checkpoint; for "
+        "text that is split already give bpe=None"
+    )
 
 
 def _option_names(options: Any) -> Iterator[str]:

@@ -138,6 +138,32 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
         CheckpointError: ``--checkpoint`` is not a checkpoint.
         RecipeError: the options contradict each other.
     """
+    _require_free(extra)
+    _require_folders(options)
+    seed, mixer, published_format = options.seed or 1, options.mixer or recipe.mixer, False
+    name = f"{options.recipe}-{mixer}-seed{seed}"
+    if options.checkpoint:
+        _require_no_training(options, extra)
+        published_format, mixer = evaluated(options.checkpoint, recipe.task)
+        name = f"{options.recipe}-{options.checkpoint.stem}-{sha256(options.checkpoint)[:_DIGITS]}"
+    output = options.output or Path("runs", *(("smoke",) if options.smoke else ()), name)
+    data = options.data or (output / "data" if options.smoke else Path("data", recipe.corpus))
+    return Settings(
+        mixer=mixer,
+        seed=seed,
+        output=output,
+        data=data if data.name not in ("", "..") else data.resolve(),  # GLUE's data lie beside it
+        devices=_with_precision(_devices(options, recipe.batch), extra),
+        source=options.source,
+        smoke=options.smoke,
+        checkpoint=options.checkpoint,
+        published_format=published_format,
+        extra=tuple(extra),
+    )
+
+
+def _require_free(extra: Sequence[str]) -> None:
+    """Refuse options for fairseq-train that the recipe sets itself."""
     for name in extra:
         option = option_of(name)
         if option in _BATCH:
@@ -153,40 +179,28 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
                 f"{name} after --: the recipe sets it; before -- there are --mixer, --seed, "
                 "--output, --gpus and --nodes"
             )
+
+
+def _require_folders(options: argparse.Namespace) -> None:
+    """Refuse paths that fairseq or the recipe would misread."""
     if options.source and not options.source.is_dir():
         raise RecipeError(f"--source {options.source}: there is no such folder")
     for name in ("output", "data", "checkpoint"):
         if os.pathsep in str(getattr(options, name) or ""):
             raise RecipeError(f"--{name}: fairseq takes {os.pathsep!r} for the end of a path")
-    if options.data and options.data.name in ("", ".."):
-        if not options.checkpoint:
-            raise RecipeError(f"--data {options.data}: give the folder by its name")
-        options.data = options.data.resolve()  # GLUE's data lie beside it
-    seed, mixer, published_format = options.seed or 1, options.mixer or recipe.mixer, False
-    name = f"{options.recipe}-{mixer}-seed{seed}"
-    if options.checkpoint:
-        if options.smoke or extra or options.seed or options.source or options.mixer:
-            raise RecipeError(
-                "--checkpoint prepares and trains nothing, and says which mixer it has: leave out "
-                "--smoke, --seed, --source, --mixer and fairseq-train's options after --"
-            )
-        if options.nodes > 1 or options.fsdp or (options.gpus or 1) > 1:
-            raise RecipeError("--checkpoint is evaluated on one device: leave out --nodes, --fsdp")
-        published_format, mixer = evaluated(options.checkpoint, recipe.task)
-        name = f"{options.recipe}-{options.checkpoint.stem}-{sha256(options.checkpoint)[:_DIGITS]}"
-    output = options.output or Path("runs", *(("smoke",) if options.smoke else ()), name)
-    return Settings(
-        mixer=mixer,
-        seed=seed,
-        output=output,
-        data=options.data or (output / "data" if options.smoke else Path("data", recipe.corpus)),
-        devices=_with_precision(_devices(options, recipe.batch), extra),
-        source=options.source,
-        smoke=options.smoke,
-        checkpoint=options.checkpoint,
-        published_format=published_format,
-        extra=tuple(extra),
-    )
+    if options.data and options.data.name in ("", "..") and not options.checkpoint:
+        raise RecipeError(f"--data {options.data}: give the folder by its name")
+
+
+def _require_no_training(options: argparse.Namespace, extra: Sequence[str]) -> None:
+    """Refuse options that contradict ``--checkpoint``."""
+    if options.smoke or extra or options.seed or options.source or options.mixer:
+        raise RecipeError(
+            "--checkpoint prepares and trains nothing, and says which mixer it has: leave out "
+            "--smoke, --seed, --source, --mixer and fairseq-train's options after --"
+        )
+    if options.nodes > 1 or options.fsdp or (options.gpus or 1) > 1:
+        raise RecipeError("--checkpoint is evaluated on one device: leave out --nodes, --fsdp")
 
 
 def _devices(options: argparse.Namespace, batch: Batch) -> Devices:

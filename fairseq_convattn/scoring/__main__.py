@@ -248,19 +248,7 @@ def report(arguments: argparse.Namespace) -> Report:
     texts = [list(system.hypotheses if tokenised else system.detokenised) for system in systems]
     names = arguments.reference or [f"T- lines of {arguments.hypothesis}"]
     require_same_length((*names, *(str(system.path) for system in systems)), (*refs, *texts))
-    for system, lines in zip(systems, texts, strict=True):
-        for line in hypothesis_warnings(lines):
-            warn(f"{system.path}: {line}")
-        if lines in refs:
-            score_reference = "; fairseq-generate writes the references with --score-reference"
-            told = score_reference if system.generated else ""
-            warn(f"{system.path}: every hypothesis is its reference{told}")
-        if arguments.reference and system.targets and not alike(system.targets, refs):
-            warn(
-                f"{system.path}: its T- lines differ from {' '.join(arguments.reference)}: does "
-                "the reference belong to another subset, or is it in another order, or another "
-                "translation?"
-            )
+    warn_of_hypotheses(arguments, systems, texts, refs)
     for name, lines in zip(names, refs, strict=True):
         for line in reference_warnings(lines):
             warn(f"{name}: {line}")
@@ -275,6 +263,28 @@ def report(arguments: argparse.Namespace) -> Report:
         texts, refs = ([list(map(split_compounds, x)) for x in lists] for lists in (texts, refs))
     result = sacrebleu_report(arguments, texts, refs)
     return result._replace(signature=result.signature + conventions(arguments))
+
+
+def warn_of_hypotheses(
+    arguments: argparse.Namespace,
+    systems: Sequence[Texts],
+    texts: Sequence[list[str]],
+    refs: Sequence[list[str]],
+) -> None:
+    """Warn of hypotheses that are probably not what the user means to score."""
+    for system, lines in zip(systems, texts, strict=True):
+        for line in hypothesis_warnings(lines):
+            warn(f"{system.path}: {line}")
+        if lines in refs:
+            score_reference = "; fairseq-generate writes the references with --score-reference"
+            told = score_reference if system.generated else ""
+            warn(f"{system.path}: every hypothesis is its reference{told}")
+        if arguments.reference and system.targets and not alike(system.targets, refs):
+            warn(
+                f"{system.path}: its T- lines differ from {' '.join(arguments.reference)}: does "
+                "the reference belong to another subset, or is it in another order, or another "
+                "translation?"
+            )
 
 
 def conventions(arguments: argparse.Namespace) -> str:

@@ -41,7 +41,7 @@ def read_texts(path: str | Path) -> Texts:
 
     Raises:
         OSError: the file cannot be read.
-        ScoringError: it is empty or no UTF-8, or a sentence is missing or there twice.
+        ScoringError: it is empty or not UTF-8, or a sentence is missing or there twice.
     """
     path = Path(path)
     lines = read_lines(path)
@@ -71,7 +71,7 @@ def read_lines(path: Path) -> list[str]:
 
     Raises:
         OSError: the file cannot be read.
-        ScoringError: it is empty or no UTF-8.
+        ScoringError: it is empty or not UTF-8.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
