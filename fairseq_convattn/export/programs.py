@@ -17,7 +17,7 @@ from ..architectures import ConvAttnLanguageModel, ConvAttnMaskedLanguageModel, 
 from ..checkpoints.checks import CheckpointError
 from ..mixers.base import TokenMixer
 from ..ops import Past
-from ..programs import causes
+from ..program_errors import causes
 
 _LONGEST = 300
 """Maximum length of a cause in characters; torch.export's fill pages."""

@@ -68,7 +68,8 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
             ``[time, batch, embed_dim]`` and None in place of attention weights.
 
         Raises:
-            ValueError: a mask or a state is given to a mixer that cannot follow it.
+            ValueError: a mask has another shape, or a mask or a state is given to a mixer that
+                cannot follow it.
         """
         if incremental_state is not None and not self.config.causal:
             raise ValueError("only a causal mixer decodes from an incremental state")
@@ -141,5 +142,14 @@ def dropout_p(dropout: FairseqDropout) -> float:
 
 
 def without_padding(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """``x``, ``[time, batch, channels]``, with zeros where ``[batch, time]`` is True."""
-    return x if padding_mask is None else x.masked_fill(padding_mask.t().unsqueeze(-1), 0)
+    """``x``, ``[time, batch, channels]``, with zeros where ``[batch, time]`` is True.
+
+    Raises:
+        ValueError: the mask has another shape.
+    """
+    if padding_mask is None:
+        return x
+    time, batch, _ = x.shape
+    if padding_mask.shape != (batch, time):
+        raise ValueError(f"key_padding_mask must be [batch, time] = [{batch}, {time}]")
+    return x.masked_fill(padding_mask.t().unsqueeze(-1), 0)
