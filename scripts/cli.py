@@ -95,6 +95,11 @@ COMMANDS = {
     ),
 }
 
+SECOND_EXAMPLES = {  # of commands whose first argument chooses what they do
+    "encode": "encode --model bpe.model < train.en > train.pieces.en",
+    "predict": "predict MRPC checkpoints/checkpoint_best-glue/MRPC --output submission",
+}
+
 REQUIRED = {  # arguments of preparing a corpus
     "glue": " --sentencepiece bpe.model --dictionary data/mlm/bin/dict.txt",
     "mlm": " --source text",
@@ -144,7 +149,7 @@ def choose(arguments: Sequence[str] | None) -> None:
     if name not in COMMANDS:
         sys.exit(f"error: convattn has no command '{name}'; {suggestion(name, COMMANDS)}")
     if {"-h", "--help"}.intersection(rest):
-        example = COMMANDS[name].example
+        example = SECOND_EXAMPLES.get(rest[0], COMMANDS[name].example)
         if name == "prepare" and rest[0] in corpora():
             example = f"{rest[0]}{REQUIRED.get(rest[0], '')} --output data/{rest[0]}"
         print(f"example:\n  convattn {name} {example}\n", flush=True)

@@ -157,13 +157,15 @@ def test_prepare_explains_each_corpus_by_an_example_in_its_own_name():
     assert result.returncode == 2 and "usage: convattn prepare glue " in result.stderr
 
 
-@pytest.mark.parametrize("name", ["architectures", "recipe", "score"])
+@pytest.mark.parametrize(
+    "name", ["architectures", "recipe", "score", "sentencepiece encode", "glue predict"]
+)
 def test_help_begins_with_an_example_and_names_what_was_typed(name, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["convattn"])
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PATH", os.environ["PATH"])
     with pytest.raises(SystemExit):
-        runpy.run_path(str(SCRIPTS / "cli.py"))["main"]([name, "--help"])
+        runpy.run_path(str(SCRIPTS / "cli.py"))["main"]([*name.split(), "--help"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "example:" and lines[1].startswith(f"  convattn {name} ")
     assert lines[3].startswith(f"usage: convattn {name} ")
