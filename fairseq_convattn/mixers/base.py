@@ -73,12 +73,18 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         """
         if incremental_state is not None and not self.config.causal:
             raise ValueError("only a causal mixer decodes from an incremental state")
-        elsewhere = {}
+        keys, elsewhere = query, {}
         if self.takes_key_value:
+            keys = query if key is None else key
             elsewhere = {"key": key, "value": value, "attn_mask": attn_mask}
         elif attn_mask is not None:
             raise ValueError(f"{type(self).__name__} cannot follow an attention mask")
-        padding_mask = None if key_padding_mask is None else key_padding_mask.bool()
+        padding_mask = None
+        if key_padding_mask is not None:
+            padding_mask = key_padding_mask.bool()
+            time, batch, _ = keys.shape
+            if padding_mask.shape != (batch, time):
+                raise ValueError(f"key_padding_mask must be [batch, keys] = [{batch}, {time}]")
         if incremental_state is None:
             return self.mix(query, padding_mask, None, **elsewhere), None
         state = dict(self._get_input_buffer(incremental_state))
@@ -142,14 +148,5 @@ def dropout_p(dropout: FairseqDropout) -> float:
 
 
 def without_padding(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """``x``, ``[time, batch, channels]``, with zeros where ``[batch, time]`` is True.
-
-    Raises:
-        ValueError: the mask has another shape.
-    """
-    if padding_mask is None:
-        return x
-    time, batch, _ = x.shape
-    if padding_mask.shape != (batch, time):
-        raise ValueError(f"key_padding_mask must be [batch, time] = [{batch}, {time}]")
-    return x.masked_fill(padding_mask.t().unsqueeze(-1), 0)
+    """``x``, ``[time, batch, channels]``, with zeros where ``[batch, time]`` is True."""
+    return x if padding_mask is None else x.masked_fill(padding_mask.t().unsqueeze(-1), 0)
