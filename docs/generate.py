@@ -281,7 +281,8 @@ def options_page() -> str:
         "- Options of training are in [fairseq's documentation]"
         "(https://fairseq.readthedocs.io/en/latest/command_line_tools.html#fairseq-train).",
         "## Mixer options, all tasks",
-        "Language models have only a decoder, masked language models only an encoder.",
+        "Language models have only a decoder, masked language models only an encoder. Masked\n"
+        "language models start as RoBERTa does, and refuse `--initialization xavier`.",
     ]
     options = mixer_options(("encoder", "decoder"))
     for title, reader in MIXER_OPTIONS.items():
