@@ -251,6 +251,8 @@ def test_what_other_kinds_of_models_do(here):
     for call in (model.translate, model.summarize):
         with pytest.raises(ValueError, match="a language model only continues texts: use sample"):
             call("oak")
+    with pytest.raises(ValueError, match="needs bpe, such as 'sentencepiece'"):
+        load(ConvAttnMaskedLanguageModel, "mlm", "lm", bpe=None)
     model = load(ConvAttnMaskedLanguageModel, "mlm", "lm", **PIECES)
     with pytest.raises(ValueError, match="no classification head: fine-tune it first"):
         model.predict("sentence_classification_head", model.encode("oak"))

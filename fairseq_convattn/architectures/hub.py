@@ -305,8 +305,10 @@ class PretrainedMaskedLanguageModel:
     ) -> ConvAttnMaskedHub:
         """Load a trained model, in evaluation mode.
 
-        Arguments and errors are those of :meth:`Pretrained.from_pretrained`.
+        Arguments and errors are those of :meth:`Pretrained.from_pretrained`, but ``bpe`` is needed.
         """
+        if bpe is None:
+            raise ValueError("a masked language model needs bpe, such as 'sentencepiece'")
         options = {"bpe": bpe, "load_checkpoint_heads": True, **options}
         loaded = _load(cls, model_name_or_path, checkpoint_file, data_name_or_path, options)
         return ConvAttnMaskedHub(loaded["args"], loaded["task"], loaded["models"][0]).eval()
@@ -385,8 +387,7 @@ def _require_subwords(folder: str, options: dict[str, Any]) -> None:
     if option in (None, *options) or any(Path(folder, name).exists() for name in names):
         return
     raise ValueError(
-        f"bpe={options['bpe']!r} needs {option}=FILE, or {names[-1]} beside the checkpoint; for "
-        "text that is split already give bpe=None"
+        f"bpe={options['bpe']!r} needs {option}=FILE, or {names[-1]} beside the checkpoint"
     )
 
 
