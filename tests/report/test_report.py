@@ -349,6 +349,19 @@ def test_curves_have_the_colour_of_their_mixer(tmp_path, report):
     assert not [style for style in drawn if "#" in style]
 
 
+def test_systems_of_a_mixer_differ_in_dashes_and_their_seeds_are_faint(tmp_path, report):
+    """A single point is a dot."""
+    seeds = [write_run(tmp_path / str(seed), seed=seed) for seed in (1, 2)]
+    begun = {"options": "--weight-norm l2", "log": START + inner(100, 9.1)}
+    page, _ = report(*seeds, write_run(tmp_path / "other", **begun))
+    drawn = [(tag, a["style"]) for tag, a in page.tags if "--dynamic)" in a.get("style", "")]
+    lines = [style for tag, style in drawn if tag == "path"]
+    assert len([style for style in lines if "stroke-opacity: 0.35" in style]) == 4  # two pictures
+    dashed = [style for style in lines if "stroke-dasharray" in style]
+    dots = [style for tag, style in drawn if tag == "use"]
+    assert len(dashed) == len(dots) == 2  # a curve and the legend
+
+
 def test_a_label_is_no_formula(tmp_path, report):
     page, _ = report(write_run(tmp_path / "run", "$^$"))
     assert "$^$" in page.text
