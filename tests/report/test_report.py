@@ -30,7 +30,7 @@ from fairseq_convattn.recipes.runner import Runner
 from fairseq_convattn.report.__main__ import main
 from fairseq_convattn.report.charts import mean_curve
 from fairseq_convattn.report.systems import read_sections
-from fairseq_convattn.report.tables import MISSING, costs_part, scores_part
+from fairseq_convattn.report.tables import MISSING, costs_part, duration, scores_part
 from fairseq_convattn.report.train_log import read_train_log
 from fairseq_convattn.run_records import write_json
 
@@ -113,9 +113,9 @@ def test_a_finished_training_that_is_repeated_ended_as_before(data, tmp_path, ca
 
 def test_what_is_no_number_is_left_out():
     cut = inner(300, 6)[:60]
-    lines = [inner(100, "nan"), inner(200, 7), valid(200, "inf"), cut, cut + inner(300, 6), "\n"]
-    log = read_train_log(lines)
-    assert log.loss == [(200, 7)] and not log.perplexity
+    lines = [inner(100, "nan"), inner(200, 7, "inf"), valid(200, "inf"), cut, cut + inner(300, 6)]
+    log = read_train_log([*lines, "\n"])
+    assert log.loss == [(200, 7)] and not log.perplexity and log.speeds == [9000]
 
 
 def test_scores_stand_beside_the_published(tmp_path, report):
@@ -171,6 +171,11 @@ def test_costs_of_several_seeds(tmp_path):
     assert (row[2], row[5], row[6]) == ("300", "51 min", "1.50 GiB, RAM")
 
 
+def test_durations_in_seconds_minutes_and_hours():
+    times = {119: "119 s", 121: "2 min", 3500: "58 min", 7330: "2 h 2 min"}
+    assert {seconds: duration(seconds) for seconds in times} == times
+
+
 def test_stages_are_in_the_order_in_which_they_ended(tmp_path):
     run = write_run(tmp_path / "a")
     for name in sorted(STAGES):
@@ -192,7 +197,7 @@ def test_precisions_are_systems_of_their_own(tmp_path):
 
 def test_the_same_once_more_is_no_further_seed_and_other_devices_no_other_system(tmp_path):
     folders = [write_run(tmp_path / name, scores={"BLEU": 29}) for name in ("first", "again")]
-    folders.append(write_run(tmp_path / "seed2", seed=2))
+    folders.append(write_run(tmp_path / "seed2", seed=2, options="--dropout 0.3 --num-workers 4"))
     record = json.loads((folders[2] / "stages" / "train.json").read_text())
     record["commands"] = [line.replace("freq 16", "freq 128") for line in record["commands"]]
     write_json(record, folders[2] / "stages" / "train.json")
