@@ -27,13 +27,14 @@ def full_run(folder: Path, source: str = "--source ", **more) -> Path:
     command = (
         f"python -m fairseq_convattn.recipes multi30k --mixer dynamic {source}{folder}/raw "
         f"--output={folder} -- --num-workers 0 --weight-norm l2 "
-        f"--finetune-from-model {folder}/model.pt --bpe-codes=../../codes {folder}/lr=1/x.pt"
+        f"--finetune-from-model {folder}/model.pt --bpe-codes=../../codes {folder}/lr=1/x.pt ~/y.pt"
     )
     scores = {"test2 BLEU": 33.0, "test BLEU": 41.5, "test BLEU, detokenised": 40.25}
     log = f"{LOG}{START}fairseq_cli.train | done training in 9.0 seconds\n"
     run = write_run(folder, scores=scores, log=log, command=command, precision="bfloat16")
     stage = json.loads((run / "stages" / "train.json").read_text())
     write_json({**stage, "environment": ENVIRONMENT}, run / "stages" / "train.json")
+    write_json({"environment": {"processor": "another"}}, run / "stages" / "score.json")
     content = json.loads((run / "results.json").read_text())
     for score in content["scores"]:
         score["published"] = score["published"] if score["name"] == "test BLEU" else {}
@@ -63,7 +64,7 @@ def test_from_runs_to_a_table(tmp_path, capsys, source):
     _, table, notes, _, commands = capsys.readouterr().out.strip().split("\n\n")
     heads, _, *rows = map(cells, table.splitlines())
     *published, row = (dict(zip(heads, cells, strict=True)) for cells in rows)
-    given = "--weight-norm l2 --finetune-from-model model.pt --bpe-codes=codes x.pt"
+    given = "--weight-norm l2 --finetune-from-model model.pt --bpe-codes=codes x.pt y.pt"
     assert heads[5:7] == ["test BLEU [1]", "test2 BLEU [1]"]
     assert row == {
         **{"run": "1", "system": f"dynamic, {given}, seed 1"},
