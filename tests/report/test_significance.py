@@ -202,5 +202,7 @@ def test_page_and_markdown_have_the_table_and_the_signature(tmp_path, capsys, ca
         content = json.loads((run / "results.json").read_text(encoding="utf-8"))
         write_json(content | {"smoke": True}, run / "results.json")
     assert rows(*runs) is None  # as the scores of smoke tests mean nothing
+    (tmp_path / "ref.test.de").unlink()
+    assert not any("test.de" in text for text in warnings(section(*runs)))
     assert not [record for record in caplog.records if record.name == "sacrebleu"]
     assert errors == f"wrote {tmp_path / 'page.html'}\n"
