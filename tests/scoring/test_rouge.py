@@ -140,7 +140,7 @@ def test_signature():
 
 def test_rouge_warnings():
     marker = RougeSettings(split="<q>")
-    assert not rouge_warnings(["one sentence.", "3.5"])
+    assert not rouge_warnings(["one sentence.", "3.5", "USA"])
     assert not rouge_warnings(["one. two."], RougeSettings(split="punctuation"))
     (line,) = rouge_warnings(["one.", "two. three."])
     assert "no reference is split at newline" in line
@@ -228,6 +228,13 @@ def test_unknown_words_do_not_match_under_fairseq(caplog):
         assert "ROUGE-1 F1 = 25.00 [25.00, 25.00], precision 25.00," in scorer.result_string()
     assert "the references have 2 <<unk>>" in caplog.text
     assert mask_unknowns("a <unk> b") == "a <unk> b"
+
+
+def test_warnings_of_rouge_under_fairseq(caplog):
+    scorer = build_scorer("rouge", None)
+    scorer.add_string("кот", "cat")
+    scorer.result_string()
+    assert "1 of 1 references score 0" in caplog.text
 
 
 def test_options_under_fairseq():
