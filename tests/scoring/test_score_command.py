@@ -4,6 +4,7 @@ import json
 import logging
 import random
 import re
+import sys
 
 import pytest
 import sacrebleu
@@ -275,6 +276,20 @@ def test_output_of_fairseq_generate(score, write):
     assert score("bleu", *none, "no D").out == score("bleu", *none, "tok").out
 
 
+def test_tokens_are_no_mistake(score, write, caplog):
+    """sacreBLEU warns of a hundred texts whose last period is a token."""
+    for name in ("hyp", "ref"):
+        write(name, ["a b c d ."] * 100)
+    score("bleu", *PLAIN, "--tokenize", "none")
+    assert not caplog.records
+
+
+def test_a_tokeniser_whose_package_is_missing_is_one_line(score, texts, monkeypatch):
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    message = score("bleu", *PLAIN, "--tokenize", "ja-mecab").message
+    assert message.startswith("error: Japanese tokenization requires")
+
+
 def test_unknown_words_do_not_match(score, write):
     """Tokenisers make of fairseq's <<unk>> in targets what they make of a hypothesis's <unk>."""
     hyp, ref = ["<unk> <unk> <unk> b c d e"] * 3, ["<<unk>> <<unk>> <<unk>> b c x y"] * 3
@@ -290,8 +305,8 @@ def test_unknown_words_do_not_match(score, write):
 
 
 def test_warnings_name_their_file_once(score, texts, write):
-    write("worse", ["", *texts[0][1:]])
-    write("ref", ["", *texts[1][1:]])
+    write("worse", [*texts[0][:-1], ""])
+    write("ref", [*texts[1][:-1], ""])
     files = ("--reference", "ref", "ref2", "--hypothesis", "hyp", "--baseline", "worse")
     assert score("chrf", *files).err.splitlines() == [
         "warning: worse: 1 of 12 hypotheses are empty",
@@ -299,9 +314,12 @@ def test_warnings_name_their_file_once(score, texts, write):
     ]
 
 
-def test_references_as_hypotheses_are_told(score, texts):
-    told = score("bleu", "--reference", "ref", "--hypothesis", "ref").err.splitlines()
-    assert [line for line in told if line.startswith("warning: ref: every hypothesis")]
+def test_references_as_hypotheses_are_told(score, texts, write):
+    write("gen", generated(texts[1]))
+    for name, way_out in (("ref", ""), ("gen", "; fairseq-generate writes the references with")):
+        told = score("bleu", "--reference", "ref", "--hypothesis", name).err
+        line = f"warning: {name}: every hypothesis is its reference{way_out}"
+        assert line in told and ("--score-reference" in told) == bool(way_out)
     assert "every hypothesis" not in score("bleu", "--reference", "ref", "--hypothesis", "hyp").err
 
 
