@@ -125,12 +125,15 @@ def test_references_are_scored_as_far_as_the_positions_go(articles, tmp_path):
 
 
 @pytest.mark.parametrize("prefix", ["", "j a j"])
-def test_sources_are_cut_at_the_boundary(articles, prefix):
+def test_sources_are_cut_at_the_boundary(articles, prefix, caplog):
+    caplog.set_level("INFO")
     task = setup(articles, "--max-source-tokens", str(CUT), "--source-prefix", prefix)
     task.load_dataset("test")
     dataset, dictionary = task.dataset("test"), task.source_dictionary
     texts = lines(articles, "test.src")
     assert {CUT, CUT + 1} <= set(map(len, texts))
+    cut = sum(len(words) > CUT for words in texts)
+    assert f"test: {cut} of 13 sources cut to {CUT} tokens" in caplog.text
     for index, words in enumerate(texts):
         expected = [dictionary.index(word) for word in prefix.split() + words[:CUT]]
         assert dataset[index]["source"].tolist() == [*expected, dictionary.eos()]
@@ -339,7 +342,7 @@ def test_unknown_words_of_a_reference_match_nothing(articles):
     assert sums["_rouge1_sum"] == 0 and sums["_rouge_count"] == 1
 
 
-def test_eval_rouge_scores_joined_and_detokenised_text(tmp_path, monkeypatch):
+def test_eval_rouge_scores_joined_and_detokenised_text(tmp_path, monkeypatch, caplog):
     """The tokenizer gets its options; an untrained model writes subwords too."""
 
     class Glue:
@@ -361,7 +364,10 @@ def test_eval_rouge_scores_joined_and_detokenised_text(tmp_path, monkeypatch):
     data = preprocess(pairs, tmp_path / "subwords")
     joined = ("--eval-rouge-remove-bpe", "--eval-rouge-detok", "glue")
     flags = (*SHORT_ROUGE, *joined, "--eval-rouge-detok-args", '{"glue": "_"}')
-    train(data, tmp_path, *TASK, *DYNAMIC, *flags, "--max-update", "1")
+    caplog.set_level("INFO")
+    once = ("--eval-rouge-print-samples", "--max-update", "1")
+    train(data, tmp_path, *TASK, *DYNAMIC, *flags, *once)
+    assert "example reference: LO_WER_ER" in caplog.text
     hypotheses, references = zip(*(pair for pair in scored if pair != ("", "")), strict=True)
     assert set(references) == {"LO_WER_ER"} and len(references) == 4
     assert all(text and "@@ " not in text and " " not in text for text in hypotheses)
@@ -401,6 +407,7 @@ def test_warns_of_sources_prepared_otherwise(articles, trained, caplog):
         (["--source-prefix", "a b c", "--max-source-positions", "4"], "leave no room"),
         (["--source-prefix", "a summarize: b zz"], "lacks summarize: zz; write the prefix as"),
         (["--load-alignments"], "--load-alignments: summarization cuts texts"),
+        (["--num-batch-buckets", "2"], "--num-batch-buckets: summarization cuts texts"),
         (["--best-checkpoint-metric", "rougeL"], "rougeL needs --eval-rouge"),
         (
             ["--best-checkpoint-metric", "rouge2", "--eval-rouge"],
@@ -455,6 +462,7 @@ def test_errors_of_generation(articles, trained):
         (("--max-len-b", "5"), "--min-len: no summary has 10 tokens or more with at most 5"),
         (("--max-len-a", "0.5", "--max-len-b", "5", "--min-len", "10"), "with at most 5 for a"),
         (("--no-repeat-ngram-size", "-2"), "--no-repeat-ngram-size: -2 is negative"),
+        (("--beam", "0"), "--beam: must be at least 1, not 0"),
     ):
         with pytest.raises(ValueError, match=message):
             generate(articles, trained, *TASK, *flags)
@@ -487,6 +495,8 @@ def test_missing_targets(articles, trained, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"valid has no targets \(tgt\) in "):
         train(data, tmp_path / "checkpoints", *TASK, "--arch", "transformer_tiny")
     assert not list(tmp_path.glob("checkpoints/*.pt"))
+    with pytest.raises(ValueError, match=r"test has no targets \(tgt\) in "):
+        setup(data, "--valid-subset", "train,test").load_dataset("test")
     subset = ("--path", trained, "--max-tokens", "600", "--valid-subset", "test")
     with pytest.raises(ValueError, match="validation needs targets"):
         run(validate_command.cli_main, monkeypatch, data, *subset)
