@@ -107,7 +107,17 @@ def test_roberta_as_published(tmp_path):
     }
     path = tmp_path / "model.pt"
     torch.save({"args": Namespace(encoder_attention_heads=2), "model": state}, path)
-    assert len(head_r2(analysis_of(path, prefix))[0]) == 2
+    result, _ = analysis(path, 128)
+    assert len(head_r2(result["stacks"][prefix])[0]) == 2
+    assert markdown([result]).startswith("encoder: ")
+
+
+def test_sinusoids_alone_are_no_row_of_the_table(tmp_path):
+    given = {"encoder_mixers": "lightweight", "decoder_mixers": "lightweight"}
+    _, path = translation(tmp_path, **given, max_source_positions=2000)
+    result, _ = analysis(path, 128)
+    assert result["stacks"]["encoder"]["positions"]["number"] == 1024
+    assert "|" not in markdown([result])
 
 
 def test_positions_narrower_than_the_layers_and_shared_layers(tmp_path):
