@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+import os
 import shutil
 import subprocess
 import sys
@@ -221,7 +222,9 @@ def test_dictionaries_beside_the_checkpoint_are_the_models(
     shutil.copyfile(monolingual / "dict.txt", tmp_path / "packed" / "dict.txt")
     monkeypatch.setattr(sys.modules[main.__module__], "export", lambda model: ({}, []))
     main([str(given), "--output", str(tmp_path / "exported")])
-    assert (tmp_path / "exported").is_dir()
+    assert not list((tmp_path / "exported").iterdir())
+    shards = os.pathsep.join([str(monolingual), str(tmp_path)])
+    main([str(language_model), "--data", shards, "--output", str(tmp_path / "again")])
 
 
 def fails(given, *causes):
