@@ -62,7 +62,10 @@ def test_finetuning_learns_and_a_finished_seed_is_not_trained_again(
     assert command[0] == "fairseq-train" and "--finetune-from-model" in command
     assert command[command.index("--update-epoch-batch-itr") + 1] == "True"
     assert command[-2:] == ["--dropout", "0.05"]
-    for option, value in (("--seed", 2), ("--total-num-update", 19 * 3), ("--warmup-updates", 5)):
+    for option, value in (
+        *(("--seed", 2), ("--total-num-update", 19 * 3), ("--warmup-updates", 5)),
+        *(("--weight-decay", 0.01), ("--clip-norm", 1.0), ("--adam-betas", "(0.9, 0.999)")),
+    ):
         assert command[command.index(option) + 1] == str(value)
     assert seed["updates"] == 19 * seed["epoch"]  # of 16 sentences
     assert len(seed["all_epochs"]) == 3
@@ -85,10 +88,14 @@ def test_a_model_tuned_twice_is_beside_the_folder_of_the_first_task(tmp_path, mo
     folder.mkdir()
     best = {"seed": 2, "checkpoint": "seed2/checkpoint3.pt", "scores": {"accuracy_matched": 60.0}}
     (folder / "results.json").write_text(json.dumps({"task": "MNLI", "seeds": [best]}))
-    monkeypatch.setattr(glue, "finetune", lambda run, seeds: runs.append(run))
+    monkeypatch.setattr(glue, "finetune", lambda *given: runs.append(given))
     glue.main(["finetune", "RTE", str(folder)])
-    assert runs[0].model == folder / "seed2" / "checkpoint3.pt"
-    assert runs[0].output == tmp_path / "MNLI-glue" / "RTE"
+    ((run, seeds),) = runs
+    assert run.model == folder / "seed2" / "checkpoint3.pt"
+    assert run.output == tmp_path / "MNLI-glue" / "RTE"
+    assert (run.lr, run.batch_size, run.epochs, seeds) == (2e-5, 32, 3, [1, 2, 3])
+    glue.main(["finetune", "RTE", "lm/model.pt"])
+    assert runs[1][0].output == Path("lm/model-glue/RTE")
 
 
 def test_fine_tuning_starts_from_the_best_seed_of_another_task(folder, model, tmp_path, in_process):
@@ -232,8 +239,9 @@ def test_results_of_other_settings_are_refused(folder, roberta, tmp_path, monkey
             finetuned("MRPC", folder, roberta, output, **chosen)
     with pytest.raises(GlueError, match="task MRPC, not STS-B"):
         finetuned("STS-B", folder, roberta, output)
-    copy = shutil.copy(roberta, tmp_path / "copy.pt")
-    finetuned("MRPC", folder, Path(copy), output)  # the same model
+    copy, data = shutil.copy(roberta, tmp_path / "copy.pt"), tmp_path / "bin"
+    data.symlink_to(folder / "bin")
+    finetuned("MRPC", folder, Path(copy), output, data=data)  # the same model and data
     state = torch.load(roberta, weights_only=False)
     state["extra_state"]["more"] = 1
     torch.save(state, copy)

@@ -49,8 +49,8 @@ def test_rows_of_a_test_set_are_in_order_and_complete(tmp_path):
         read_examples(TASKS["QQP"], path, labelled=False)
 
 
-def test_a_sentence_may_be_empty_and_a_line_end_as_on_windows(tmp_path):
-    (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\r\n\t1\r\n a \t0\n")
+def test_a_sentence_may_be_empty_and_a_file_as_on_windows(tmp_path):
+    (tmp_path / "dev.tsv").write_bytes(b"\xef\xbb\xbfsentence\tlabel\r\n\t1\r\n a \t0\n")
     found = read_examples(TASKS["SST-2"], tmp_path / "dev.tsv")
     assert found == ([("",), (" a ",)], ["1", "0"])
     (tmp_path / "dev.tsv").write_text("gj04\t1\t*\t\n")
