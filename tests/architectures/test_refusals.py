@@ -25,6 +25,7 @@ REFUSED = {
         ("--encoder-kernel-sizes 3,7.5,3,3", "must be comma-separated whole numbers"),
         ("--decoder-kernel-sizes 0", "must be a whole number of at least 1, not 0"),
         ("--encoder-layers -1", "must be at least 0, not -1"),
+        ("--encoder-layers 1001", "must be at most 1000, not 1001"),
         ("--encoder-embed-dim 0", "must be at least 1, not 0"),
         ("--decoder-attention-heads 0", "must be at least 1, not 0"),
         ("--encoder-attention-heads 5", "5 heads do not divide the width 128"),
@@ -79,6 +80,7 @@ REFUSED = {
             "--share-decoder-input-output-embed --decoder-output-dim 64",
             "needs equal --decoder-output-dim",
         ),
+        ("--share-all-embeddings --decoder-embed-dim 64", "needs equal --encoder-embed-dim and"),
         ("--short-convolution static", "no layer reads it; it needs the mixer attention or com"),
     ),
     LANGUAGE_MODEL: (
@@ -95,6 +97,16 @@ REFUSED = {
         ),
         (
             "--tie-adaptive-weights --adaptive-softmax-cutoff 8 --adaptive-input "
+            "--adaptive-input-cutoff 8 --adaptive-input-factor 2 --criterion adaptive_loss",
+            "needs equal --adaptive-softmax-factor and --adaptive-input-factor",
+        ),
+        (
+            "--tie-adaptive-weights --adaptive-softmax-cutoff 8 --adaptive-input "
+            "--adaptive-input-cutoff 8 --decoder-input-dim 64 --criterion adaptive_loss",
+            "needs equal --decoder-output-dim and --decoder-input-dim",
+        ),
+        (
+            "--tie-adaptive-weights --adaptive-softmax-cutoff 8 --adaptive-input "
             "--adaptive-input-cutoff 8 --decoder-input-dim 64 --decoder-output-dim 64 "
             "--criterion adaptive_loss",
             "needs equal --decoder-output-dim and --decoder-embed-dim",
@@ -106,6 +118,14 @@ REFUSED = {
         (
             "--character-embeddings --adaptive-input --adaptive-input-cutoff 8",
             "mutually exclusive with --adaptive-input",
+        ),
+        (
+            "--share-decoder-input-output-embed --character-embeddings",
+            "mutually exclusive with --character-embeddings",
+        ),
+        (
+            "--share-decoder-input-output-embed --decoder-input-dim 64",
+            "needs equal --decoder-output-dim and --decoder-input-dim",
         ),
         ("--tie-adaptive-proj", "needs --tie-adaptive-weights"),
         ("--adaptive-input-cutoff 8", "needs --adaptive-input"),
@@ -247,7 +267,7 @@ def test_what_cannot_work_is_refused(arch, options, reason):
         f"{LANGUAGE_MODEL} --attention-dropout 0 --decoder-input-dim 64 --tie-adaptive-proj false",
         "tisa_tiny --decoder-learned-pos --no-token-positional-embeddings false",
         f"{LANGUAGE_MODEL} --attention-dropout 0.1 --decoder-mixers dynamic,dynamic,dynamic,tisa",
-        f"{MASKED_LM} --encoder-kernel-sizes 7 --share-encoder-layers",
+        f"{MASKED_LM} --encoder-kernel-sizes 7 --share-encoder-layers --checkpoint-activations",
         # what a preset shares nobody has asked for
         "dynamic_conv_albert_base --task masked_lm --criterion masked_lm",
     ],
