@@ -228,6 +228,7 @@ def test_presets_have_the_papers_shapes():
     shape = ("encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
     shape = (*shape, "encoder_layers", "encoder_input_dim")
     for arch, expected in (
+        ("dynamic_conv_bert_tiny", (128, 512, 4, 4, 128)),
         ("dynamic_conv_bert_small", (256, 1024, 4, 12, 128)),
         ("attention_albert_base", (768, 3072, 12, 12, 128)),
     ):

@@ -43,6 +43,9 @@ def test_presets_have_the_papers_shapes():
     assert (mixer.mixer, mixer.num_heads, mixer.glu, mixer.causal) == ("dynamic", 16, True, True)
     assert (cfg.dropout, cfg.attention_dropout) == (0.3, 0.1)
     assert (mixer.weight_dropout, mixer.input_dropout) == (0.1, 0.1)
+    for pair, dropouts in (("en_fr", (0.1, 0.1)), ("zh_en", (0.2, 0.2))):
+        cfg = configuration(f"dynamic_conv_wmt_{pair}_big")
+        assert (cfg.dropout, cfg.decoder.mixers[0].weight_dropout) == dropouts
     cfg = configuration("lightweight_conv_iwslt_de_en")
     assert not any(m.glu for m in cfg.encoder.mixers + cfg.decoder.mixers)
 
