@@ -48,6 +48,7 @@ def test_goes_straight_to_generating_and_scoring(trained, data, tmp_path, capsys
     assert "--beam 5 --lenpen 0.5" in printed
     assert "newstest2014 BLEU: " in printed
     results = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    assert results["seed"] is results["architecture"] is None
     assert results["mixer"] == "lightweight" and set(results["stages"]) == {"generate", "score"}
     score, detokenised = results["scores"]
     assert "|tok:none|" in score["signature"] and score["signature"].endswith("|compounds:split")

@@ -2,6 +2,7 @@
 
 from fairseq_convattn.recipes import catalogue, devices
 from fairseq_convattn.recipes.__main__ import command_line, main, resolve
+from fairseq_convattn.recipes.recipe import Score
 from fairseq_convattn.recipes.record import data_checksums, results, score_lines
 from fairseq_convattn.recipes.runner import Runner
 
@@ -26,6 +27,16 @@ def test_scores_with_published_figures_come_last_and_baselines_are_called_so():
         "  published, A paper: dynamic 30.00 (difference +1.26), attention 29.50",
         "  S",
     ]
+
+
+def test_smoke_tests_have_no_difference_and_what_is_unconfirmed_is_said(tmp_path):
+    arguments = command_line().parse_args(["iwslt14_de_en", "--smoke", "--output", str(tmp_path)])
+    recipe = catalogue.RECIPES["iwslt14_de_en"]
+    scores = [Score("test BLEU", 3.0, None, "S")]
+    found = results("", recipe, resolve(arguments, recipe, []), {}, scores)
+    _, published, _, unconfirmed, smoke = score_lines(found | {"unconfirmed": "its data"})
+    assert published.startswith("  published") and "difference" not in published
+    assert unconfirmed == "unconfirmed: its data" and smoke.startswith("(a smoke test")
 
 
 def test_a_training_that_changed_its_precision_says_so(tmp_path, capsys, monkeypatch):

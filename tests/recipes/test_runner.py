@@ -14,7 +14,7 @@ from conftest import ROOT
 import fairseq_convattn
 from fairseq_convattn.child_processes import CommandFailed
 from fairseq_convattn.folder_lock import locked
-from fairseq_convattn.recipes import record
+from fairseq_convattn.recipes import record, runner
 from fairseq_convattn.recipes.command import Command, RecipeError, Stage
 from fairseq_convattn.recipes.recipe import STAGES
 from fairseq_convattn.recipes.runner import Runner
@@ -32,11 +32,15 @@ def interruptible():
 def test_an_installed_package_does_not_record_the_repository_around_it(tmp_path, monkeypatch):
     inside = tmp_path / ".venv" / "lib"
     inside.mkdir(parents=True)
-    for command in ("init -q", "-c user.name=x -c user.email=x commit -qm x --allow-empty"):
+    (tmp_path / "file").touch()
+    for command in ("init -q", "add file", "-c user.name=x -c user.email=x commit -qm x"):
         subprocess.run(["git", "-C", tmp_path, *command.split()], check=True)
-    for root, known in ((tmp_path, True), (inside, False)):
-        monkeypatch.setattr(record, "ROOT", root)
-        assert bool(record._git()) == known
+    monkeypatch.setattr(record, "ROOT", inside)
+    assert record._git() is None
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    assert record._git()["changed"] is False
+    (tmp_path / "file").write_text("changed")
+    assert record._git()["changed"] is True
 
 
 def shell(script: str, **kwargs) -> Command:
@@ -257,3 +261,10 @@ def test_records_say_what_was_run_and_where(tmp_path):
     assert record["environment"]["versions"]["torch"]
     assert record["seconds"] >= 0 and record["begun"] <= record["finished"]
     assert os.path.isfile(tmp_path / record["log"])
+
+
+def test_the_memory_of_a_stage_is_that_of_its_largest_command(tmp_path, monkeypatch):
+    used = iter([7, 5])
+    monkeypatch.setattr(runner, "run_command", lambda *command: next(used))
+    run(tmp_path, [Stage("train", [shell("a"), shell("b")])], ["train"])
+    assert Runner(tmp_path, [Stage("train", [])]).records()["train"]["memory"] == 7
