@@ -15,7 +15,7 @@ CONFIG = {
     **{"intermediate_size": 24, "num_attention_heads": 4, "num_hidden_layers": 3},
     **{"max_position_embeddings": 40, "type_vocab_size": 2, "hidden_act": "gelu_new"},
     **{"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3},
-    **{"classifier_dropout_prob": 0.1, "layer_norm_eps": 1e-12, "num_hidden_groups": 1},
+    **{"layer_norm_eps": 1e-12, "num_hidden_groups": 1},
 }
 LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
 

@@ -202,6 +202,13 @@ def laughing(directory: Path) -> Path:
     return save(directory, checkpoint(cfg={"model": {"dropout": laughs}}))
 
 
+def deep(directory: Path) -> Path:
+    value: list = []
+    for _ in range(150):
+        value = [value]
+    return save(directory, checkpoint(cfg={"model": {"dropout": value}}))
+
+
 @pytest.mark.reliability
 @pytest.mark.parametrize(
     ("bomb", "reason"),
@@ -210,6 +217,7 @@ def laughing(directory: Path) -> Path:
         (many_names, r"model\.w\d+ claims 1,048,576 bytes in a file of"),
         (compressed, "it is compressed"),
         (laughing, "too many values"),
+        (deep, "too deep"),
     ],
 )
 @pytest.mark.parametrize("reader", ["read", "fairseq"])
