@@ -153,11 +153,12 @@ def test_kerples_parameters_start_as_in_its_code():
         assert 0 <= parameter.min() < 0.1 * most and 0.9 * most < parameter.max() <= most
 
 
-def test_the_separable_projections_bias_starts_as_that_of_conv1d():
+def test_the_separable_projection_starts_as_conv1d():
     torch.manual_seed(3)
     config = MixerConfig("composite", 512, 8, True, value_projection="separable")
-    bias, bound = build_mixer(config).v_conv.bias, config.projection_taps**-0.5
-    assert 0.9 * bound < bias.abs().max() <= bound
+    conv, bound = build_mixer(config).v_conv, config.projection_taps**-0.5
+    for parameter in (conv.taps, conv.bias):
+        assert 0.9 * bound < parameter.abs().max() <= bound
 
 
 @pytest.mark.parametrize("causal, taps", [(False, 2 * SPAN + 1), (True, SPAN + 1)])

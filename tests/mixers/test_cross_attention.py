@@ -113,6 +113,14 @@ def test_a_source_of_padding_gives_zeros():
         assert torch.autograd.grad(y.sum(), query)[0].isfinite().all()
 
 
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_all_can_be_dropped(need_weights):
+    query, source, _ = inputs(5)
+    module = CrossAttention(EMBED, HEADS, kdim=SOURCE, vdim=SOURCE, dropout=1.0)
+    y, _ = module(query, source, source, static_kv=True, need_weights=need_weights)
+    torch.testing.assert_close(y, module.out_proj.bias.expand_as(y))
+
+
 @torch.no_grad()
 def test_weights_of_float64_stay_in_it():
     query, source, _ = (x.double() for x in inputs(5))

@@ -107,6 +107,7 @@ def test_a_sentence_does_not_see_its_padding(variant, causal, left):
         mask[0], mask[0, here] = True, False
         x[here, 0] = sentence[:, 0].detach()
         y = run(module, x.requires_grad_(), mask)
+        assert torch.equal(run(module, x, mask.byte()), y)
         torch.testing.assert_close(y[here, :1], alone, rtol=0, atol=1e-5)
         assert y.isfinite().all()
         of_x, *actual = torch.autograd.grad(y[here, :1], (x, *parameters), grad)
