@@ -298,3 +298,6 @@ def test_text_that_is_not_split_into_subwords(here, caplog):
     caplog.clear()
     model.generate(model.encode("oak"), beam=1, max_len_b=2)
     assert caplog.text.count("1 of 1 tokens are unknown") == 1
+    caplog.clear()
+    model.generate(model.encode(f"{model.src_dict[4]} oak"), beam=1, max_len_b=2)
+    assert "unknown" not in caplog.text  # of one half
