@@ -70,18 +70,6 @@ def test_with_attention_it_is_fairseqs_roberta(normalize_before):
 
 @torch.no_grad()
 @pytest.mark.parametrize("mixers", MIXERS)
-def test_a_sentence_does_not_depend_on_its_batch(mixers):
-    net, dictionary = built(encoder_mixers=mixers, **FACTORIZED)
-    source = tokens(dictionary, 1, 5)
-    batch = tokens(dictionary, 2, 19)
-    batch[0] = dictionary.pad()
-    batch[0, :5] = source[0]
-    alone, _ = net(source)
-    torch.testing.assert_close(net(batch)[0][:1, :5], alone, rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("mixers", MIXERS)
 def test_without_absolute_positions_inputs_may_be_longer_than_any_before(mixers):
     net, dictionary = built(
         encoder_mixers=mixers, no_token_positional_embeddings="true", max_positions=10
