@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 from fairseq_convattn.checkpoints.averaging import average_checkpoints, best_checkpoints
 from fairseq_convattn.checkpoints.checks import CheckpointError
 from fairseq_convattn.checkpoints.files import read_checkpoint, write_checkpoint
-from fairseq_convattn.checkpoints.legacy import convert_checkpoint
 
 
 class Runs:
@@ -60,9 +59,7 @@ PLACES = {
 }
 READERS = {
     "read": read_checkpoint,
-    "average": lambda path: average_checkpoints([path], path.with_name("out.pt")),
-    "average_best": lambda path: best_checkpoints(path.parent, 1),
-    "convert": lambda path: convert_checkpoint(path, path.with_name("out.pt")),
+    "best": lambda path: best_checkpoints(path.parent, 1),
     "fairseq": lambda path: checkpoint_utils.load_checkpoint_to_cpu(str(path)),
 }
 
