@@ -146,14 +146,6 @@ def test_pairs_of_terms(beyond, causal):
         check({**options, "attention_span": 2}, CASE | {"causal": causal})
 
 
-@pytest.mark.parametrize("mixer", ["attention", "composite"])
-@pytest.mark.parametrize("kind", ["static", "headwise", "low_rank"])
-def test_any_projections_are_convolved(kind, mixer):
-    for letters in CONVOLVED:
-        options = {"mixer": mixer, "short_convolution": kind, "short_convolution_on": letters}
-        check(options, CASE | {"causal": True})
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(32))
 def test_all_terms_with_all_injections(first):
