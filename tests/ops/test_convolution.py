@@ -53,16 +53,6 @@ def test_is_the_papers_sum(name, kernel_size, causal):
             torch.testing.assert_close(y, expected, msg=f"time {time}")
 
 
-@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, kernel_cases.NATIVE])
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_no_sentences(name, impl):
-    x, taps, bias = inputs(name, 5, 3, torch.float32, batch=0)
-    y, *grads = with_gradients(name, x, taps, bias, x, impl=impl)
-    assert y.shape == x.shape and not any(grad.count_nonzero() for grad in grads)
-    y, tail = CONVOLUTIONS[name](x, taps, bias, causal=True, tail=x[:2], impl=impl)
-    assert y.shape == x.shape and tail.shape == x[:2].shape
-
-
 def with_gradients(name, x, taps, bias, grad, **options):
     function, options = CONVOLUTIONS[name], {"causal": True, **options}
     return kernel_cases.with_gradients(function, (x, taps, bias), grad, **options)
