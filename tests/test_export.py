@@ -45,6 +45,14 @@ OPTIONS = {
         "encoder_normalize_before": True,
         "decoder_normalize_before": True,
     },
+    **{
+        f"{kind} short convolutions": {
+            "short_convolution": kind,
+            "short_convolution_on": "qkvo",
+            "short_convolution_taps": 3,
+        }
+        for kind in ("static", "headwise", "low_rank")
+    },
 }
 
 
