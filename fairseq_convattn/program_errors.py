@@ -48,7 +48,8 @@ def _one_line(error: BaseException) -> str | None:
     text = str(error)
     if isinstance(error, ValueError | TimeoutError) and _was_raised_here(error):
         return " ".join(text.split())
-    if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
+    not_opened = isinstance(error, FileNotFoundError | IsADirectoryError)
+    if not_opened and isinstance(error.filename, str | bytes):
         return _not_opened(error)
     if text.endswith(_NO_TARGETS) and _lacks_targets(error):
         return (
@@ -67,7 +68,7 @@ def _not_opened(error: OSError) -> str | None:
         return None
     if isinstance(error, IsADirectoryError):
         return f"{path} is a folder; give one of its files"
-    return _missing(path) if isinstance(error, FileNotFoundError) else None
+    return _missing(path)
 
 
 def _lacks_targets(error: BaseException) -> bool:
@@ -188,8 +189,10 @@ def _no_block(found: re.Match) -> str | None:
 
 _LINES: dict[re.Pattern, Callable[[re.Match], str | None]] = {
     # of fairseq
-    re.compile(r"^Model file not found: (.+)"): lambda found: _missing_checkpoint(Path(found[1])),
-    re.compile(r"^--finetune-from-model (.+) does not exist"): (
+    re.compile(r"(?s)^Model file not found: (.*)"): (
+        lambda found: _missing_checkpoint(Path(found[1]))
+    ),
+    re.compile(r"^--finetune-from-model (.+) does not exist$"): (
         lambda found: _missing_checkpoint(Path(found[1]))
     ),
     re.compile(r"^Dataset not found: (\S+) \((.+)\)"): (
@@ -200,7 +203,9 @@ _LINES: dict[re.Pattern, Callable[[re.Match], str | None]] = {
         "(its --destdir), or --source-lang and --target-lang where it has dictionaries alone; "
         "with a language model give --task language_modeling"
     ),
-    re.compile("'supported_targets'$|^Unsupported language modeling target"): lambda found: (
+    re.compile(
+        "has no attribute 'supported_targets'$|^Unsupported language modeling target"
+    ): lambda found: (
         "the checkpoint is not a language model, and fairseq-eval-lm scores only these"
     ),
     re.compile(r"^file (.+) not found$"): lambda found: f"there is no {found[1]}",  # its subwords'

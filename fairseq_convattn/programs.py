@@ -3,6 +3,7 @@ fewer warnings. fairseq imports the plugin before it reads its options.
 """
 
 import difflib
+import itertools
 import logging
 import re
 import sys
@@ -16,6 +17,8 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
 
 from .architectures.registration import check_task, warn_of_dropped_sentences
 from .checkpoints.files import is_ours
+from .mixers import MIXERS
+from .ops.attention import TERMS
 from .program_errors import report
 from .training_options import option_of
 
@@ -38,6 +41,11 @@ _OF_LIGHTCONV = {
     "--decoder-kernel-size-list": "--decoder-kernel-sizes",
     "--weight-softmax": "--weight-norm",
 }
+_LISTS = {
+    *(f"--{side}-{name}" for side in ("encoder", "decoder") for name in ("kernel-sizes", "mixers")),
+    "--attention-terms",
+}
+_LISTED = re.compile(r"\d+(,\d+)*|" + "|".join((*MIXERS, *TERMS)))
 _SKIPPED = re.compile(r"(\S+) samples have invalid sizes .* max_positions=(\d+)")
 
 
@@ -71,12 +79,16 @@ def install(arguments: Sequence[str]) -> None:
 
 
 def check_options(options: Sequence[str]) -> None:
-    """Exit where argparse's message would not help: with the most similar architecture, or with our
-    name of an option of fairseq's lightconv. An unknown architecture is left to another plugin that
-    is the ``--user-dir``: it may register it after importing this one."""
+    """Exit where argparse's message would not help: with the most similar architecture, with our
+    name of an option of fairseq's lightconv, or with commas between the values of a list.
+
+    An unknown architecture is left to another plugin that is the ``--user-dir``: it may register it
+    after importing this one.
+    """
     given = _given(options, "--arch", "--user-dir")
     if is_ours(given.arch):
         _refuse_options_of_lightconv(options)
+        _refuse_spaces(options)
     of_others = Path(given.user_dir or "").name != PACKAGE.name
     if given.arch in {None, *ARCH_MODEL_REGISTRY} or of_others:
         return
@@ -135,6 +147,15 @@ def _refuse_options_of_lightconv(options: Sequence[str]) -> None:
     for option in map(option_of, options):
         if ours := _OF_LIGHTCONV.get(option):
             raise SystemExit(f"error: {option}: an option of fairseq's lightconv; give {ours}")
+
+
+def _refuse_spaces(options: Sequence[str]) -> None:
+    for number, option in enumerate(options):
+        if option in _LISTS:
+            following = (word.strip(",") for word in options[number + 1 :])
+            values = [*itertools.takewhile(_LISTED.fullmatch, following)]
+            if len(values) > 1:
+                raise SystemExit(f"error: {option}: no spaces: {','.join(values)}")
 
 
 def refuse_a_partial_score(record: logging.LogRecord) -> bool:

@@ -96,8 +96,8 @@ COMMANDS = {
 }
 
 SECOND_EXAMPLES = {  # of commands whose first argument chooses what they do
-    "encode": "encode --model bpe.model < train.en > train.pieces.en",
-    "predict": "predict MRPC checkpoints/checkpoint_best-glue/MRPC --output submission",
+    ("sentencepiece", "encode"): "encode --model bpe.model < train.en > train.pieces.en",
+    ("glue", "predict"): "predict MRPC checkpoints/checkpoint_best-glue/MRPC --output submission",
 }
 
 REQUIRED = {  # arguments of preparing a corpus
@@ -149,7 +149,7 @@ def choose(arguments: Sequence[str] | None) -> None:
     if name not in COMMANDS:
         sys.exit(f"error: convattn has no command '{name}'; {suggestion(name, COMMANDS)}")
     if {"-h", "--help"}.intersection(rest):
-        example = SECOND_EXAMPLES.get(rest[0], COMMANDS[name].example)
+        example = SECOND_EXAMPLES.get((name, rest[0]), COMMANDS[name].example)
         if name == "prepare" and rest[0] in corpora():
             example = f"{rest[0]}{REQUIRED.get(rest[0], '')} --output data/{rest[0]}"
         print(f"example:\n  convattn {name} {example}\n", flush=True)

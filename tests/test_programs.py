@@ -352,6 +352,19 @@ def test_options_of_fairseqs_lightconv_are_answered_with_ours(option):
     assert ours in parser._option_string_actions
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["--encoder-kernel-sizes 3 7,15, 31", "--decoder-mixers dynamic, attention"],
+)
+def test_lists_with_spaces_are_answered_with_commas(words):
+    model = ["--arch", "dynamic_conv_tiny"]
+    programs.check_options([*model, *words.replace(", ", ",").split(" ")[:2], "DATA", "--cpu"])
+    given = words.split()
+    commas = ",".join(word.strip(",") for word in given[1:])
+    with pytest.raises(SystemExit, match=f"{given[0]}: no spaces: {commas}"):
+        programs.check_options([*model, *given, "DATA"])
+
+
 def test_a_plugin_that_imports_this_one_registers_its_own_afterwards():
     programs.check_options(["--arch", "dynamic_conv_tin", "--user-dir", "elsewhere/theirs"])
 

@@ -251,8 +251,10 @@ def test_what_other_kinds_of_models_do(here):
     for call in (model.translate, model.summarize):
         with pytest.raises(ValueError, match="a language model only continues texts: use sample"):
             call("oak")
-    with pytest.raises(ValueError, match="needs bpe, such as 'sentencepiece'"):
-        load(ConvAttnMaskedLanguageModel, "mlm", "lm", bpe=None)
+    model = load(ConvAttnMaskedLanguageModel, "mlm", "lm", bpe=None)
+    assert model.extract_features(torch.tensor([[0, 5, 2]])).size(1) == 3
+    with pytest.raises(ValueError, match="texts need bpe, such as bpe='sentencepiece'"):
+        model.encode("oak")
     model = load(ConvAttnMaskedLanguageModel, "mlm", "lm", **PIECES)
     with pytest.raises(ValueError, match="no classification head: fine-tune it first"):
         model.predict("sentence_classification_head", model.encode("oak"))

@@ -124,12 +124,16 @@ def run(
     cpu: bool,
     distributed_world_size: int,
     ddp_backend: str,
+    best_checkpoint_metric: str,
+    eval_bleu: bool,
 ) -> None:
     """Raise a one-line ValueError if the training's options do not fit the model's."""
     if task in _OTHER_ARCHITECTURES:
         refuse("task", f"{task} needs an --arch such as {_OTHER_ARCHITECTURES[task]}")
     if fp16 and cpu:
         refuse("fp16", "needs a GPU; with --cpu use --bf16")
+    if best_checkpoint_metric == "bleu" and not eval_bleu:
+        refuse("best_checkpoint_metric", "bleu needs --eval-bleu")
     if options.quant_noise_scalar:
         _scalar_noise(options, cpu)
     if getattr(options, "base_layers", 0) and distributed_world_size == 1:

@@ -1,6 +1,8 @@
-"""Digests of dictionaries in a model's configuration, which reveal exchanged dictionaries."""
+"""Digests of dictionaries, and the languages, in a model's configuration: they reveal exchanged
+dictionaries and a reversed direction."""
 
 import hashlib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +12,9 @@ from fairseq import utils
 from omegaconf import DictConfig, ListConfig, open_dict
 from torch import Tensor, nn
 
-STORED = "dictionaries"
+logger = logging.getLogger(__name__)
+
+STORED, LANGUAGES = "dictionaries", "languages"
 _DIGEST = re.compile(r"\d+ [0-9a-f]{64}")
 SIDES = ("source", "target")
 _WAY_OUT = (
@@ -52,6 +56,32 @@ def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) ->
         with open_dict(whole):
             whole[STORED] = current
     require_same_dictionaries(whole[STORED], current, "the model")
+
+
+def remember_languages(cfg: Any, task: Any) -> None:
+    """Store the task's languages in ``cfg``, or warn if they are the stored ones reversed.
+
+    Args:
+        cfg: the model's part of fairseq's configuration; a namespace is left alone.
+    """
+    whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
+    options = getattr(task, "cfg", None)
+    now = [getattr(options, f"{side}_lang", None) for side in SIDES]
+    if not isinstance(whole, DictConfig) or None in now:
+        return
+    if whole.get(LANGUAGES) is None:
+        with open_dict(whole):
+            whole[LANGUAGES] = now
+    if reason := reversed_direction(whole[LANGUAGES], now):
+        logger.warning("the model %s", reason)
+
+
+def reversed_direction(stored: Any, current: Any) -> str | None:
+    """How a model was trained whose languages, as stored, are the current ones reversed."""
+    then, now = (list(x) if isinstance(x, list | ListConfig) else [] for x in (stored, current))
+    if then == now or then != now[::-1]:
+        return None
+    return f"was trained to translate from {then[0]} to {now[0]}, not from {now[0]} to {then[0]}"
 
 
 def require_same_dictionaries(

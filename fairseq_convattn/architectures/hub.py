@@ -232,6 +232,21 @@ def _subword_option(dictionary: Dictionary) -> str | None:
 class ConvAttnMaskedHub(RobertaHubInterface):
     """fairseq's interface of a masked language model."""
 
+    @property
+    def bpe(self) -> Any:
+        """What splits texts into subwords and joins them.
+
+        Raises:
+            ValueError: the model was loaded without it.
+        """
+        if self._bpe is None:
+            raise ValueError("texts need bpe, such as bpe='sentencepiece' in from_pretrained")
+        return self._bpe
+
+    @bpe.setter
+    def bpe(self, bpe: Any) -> None:
+        self._bpe = bpe
+
     def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple]:
         """The ``topk`` most probable fillings of the one ``<mask>`` of a text: each the filled
         text, its probability and the word.
@@ -305,10 +320,9 @@ class PretrainedMaskedLanguageModel:
     ) -> ConvAttnMaskedHub:
         """Load a trained model, in evaluation mode.
 
-        Arguments and errors are those of :meth:`Pretrained.from_pretrained`, but ``bpe`` is needed.
+        Arguments and errors are those of :meth:`Pretrained.from_pretrained`. With ``bpe=None`` it
+        takes tokens alone.
         """
-        if bpe is None:
-            raise ValueError("a masked language model needs bpe, such as 'sentencepiece'")
         options = {"bpe": bpe, "load_checkpoint_heads": True, **options}
         loaded = _load(cls, model_name_or_path, checkpoint_file, data_name_or_path, options)
         return ConvAttnMaskedHub(loaded["args"], loaded["task"], loaded["models"][0]).eval()

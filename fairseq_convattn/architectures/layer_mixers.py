@@ -122,4 +122,6 @@ def _missing(option: Option, mixers: list[MixerConfig], value: Any) -> str | Non
     readers = [mixer for mixer in mixers if may_read(mixer.mixer, option)]
     if any(map(reads, readers)):
         return None
-    return option.needs if readers else f"the mixer {' or '.join(option.readers)}"
+    *others, last = option.readers
+    names = f"{', '.join(others)} or {last}" if others else last
+    return option.needs if readers else f"the mixer {names}"

@@ -223,6 +223,8 @@ def _run(cfg: Namespace | DictConfig) -> dict:
         "cpu": ("common.cpu", False),
         "distributed_world_size": ("distributed_training.distributed_world_size", 1),
         "ddp_backend": ("distributed_training.ddp_backend", ""),
+        "best_checkpoint_metric": ("checkpoint.best_checkpoint_metric", "loss"),
+        "eval_bleu": ("task.eval_bleu", False),
     }
     if isinstance(cfg, Namespace):
         return {name: getattr(cfg, name, default) for name, (_, default) in places.items()}

@@ -12,7 +12,7 @@ from torch import nn
 from ..mixers.options import refuse
 from . import checks
 from .config import ENCODER_DECODER
-from .dictionaries import remember_dictionaries
+from .dictionaries import remember_dictionaries, remember_languages
 from .hub import Pretrained
 from .presets import ENCODER_DECODER_PRESETS
 from .registration import ConfiguredModel, options_to_build, register_family
@@ -41,6 +41,7 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
             )
         options = options_to_build(cfg, cls.schema)
         remember_dictionaries(cfg, task)
+        remember_languages(cfg, task)
         types = len(task.target_dictionary)
         checks.clusters("adaptive_softmax", options, "decoder_output_dim", types)
         for shared in ("share_all_embeddings", "merge_src_tgt_embed"):

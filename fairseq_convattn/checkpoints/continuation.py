@@ -9,7 +9,12 @@ from fairseq.models import MODEL_REGISTRY
 from omegaconf import DictConfig
 
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL
-from ..architectures.dictionaries import STORED, require_same_dictionaries
+from ..architectures.dictionaries import (
+    LANGUAGES,
+    STORED,
+    require_same_dictionaries,
+    reversed_direction,
+)
 from ..architectures.options import mixer_options
 from ..command_lines import flag
 from .checks import CheckpointError
@@ -46,8 +51,8 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
         is_first: whether this is the first worker, which warns.
 
     Raises:
-        CheckpointError: an option differs from that of the checkpoint that goes on, or the file
-            named by ``--restore-file`` is not there.
+        CheckpointError: an option or the direction differs from that of the checkpoint that goes
+            on, or the file named by ``--restore-file`` is not there.
         ValueError: a dictionary has the size but not the content of the checkpoint's.
     """
     named = cfg.checkpoint.restore_file != LAST
@@ -66,6 +71,10 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
     require_same_dictionaries(stored, cfg.get(STORED) or (), str(path))
     if not any(is_ours(architecture_of(x)) for x in (state, {"cfg": cfg})):
         return
+    way_out = "give it as --finetune-from-model" if named else "choose a new --save-dir"
+    reason = reversed_direction(as_mapping(state.get("cfg")).get(LANGUAGES), cfg.get(LANGUAGES))
+    if reason and not begins_anew:
+        raise CheckpointError(f"{path} {reason}: {way_out}, or repeat its options")
     other = other_option(stored_options(state, "model"), as_mapping(cfg.model))
     if other is None:
         return
@@ -77,7 +86,6 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
         if is_first:
             logger.warning("%s: the new model computes something else with its weights", difference)
         return
-    way_out = "give it as --finetune-from-model" if named else "choose a new --save-dir"
     raise CheckpointError(f"{difference}: {way_out}, or repeat its options")
 
 

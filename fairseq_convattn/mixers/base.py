@@ -57,8 +57,8 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         Args:
             query: ``[time, batch, embed_dim]``. With an ``incremental_state``, the
                 positions that follow those already seen, one or several.
-            key, value, attn_mask: read by :class:`SelfAttention` alone. Other mixers
-                ignore keys and values and refuse a mask.
+            key, value, attn_mask: read by :class:`SelfAttention` alone. Other mixers refuse a
+                mask, and keys and values other than ``query`` itself.
             key_padding_mask: boolean ``[batch, keys]``, True at padding. Without ``key`` the
                 keys are the query's positions.
             incremental_state: fairseq's decoding state (causal mixers only).
@@ -68,17 +68,18 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
             ``[time, batch, embed_dim]`` and None in place of attention weights.
 
         Raises:
-            ValueError: a mask has another shape, or a mask or a state is given to a mixer that
-                cannot follow it.
+            ValueError: a mask has another shape, or the mixer cannot follow what is given.
         """
         if incremental_state is not None and not self.config.causal:
             raise ValueError("only a causal mixer decodes from an incremental state")
-        keys, elsewhere = query, {}
+        keys, elsewhere, name = query, {}, type(self).__name__
         if self.takes_key_value:
             keys = query if key is None else key
             elsewhere = {"key": key, "value": value, "attn_mask": attn_mask}
         elif attn_mask is not None:
-            raise ValueError(f"{type(self).__name__} cannot follow an attention mask")
+            raise ValueError(f"{name} cannot follow an attention mask")
+        elif any(x is not None and x is not query for x in (key, value)):
+            raise ValueError(f"{name} mixes the query alone: leave key and value out")
         padding_mask = None
         if key_padding_mask is not None:
             padding_mask = key_padding_mask.bool()

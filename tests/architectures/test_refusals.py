@@ -24,6 +24,7 @@ REFUSED = {
         ("--encoder-kernel-sizes 4", "must be odd in an encoder, not 4"),
         ("--encoder-kernel-sizes 3,7.5,3,3", "must be comma-separated whole numbers"),
         ("--decoder-kernel-sizes 0", "must be a whole number of at least 1, not 0"),
+        ("--best-checkpoint-metric bleu", "bleu needs --eval-bleu"),
         ("--encoder-layers -1", "must be at least 0, not -1"),
         ("--encoder-layers 1001", "must be at most 1000, not 1001"),
         ("--encoder-embed-dim 0", "must be at least 1, not 0"),
@@ -81,7 +82,7 @@ REFUSED = {
             "needs equal --decoder-output-dim",
         ),
         ("--share-all-embeddings --decoder-embed-dim 64", "needs equal --encoder-embed-dim and"),
-        ("--short-convolution static", "no layer reads it; it needs the mixer attention or com"),
+        ("--short-convolution static", "no layer reads it; it needs the mixer attention, com"),
     ),
     LANGUAGE_MODEL: (
         ("--adaptive-input", "needs --adaptive-input-cutoff"),

@@ -257,6 +257,9 @@ def test_refuses_what_it_cannot_do(name):
     x = torch.randn(3, BATCH, WIDTH)
     with pytest.raises(ValueError, match="attention mask"):
         mixer(name, causal=False)(x, x, x, attn_mask=torch.zeros(3, 3))
+    for key, value in ((x.clone(), x), (None, x.clone())):
+        with pytest.raises(ValueError, match="mixes the query alone"):
+            mixer(name, causal=False, kernel_size=3)(x, key, value)
     with pytest.raises(ValueError, match="only a causal mixer"):
         run(mixer(name, causal=False, kernel_size=3), x, state={})
 

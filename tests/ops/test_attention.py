@@ -170,6 +170,15 @@ def test_dropout_draws_every_weight_independently(p):
         assert abs((a * b).mean()) < 5 * p * (1 - p) / a.numel() ** 0.5
 
 
+def test_choice_of_implementation():
+    q = torch.randn(1, 1, 4, WIDTH)
+    for dtype, x in ((torch.float64, q.double()), (torch.float32, q)):
+        if dtype == torch.float64 or not is_built():
+            with pytest.raises(ValueError, match="impl='native'"):
+                composite_attention(x, x, x, {"content": None}, causal=True, impl="native")
+        composite_attention(x, x, x, {"content": None}, causal=True)
+
+
 @pytest.mark.parametrize(
     "impl, dtype, terms",
     [

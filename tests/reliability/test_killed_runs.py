@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import SHRUNK, slow_but, task_of, train
+from conftest import SHRUNK, generate, slow_but, task_of, train
 from torch import Tensor
 
 from fairseq_convattn.architectures.config import LANGUAGE_MODEL, complete
@@ -232,6 +232,20 @@ def test_a_training_does_not_continue_as_another_network(data, tmp_path, changed
         train(data, tmp_path, *first, *changed, "--max-update", "2")
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
     train(data, tmp_path, *first, "--dropout", "0.5", "--max-update", "2")
+
+
+def test_the_other_direction_is_another_model(data, tmp_path, caplog):
+    given, reversed_ = ("--arch", "dynamic_conv_tiny", *SHRUNK), ("-s", "tgt", "-t", "src")
+    train(data, tmp_path, *given, "--max-update", "1")
+    last = tmp_path / "checkpoint_last.pt"
+    with pytest.raises(CheckpointError, match="from src to tgt, not from tgt to src: choose a"):
+        train(data, tmp_path, *given, *reversed_, "--max-update", "2")
+    generate(data, last)
+    assert "translate from" not in caplog.text
+    generate(data, last, *reversed_)
+    assert "trained to translate from src to tgt, not from tgt to src" in caplog.text
+    tuned = ("--finetune-from-model", str(last), "--max-update", "1")
+    train(data, tmp_path / "tuned", *given, *reversed_, *tuned)
 
 
 def test_a_finished_training_makes_no_more_updates(data, tmp_path, caplog):
