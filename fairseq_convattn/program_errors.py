@@ -19,6 +19,7 @@ from .architectures.hub import beyond_limit
 from .training_options import option_of
 
 _PACKAGE = Path(__file__).resolve().parent
+_BINARISED = "; give the folder that fairseq-preprocess wrote (its --destdir)"
 _NO_TARGETS = "missing 1 required positional argument: 'prev_output_tokens'"
 _WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq raises it around any exception
 
@@ -48,7 +49,7 @@ def _one_line(error: BaseException) -> str | None:
     text = str(error)
     if isinstance(error, ValueError | TimeoutError) and _was_raised_here(error):
         return " ".join(text.split())
-    not_opened = isinstance(error, FileNotFoundError | IsADirectoryError)
+    not_opened = isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError)
     if not_opened and isinstance(error.filename, str | bytes):
         return _not_opened(error)
     if text.endswith(_NO_TARGETS) and _lacks_targets(error):
@@ -68,6 +69,9 @@ def _not_opened(error: OSError) -> str | None:
         return None
     if isinstance(error, IsADirectoryError):
         return f"{path} is a folder; give one of its files"
+    if isinstance(error, NotADirectoryError):
+        file = next(x for x in (path, *path.parents) if x.exists())
+        return f"{file} is not a folder{_BINARISED}"
     return _missing(path)
 
 
@@ -148,7 +152,7 @@ def _missing(path: Path) -> str:
     if path.name.startswith("dict.") and others:
         return f"there is no {path}; the folder has the languages {', '.join(others)}"
     is_data = path.name.startswith("dict.") or not path.suffix and not _is_value("--input", path)
-    way_out = "; give the folder that fairseq-preprocess wrote (its --destdir)" if is_data else ""
+    way_out = _BINARISED if is_data else ""
     missing = path if path.parent.is_dir() else path.parent
     return f"there is no {missing}{way_out}"
 

@@ -45,7 +45,8 @@ _LISTS = {
     *(f"--{side}-{name}" for side in ("encoder", "decoder") for name in ("kernel-sizes", "mixers")),
     "--attention-terms",
 }
-_LISTED = re.compile(r"\d+(,\d+)*|" + "|".join((*MIXERS, *TERMS)))
+_NAMES = "|".join((*MIXERS, *TERMS))
+_LISTED = re.compile(rf"\d+(,\d+)*|({_NAMES})(,({_NAMES}))*")
 _SKIPPED = re.compile(r"(\S+) samples have invalid sizes .* max_positions=(\d+)")
 
 
@@ -71,6 +72,7 @@ def install(arguments: Sequence[str]) -> None:
         for message in USELESS:
             warnings.filterwarnings("ignore", message)
     check_options(arguments[1:])
+    _refuse_beam(arguments[1:])
     if Path(arguments[0]).name == "fairseq-train":
         require_arch(arguments[1:])
         refuse_another_task(arguments[1:])
@@ -147,6 +149,12 @@ def _refuse_options_of_lightconv(options: Sequence[str]) -> None:
     for option in map(option_of, options):
         if ours := _OF_LIGHTCONV.get(option):
             raise SystemExit(f"error: {option}: an option of fairseq's lightconv; give {ours}")
+
+
+def _refuse_beam(options: Sequence[str]) -> None:
+    beam = _given(options, "--beam").beam or ""
+    if re.fullmatch(r"-\d+|0+", beam):
+        raise SystemExit(f"error: --beam: must be at least 1, not {beam}")
 
 
 def _refuse_spaces(options: Sequence[str]) -> None:

@@ -66,6 +66,17 @@ def test_a_mistyped_checkpoint(trained, data, capsys, monkeypatch):
     assert line == f"error: {trained.parent} is a folder; give one of its files"
 
 
+def test_a_file_in_place_of_a_folder(trained, data, tmp_path, capsys, monkeypatch):
+    file = data / "dict.src.txt"
+    expected = f"error: {file} is not a folder; give the folder that fairseq-preprocess wrote"
+    monkeypatch.setattr(sys, "argv", ["fairseq-generate", str(file)])
+    assert reported(capsys, generate, file, trained).startswith(expected)
+    line = reported(
+        capsys, train, file, tmp_path, "--arch", "dynamic_conv_tiny", "-s", "a", "-t", "b"
+    )
+    assert line.startswith(expected)
+
+
 def test_mistyped_data(trained, tmp_path, capsys, monkeypatch):
     none = tmp_path / "lr=0.1" / "none"
     none.parent.mkdir()
@@ -352,9 +363,17 @@ def test_options_of_fairseqs_lightconv_are_answered_with_ours(option):
     assert ours in parser._option_string_actions
 
 
+@pytest.mark.parametrize("beam", ["0", "-1"])
+def test_a_beam_of_none_is_one_line(beam, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    with pytest.raises(SystemExit, match=f"--beam: must be at least 1, not {beam}"):
+        programs.install(["fairseq-generate", "DATA", "--path", "x.pt", "--beam", beam])
+
+
 @pytest.mark.parametrize(
     "words",
-    ["--encoder-kernel-sizes 3 7,15, 31", "--decoder-mixers dynamic, attention"],
+    ["--encoder-kernel-sizes 3 7,15, 31", "--decoder-mixers dynamic, attention,tisa"],
 )
 def test_lists_with_spaces_are_answered_with_commas(words):
     model = ["--arch", "dynamic_conv_tiny"]
