@@ -87,6 +87,19 @@ def scripts(tmp_path) -> Scripts:
 
 
 @pytest.fixture
+def not_installed(monkeypatch) -> Callable[..., None]:
+    """Makes ``find_spec`` find none of the packages that are named."""
+    found = importlib.util.find_spec
+
+    def hide(*names: str) -> None:
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name: None if name in names else found(name)
+        )
+
+    return hide
+
+
+@pytest.fixture
 def benchmark_of(monkeypatch) -> Callable[[str], ModuleType]:
     """The modules of benchmarks/ by name."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")

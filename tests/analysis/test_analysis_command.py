@@ -1,6 +1,5 @@
 """Figures of the analysis, its files, and the command."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -130,11 +129,8 @@ def test_what_is_given_is_refused_before_anything_is_read(tmp_path, monkeypatch,
         run(monkeypatch, tmp_path / "none.pt", "--output", tmp_path / "x")
 
 
-def test_without_matplotlib_there_are_no_figures(tmp_path, monkeypatch, capsys):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name)
-    )
+def test_without_matplotlib_there_are_no_figures(tmp_path, monkeypatch, capsys, not_installed):
+    not_installed("matplotlib")
     monkeypatch.delitem(sys.modules, "fairseq_convattn.analysis.figures", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     state = {"encoder.embed_positions.weight": torch.randn(5, 4)}

@@ -1,6 +1,5 @@
 """GLUE's rows, pieces, metrics and tables."""
 
-import importlib.util
 import math
 
 import pytest
@@ -160,10 +159,7 @@ def test_summary_and_table():
 
 
 @pytest.mark.parametrize(("absent", "package"), [("sklearn", "scikit-learn"), ("scipy", "scipy")])
-def test_without_its_libraries_fine_tuning_says_what_to_install(monkeypatch, absent, package):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == absent else found(name)
-    )
+def test_without_its_libraries_fine_tuning_says_what_to_install(not_installed, absent, package):
+    not_installed(absent)
     with pytest.raises(GlueError, match=f"^GLUE's metrics need {package}: pip install {package}$"):
         finetune(Run(*[None] * len(Run._fields)), [1])

@@ -1,6 +1,5 @@
 """What recipes run, compared with command lines that were reviewed by hand."""
 
-import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -172,11 +171,8 @@ def test_what_a_local_copy_lacks_of_glue_is_downloaded(capsys, tmp_path):
         assert (f"--source {tmp_path}" in glue) == ("--download-rest" in glue) == bool(given)
 
 
-def test_glues_metrics_are_asked_for_before_the_pre_training(monkeypatch, tmp_path):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == "sklearn" else found(name)
-    )
+def test_glues_metrics_are_asked_for_before_the_pre_training(not_installed, tmp_path):
+    not_installed("sklearn")
     output = tmp_path / "run"
     with pytest.raises(SystemExit, match="needs scikit-learn: pip install scikit-learn"):
         main(["bert_small", "--source", str(tmp_path), "--output", str(output)])
@@ -197,11 +193,8 @@ def test_small_tasks_start_from_mnlis_model(capsys):
     assert list(starts).index("MNLI") < min(map(list(starts).index, ("MRPC", "STS-B", "RTE")))
 
 
-def test_what_only_another_stage_needs_is_not_asked_for(monkeypatch, tmp_path):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == "jieba" else found(name)
-    )
+def test_what_only_another_stage_needs_is_not_asked_for(not_installed, tmp_path):
+    not_installed("jieba")
     for stage, error in (
         ("prepare", "to prepare, the recipe needs jieba: pip install jieba"),
         ("score", "the stage prepare has to be done first"),
@@ -210,12 +203,9 @@ def test_what_only_another_stage_needs_is_not_asked_for(monkeypatch, tmp_path):
             main(["wmt17_zh_en", stage, "--output", str(tmp_path / "run")])
 
 
-def test_sharding_needs_fairscale(monkeypatch, tmp_path):
+def test_sharding_needs_fairscale(monkeypatch, not_installed, tmp_path):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == "fairscale" else found(name)
-    )
+    not_installed("fairscale")
     with pytest.raises(SystemExit, match="--fsdp needs fairscale: pip install fairscale"):
         main(["gbw", "--gpus", "2", "--fsdp", "--output", str(tmp_path / "run")])
 

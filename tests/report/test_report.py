@@ -1,6 +1,5 @@
 """The report of runs, from lines that fairseq wrote and folders that the recipes' runner wrote."""
 
-import importlib.util
 import json
 import re
 import shlex
@@ -382,12 +381,8 @@ def test_the_mean_of_curves_is_where_all_have_points():
     assert mean_curve([]) == []
 
 
-def test_what_is_not_installed_is_one_line(tmp_path, monkeypatch):
-    found = importlib.util.find_spec
-    absent = ("jinja2", "matplotlib")
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in absent else found(name)
-    )
+def test_what_is_not_installed_is_one_line(tmp_path, not_installed):
+    not_installed("jinja2", "matplotlib")
     with pytest.raises(SystemExit, match="page needs jinja2 and matplotlib: pip install jinja2 m"):
         main([str(write_run(tmp_path / "a")), "--output", str(tmp_path / "page.html")])
 
