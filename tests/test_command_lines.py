@@ -177,6 +177,18 @@ def test_a_stack_is_pruned_in_training_and_the_other_at_inference(data, tmp_path
         assert torch.equal(layer.fc1.weight, stored[f"{name}.fc1.weight"])
 
 
+def test_a_mistyped_model_override_is_named(data, trained, monkeypatch, caplog):
+    overrides = "{'max_target_position': 9, 'dropout': 0.1}"
+    options = ("--task", "translation", "--model-overrides", overrides)
+    monkeypatch.setattr("sys.argv", ["fairseq-validate", *options])
+    for run in (generate, validate):
+        caplog.clear()
+        run(data, trained, *options)
+        (warning,) = (x for x in caplog.messages if x.startswith("--model-overrides"))
+        assert "no option max_target_position," in warning
+        assert warning.endswith("did you mean max_target_positions?")
+
+
 @pytest.mark.slow
 def test_learns_to_translate(data, tmp_path):
     """Reversing and capitalising cannot be learnt without cross-attention and order."""

@@ -5,9 +5,11 @@ names, which may evaluate options as Python. So the plugin replaces two of its f
 when it is loaded; fairseq's files are not changed.
 """
 
+import difflib
 import functools
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +19,11 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 
+from ..training_options import option_of
 from . import stand_ins
 from .checks import CheckpointError, check_configuration, check_digest, check_finite, naming
 from .continuation import require_same_model
-from .files import architecture_of, check_file, is_ours
+from .files import architecture_of, as_mapping, check_file, is_ours
 from .recovery import LAST, recovered
 
 logger = logging.getLogger(__name__)
@@ -59,12 +62,26 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
         with _explained(path):
             check_configuration(state, as_stored=False)  # with --model-overrides
             check_digest(state)
+            if "--model-overrides" in map(option_of, sys.argv):
+                _warn_of_unknown(args[0] if args else kwargs.get("arg_overrides"), state)
             # lightconv checkpoints have weights that were never set
             if is_ours(architecture_of(state)):
                 check_finite(state["model"])
         return state
 
     return load_checkpoint_to_cpu
+
+
+def _warn_of_unknown(overrides: dict[str, Any] | None, state: dict) -> None:
+    """Warn of ``--model-overrides`` that fairseq ignores, as the checkpoint has no such option."""
+    stored = as_mapping(state.get("cfg"))
+    names = set(stored).union(*map(as_mapping, stored.values()))
+    for name in () if not stored else sorted(set(overrides or ()) - names):
+        close = difflib.get_close_matches(name, names, n=1)
+        logger.warning(
+            "--model-overrides: the checkpoint has no option %s, which changes nothing%s",
+            *(name, f"; did you mean {close[0]}?" if close else ""),
+        )
 
 
 def _refuse_2019(outline: dict) -> None:
