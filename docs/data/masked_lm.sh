@@ -7,6 +7,8 @@
 #     bash docs/data/masked_lm.sh fixed composite_attention_bert_tiny --attention-terms content,fixed
 #     bash docs/data/masked_lm.sh query composite_attention_bert_tiny
 #     bash docs/data/masked_lm.sh tisa tisa_bert_tiny
+#     bash docs/data/masked_lm.sh dynamic dynamic_conv_bert_tiny --optimizer convattn_adam
+#     bash docs/data/masked_lm.sh lightweight lightweight_conv_bert_tiny --optimizer convattn_adam
 #
 # With dialogues, those of masked_lm_dialogues.csv and glue_dialogues.csv, which also read samsum/samsum.zip:
 #
