@@ -20,6 +20,7 @@ from .training_options import option_of
 
 _PACKAGE = Path(__file__).resolve().parent
 _BINARISED = "; give the folder that fairseq-preprocess wrote (its --destdir)"
+_WRITTEN = ("--save-dir", "--results-path", "--tensorboard-logdir", "--log-file")
 _NO_TARGETS = "missing 1 required positional argument: 'prev_output_tokens'"
 _WRAPPER = "Cannot load model parameters from checkpoint"  # fairseq raises it around any exception
 
@@ -71,7 +72,8 @@ def _not_opened(error: OSError) -> str | None:
         return f"{path} is a folder; give one of its files"
     if isinstance(error, NotADirectoryError):
         file = next(x for x in (path, *path.parents) if x.exists())
-        return f"{file} is not a folder{_BINARISED}"
+        written = any(_is_value(option, x) for option in _WRITTEN for x in (path, *path.parents))
+        return f"{file} is a file, not a folder{'' if written else _BINARISED}"
     return _missing(path)
 
 

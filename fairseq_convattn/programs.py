@@ -3,7 +3,6 @@ fewer warnings. fairseq imports the plugin before it reads its options.
 """
 
 import difflib
-import itertools
 import logging
 import re
 import sys
@@ -41,12 +40,11 @@ _OF_LIGHTCONV = {
     "--decoder-kernel-size-list": "--decoder-kernel-sizes",
     "--weight-softmax": "--weight-norm",
 }
-_LISTS = {
-    *(f"--{side}-{name}" for side in ("encoder", "decoder") for name in ("kernel-sizes", "mixers")),
-    "--attention-terms",
+_VALUES_OF_LISTS = {
+    **dict.fromkeys(("--encoder-kernel-sizes", "--decoder-kernel-sizes"), r"\d+"),
+    **dict.fromkeys(("--encoder-mixers", "--decoder-mixers"), "|".join(MIXERS)),
+    "--attention-terms": "|".join(TERMS),
 }
-_NAMES = "|".join((*MIXERS, *TERMS))
-_LISTED = re.compile(rf"\d+(,\d+)*|({_NAMES})(,({_NAMES}))*")
 _SKIPPED = re.compile(r"(\S+) samples have invalid sizes .* max_positions=(\d+)")
 
 
@@ -57,8 +55,7 @@ def install(arguments: Sequence[str]) -> None:
         arguments: ``sys.argv``, the program first.
 
     Raises:
-        SystemExit: ``--arch`` is mistyped or for another task, or an option is fairseq's
-            lightconv's.
+        SystemExit: an option cannot work; the message names it.
     """
     logging.getLogger("fairseq.tasks.fairseq_task").addFilter(refuse_a_partial_score)
     if not arguments or Path(arguments[0]).name not in PROGRAMS:
@@ -158,10 +155,14 @@ def _refuse_beam(options: Sequence[str]) -> None:
 
 
 def _refuse_spaces(options: Sequence[str]) -> None:
-    for number, option in enumerate(options):
-        if option in _LISTS:
-            following = (word.strip(",") for word in options[number + 1 :])
-            values = [*itertools.takewhile(_LISTED.fullmatch, following)]
+    for number, word in enumerate(options):
+        option, _, first = word.partition("=")
+        if allowed := _VALUES_OF_LISTS.get(option):
+            values = [first.strip(",")] if first else []
+            for value in options[number + 1 :]:
+                if not re.fullmatch(rf",?(({allowed}),?)*", value) or Path(value).exists():
+                    break
+                values += filter(None, [value.strip(",")])
             if len(values) > 1:
                 raise SystemExit(f"error: {option}: no spaces: {','.join(values)}")
 

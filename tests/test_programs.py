@@ -2,10 +2,12 @@
 
 import argparse
 import logging
+import os
 import shutil
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -68,13 +70,17 @@ def test_a_mistyped_checkpoint(trained, data, capsys, monkeypatch):
 
 def test_a_file_in_place_of_a_folder(trained, data, tmp_path, capsys, monkeypatch):
     file = data / "dict.src.txt"
-    expected = f"error: {file} is not a folder; give the folder that fairseq-preprocess wrote"
+    expected = f"error: {file} is a file, not a folder; give the folder that fairseq-preproc"
     monkeypatch.setattr(sys, "argv", ["fairseq-generate", str(file)])
     assert reported(capsys, generate, file, trained).startswith(expected)
     line = reported(
         capsys, train, file, tmp_path, "--arch", "dynamic_conv_tiny", "-s", "a", "-t", "b"
     )
     assert line.startswith(expected)
+    for option, folder in (("--save-dir", file), ("--results-path", file / "results")):
+        monkeypatch.setattr(sys, "argv", ["fairseq-train", str(data), option, str(folder)])
+        line = reported(capsys, os.mkdir, folder / "made")
+        assert line == f"error: {file} is a file, not a folder"
 
 
 def test_mistyped_data(trained, tmp_path, capsys, monkeypatch):
@@ -373,15 +379,35 @@ def test_a_beam_of_none_is_one_line(beam, monkeypatch):
 
 @pytest.mark.parametrize(
     "words",
-    ["--encoder-kernel-sizes 3 7,15, 31", "--decoder-mixers dynamic, attention,tisa"],
+    [
+        "--encoder-kernel-sizes 3 7,15, 31",
+        "--encoder-kernel-sizes 3 , 7",
+        "--decoder-mixers dynamic, attention,tisa",
+        "--attention-terms content, fixed",
+    ],
 )
 def test_lists_with_spaces_are_answered_with_commas(words):
     model = ["--arch", "dynamic_conv_tiny"]
     programs.check_options([*model, *words.replace(", ", ",").split(" ")[:2], "DATA", "--cpu"])
-    given = words.split()
-    commas = ",".join(word.strip(",") for word in given[1:])
-    with pytest.raises(SystemExit, match=f"{given[0]}: no spaces: {commas}"):
-        programs.check_options([*model, *given, "DATA"])
+    name, *values = words.split()
+    commas = ",".join(word.strip(",") for word in values if word != ",")
+    for given in ([name, *values], [f"{name}={values[0]}", *values[1:]]):
+        with pytest.raises(SystemExit, match=f"{name}: no spaces: {commas}"):
+            programs.check_options([*model, *given, "DATA"])
+
+
+def test_data_that_are_called_as_a_value_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("7", "dynamic"):
+        Path(name).mkdir()
+    for words in (
+        "--decoder-kernel-sizes 31 7",
+        "--decoder-kernel-sizes=31 dynamic",
+        "--decoder-mixers tisa dynamic",
+        "--decoder-mixers tisa 9",
+        "--attention-terms content dynamic",
+    ):
+        programs.check_options(["--arch", "dynamic_conv_tiny", *words.split()])
 
 
 def test_a_plugin_that_imports_this_one_registers_its_own_afterwards():

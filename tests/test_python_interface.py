@@ -164,8 +164,8 @@ def test_a_folder_that_has_all_files(here, tmp_path):
     files = {"checkpoints/translation/checkpoint_last.pt": "model.pt"}
     files["bpe.model"] = "sentencepiece.bpe.model"
     files |= {f"data/translation/dict.{side}.txt": f"dict.{side}.txt" for side in ("src", "tgt")}
-    for name, copy in files.items():
-        (tmp_path / copy).write_bytes(Path(name).read_bytes())
+    for name, copied in files.items():
+        (tmp_path / copied).write_bytes(Path(name).read_bytes())
     expected = load(ConvAttnModel, "translation", **PIECES).translate(SOURCES, max_len_b=9)
     model = ConvAttnModel.from_pretrained(tmp_path, source_lang="src", target_lang="tgt")
     assert model.translate(SOURCES, max_len_b=9) == expected
@@ -182,7 +182,11 @@ def test_a_folder_that_has_all_files(here, tmp_path):
         ({"data_name_or_path": "."}, "in checkpoints/translation or .;"),
         ({"bpe": "sentencepeice"}, "bpe='sentencepeice' is unknown; fairseq has .*sentencepiece"),
         ({"tokenizer": "mosses"}, "tokenizer='mosses' is unknown; fairseq has .*moses"),
-        ({"data_name_or_path": "data/lm"}, "data/lm has no sentence pairs; data_name_or_path need"),
+        ({"data_name_or_path": "data/lm"}, "no .*data/lm/dict.src.txt; data_name_or_path needs"),
+        (
+            {"data_name_or_path": "data/lm", "source_lang": None},
+            "data/lm has no sentence pairs; data_name_or_path needs",
+        ),
         ({"bpe": "sentencepiece"}, "needs sentencepiece_model=FILE"),
         ({"bpe": "subword_nmt"}, "bpe='subword_nmt' needs bpe_codes=FILE"),
         ({"sentencpiece_model": "x"}, "no such option; did you mean sentencepiece_model?"),
@@ -253,8 +257,10 @@ def test_what_other_kinds_of_models_do(here):
             call("oak")
     model = load(ConvAttnMaskedLanguageModel, "mlm", "lm", bpe=None)
     assert model.extract_features(torch.tensor([[0, 5, 2]])).size(1) == 3
-    with pytest.raises(ValueError, match="texts need bpe, such as bpe='sentencepiece'"):
-        model.encode("oak")
+    assert hasattr(model, "bpe")
+    for call in (model.encode, model.fill_mask):
+        with pytest.raises(ValueError, match="texts need bpe, such as bpe='sentencepiece'"):
+            call("<mask>")
     model = load(ConvAttnMaskedLanguageModel, "mlm", "lm", **PIECES)
     with pytest.raises(ValueError, match="no classification head: fine-tune it first"):
         model.predict("sentence_classification_head", model.encode("oak"))

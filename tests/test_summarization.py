@@ -270,6 +270,7 @@ def test_warns_of_sources_prepared_otherwise(articles, trained, caplog):
         (["--eval-rouge", "--eval-rouge-detok", "nope"], "--eval-rouge-detok: fairseq has no"),
         (["--eval-rouge", "--eval-rouge-detok-args", "x"], "--eval-rouge-detok-args: x is not"),
         (["--eval-rouge", "--eval-rouge-split", "q"], "--eval-rouge-split: sentences are split"),
+        (["--best-checkpoint-metric", "bleu"], "summarization scores no BLEU; use --eval-rouge"),
         (["--eval-bleu"], "--eval-bleu: it would score against cut references; use --eval-rouge"),
         (
             ["--eval-rouge", "--max-target-positions", "10"],

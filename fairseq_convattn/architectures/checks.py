@@ -116,26 +116,32 @@ def _sharing(mixers: list[MixerConfig]) -> None:
         refuse("share_encoder_layers", "needs one value of --encoder-kernel-sizes, such as 31")
 
 
-def run(
-    options: Namespace,
-    task: str | None,
-    criterion: str | None,
-    fp16: bool,
-    cpu: bool,
-    distributed_world_size: int,
-    ddp_backend: str,
-    best_checkpoint_metric: str,
-    eval_bleu: bool,
-) -> None:
-    """Raise a one-line ValueError if the training's options do not fit the model's."""
+def run(options: Namespace, training: Namespace) -> None:
+    """Raise a one-line ValueError if the training's options do not fit the model's.
+
+    Args:
+        options: the model's.
+        training: fairseq's ``task``, ``criterion``, ``fp16``, ``cpu``, ``distributed_world_size``,
+            ``ddp_backend``, ``best_checkpoint_metric``, ``eval_bleu`` and ``disable_validation``.
+    """
+    task = training.task
     if task in _OTHER_ARCHITECTURES:
         refuse("task", f"{task} needs an --arch such as {_OTHER_ARCHITECTURES[task]}")
-    if fp16 and cpu:
+    if training.fp16 and training.cpu:
         refuse("fp16", "needs a GPU; with --cpu use --bf16")
-    if best_checkpoint_metric == "bleu" and not eval_bleu:
-        refuse("best_checkpoint_metric", "bleu needs --eval-bleu")
     if options.quant_noise_scalar:
-        _scalar_noise(options, cpu)
+        _scalar_noise(options, training.cpu)
+    if hasattr(options, "encoder_mixers") and getattr(options, "adaptive_input", False):
+        refuse("adaptive_input", "only language models support adaptive input")
+    _processes(options, training.distributed_world_size, training.ddp_backend)
+    _criterion(options, task, training.criterion)
+    if training.best_checkpoint_metric == "bleu" and not training.disable_validation:
+        # None: a task without the option, which may have a metric of that name
+        if training.eval_bleu is False and task != "summarization":
+            refuse("best_checkpoint_metric", "bleu needs --eval-bleu")
+
+
+def _processes(options: Namespace, distributed_world_size: int, ddp_backend: str) -> None:
     if getattr(options, "base_layers", 0) and distributed_world_size == 1:
         refuse("base_layers", "needs several processes; set --distributed-world-size")
     for option in (name for name in _SHARING if getattr(options, name, False)):
@@ -144,8 +150,9 @@ def run(
         recomputed = options.checkpoint_activations or options.offload_activations
         if recomputed and distributed_world_size > 1 and ddp_backend in _DDP:
             refuse(option, "with checkpointed activations it needs --ddp-backend legacy_ddp")
-    if hasattr(options, "encoder_mixers") and getattr(options, "adaptive_input", False):
-        refuse("adaptive_input", "only language models support adaptive input")
+
+
+def _criterion(options: Namespace, task: str | None, criterion: str | None) -> None:
     cutoffs = getattr(options, "adaptive_softmax_cutoff", None)
     is_plain = (criterion or "").startswith(_PLAIN_CRITERIA)
     if criterion == "adaptive_loss" and not cutoffs:

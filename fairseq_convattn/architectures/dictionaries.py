@@ -1,9 +1,10 @@
-"""Digests of dictionaries, and the languages, in a model's configuration: they reveal exchanged
+"""Digests of dictionaries, and languages, in a model's configuration: they reveal exchanged
 dictionaries and a reversed direction."""
 
 import hashlib
 import logging
 import re
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 
-STORED, LANGUAGES = "dictionaries", "languages"
+STORED = "dictionaries"
 _DIGEST = re.compile(r"\d+ [0-9a-f]{64}")
 SIDES = ("source", "target")
 _WAY_OUT = (
@@ -59,29 +60,36 @@ def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) ->
 
 
 def remember_languages(cfg: Any, task: Any) -> None:
-    """Store the task's languages in ``cfg``, or warn if they are the stored ones reversed.
+    """Store the languages that the task has inferred, which fairseq does not, or warn if they are
+    the stored ones reversed.
 
     Args:
         cfg: the model's part of fairseq's configuration; a namespace is left alone.
     """
     whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
-    options = getattr(task, "cfg", None)
-    now = [getattr(options, f"{side}_lang", None) for side in SIDES]
-    if not isinstance(whole, DictConfig) or None in now:
+    stored, options = (getattr(x, name, None) for x, name in ((whole, "task"), (task, "cfg")))
+    if not isinstance(stored, DictConfig):
         return
-    if whole.get(LANGUAGES) is None:
-        with open_dict(whole):
-            whole[LANGUAGES] = now
-    if reason := reversed_direction(whole[LANGUAGES], now):
+    if reason := reversed_direction(stored, options):
         logger.warning("the model %s", reason)
+    if None in _languages(stored) and None not in _languages(options):
+        with open_dict(stored):
+            stored.source_lang, stored.target_lang = _languages(options)
 
 
 def reversed_direction(stored: Any, current: Any) -> str | None:
-    """How a model was trained whose languages, as stored, are the current ones reversed."""
-    then, now = (list(x) if isinstance(x, list | ListConfig) else [] for x in (stored, current))
-    if then == now or then != now[::-1]:
+    """How a model was trained whose task's options, as stored, have the languages of the current
+    ones reversed."""
+    then, now = _languages(stored), _languages(current)
+    if None in then or then == now or then != now[::-1]:
         return None
     return f"was trained to translate from {then[0]} to {now[0]}, not from {now[0]} to {then[0]}"
+
+
+def _languages(task: Any) -> list[str | None]:
+    """The languages in a task's options; None where fairseq infers them."""
+    options = task if isinstance(task, Mapping | DictConfig) else vars(task or Namespace())
+    return [options.get(f"{side}_lang") for side in SIDES]
 
 
 def require_same_dictionaries(

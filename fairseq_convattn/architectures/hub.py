@@ -9,7 +9,7 @@ import warnings
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fairseq.data import Dictionary
 from fairseq.data.encoders import BPE_REGISTRY, TOKENIZER_REGISTRY
@@ -25,7 +25,7 @@ from fairseq.models.roberta import RobertaHubInterface
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 
@@ -229,23 +229,21 @@ def _subword_option(dictionary: Dictionary) -> str | None:
     return None
 
 
+class _NoSubwords:
+    """Stands for bpe where a model was loaded without it."""
+
+    def encode(self, text: str) -> NoReturn:
+        raise ValueError("texts need bpe, such as bpe='sentencepiece' in from_pretrained")
+
+    decode = encode
+
+
 class ConvAttnMaskedHub(RobertaHubInterface):
     """fairseq's interface of a masked language model."""
 
-    @property
-    def bpe(self) -> Any:
-        """What splits texts into subwords and joins them.
-
-        Raises:
-            ValueError: the model was loaded without it.
-        """
-        if self._bpe is None:
-            raise ValueError("texts need bpe, such as bpe='sentencepiece' in from_pretrained")
-        return self._bpe
-
-    @bpe.setter
-    def bpe(self, bpe: Any) -> None:
-        self._bpe = bpe
+    def __init__(self, cfg: DictConfig, task: FairseqTask, model: nn.Module) -> None:
+        super().__init__(cfg, task, model)
+        self.bpe = self.bpe or _NoSubwords()
 
     def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple]:
         """The ``topk`` most probable fillings of the one ``<mask>`` of a text: each the filled
@@ -315,7 +313,7 @@ class PretrainedMaskedLanguageModel:
         model_name_or_path: str | os.PathLike,
         checkpoint_file: str = "model.pt",
         data_name_or_path: str | os.PathLike = ".",
-        bpe: str = "sentencepiece",
+        bpe: str | None = "sentencepiece",
         **options,
     ) -> ConvAttnMaskedHub:
         """Load a trained model, in evaluation mode.

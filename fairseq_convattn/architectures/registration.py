@@ -200,7 +200,7 @@ def _start(
             if TASK_MODELS.get(getattr(cfg, "task", None)) == "convattn":
                 checks.sentence_pairs(cfg)
         configuration = configure(cfg, schema, preset)
-        checks.run(configuration.options, **_run(cfg))
+        checks.run(configuration.options, _training(cfg))
         unread_options = unread(configuration.options, schema.stacks)
         given = _given(cfg, schema)
         for name, reason in unread_options.items():
@@ -214,8 +214,8 @@ def _start(
     return configuration
 
 
-def _run(cfg: Namespace | DictConfig) -> dict:
-    """Arguments of :func:`checks.run`, from the configuration that contains the model's."""
+def _training(cfg: Namespace | DictConfig) -> Namespace:
+    """What :func:`checks.run` reads of the configuration that contains the model's."""
     places = {
         "task": ("task._name", None),
         "criterion": ("criterion._name", None),
@@ -224,14 +224,17 @@ def _run(cfg: Namespace | DictConfig) -> dict:
         "distributed_world_size": ("distributed_training.distributed_world_size", 1),
         "ddp_backend": ("distributed_training.ddp_backend", ""),
         "best_checkpoint_metric": ("checkpoint.best_checkpoint_metric", "loss"),
-        "eval_bleu": ("task.eval_bleu", False),
+        "eval_bleu": ("task.eval_bleu", None),
+        "disable_validation": ("dataset.disable_validation", False),
     }
-    if isinstance(cfg, Namespace):
-        return {name: getattr(cfg, name, default) for name, (_, default) in places.items()}
-    return {
-        name: OmegaConf.select(cfg._get_root(), place, default=default)
-        for name, (place, default) in places.items()
-    }
+    training = Namespace()
+    for name, (place, default) in places.items():
+        if isinstance(cfg, DictConfig):
+            value = OmegaConf.select(cfg._get_root(), place, default=default)
+        else:
+            value = getattr(cfg, name, default)
+        setattr(training, name, value)
+    return training
 
 
 def _train_bfloat16_without_tpu(args: Namespace) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..architectures.dictionaries import STORED, require_same_dictionaries
+from ..architectures.dictionaries import STORED, require_same_dictionaries, reversed_direction
 from ..command_lines import one_line_errors, whole_number
 from ..durable import require_new
 from .checks import DIGEST, weights_digest
@@ -70,8 +70,8 @@ def average_checkpoints(
 
     Raises:
         CheckpointError: there is no input, one is there twice or cannot be read, its weights have
-            other names, shapes or types than the first one's, or it is of another model or
-            dictionary.
+            other names, shapes or types than the first one's, or it is of another model,
+            direction or dictionary.
         FileExistsError: ``output`` is there already.
         FileNotFoundError: the directory of ``output`` is not there.
     """
@@ -221,6 +221,8 @@ def _require_same_function(
             f"{first_path} was trained with {option} {values[0]} and {path} with {values[1]}: "
             "average checkpoints of one model"
         )
+    if reason := reversed_direction(*(stored_options(state, "task") for state in (first, other))):
+        raise CheckpointError(f"{first_path} {reason}: average checkpoints of one direction")
     then, now = (as_mapping(state.get("cfg")).get(STORED) for state in (first, other))
     try:
         require_same_dictionaries(then, now or (), str(first_path), "average those of one data set")

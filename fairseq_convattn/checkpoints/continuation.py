@@ -9,12 +9,7 @@ from fairseq.models import MODEL_REGISTRY
 from omegaconf import DictConfig
 
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL
-from ..architectures.dictionaries import (
-    LANGUAGES,
-    STORED,
-    require_same_dictionaries,
-    reversed_direction,
-)
+from ..architectures.dictionaries import STORED, require_same_dictionaries, reversed_direction
 from ..architectures.options import mixer_options
 from ..command_lines import flag
 from .checks import CheckpointError
@@ -43,7 +38,8 @@ _SHARE_ANYWAY = ("share_all_embeddings", "adaptive_softmax_cutoff")
 
 def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) -> None:
     """Refuse to begin a training with other dictionaries than those of its first weights, or to
-    continue it as another network; warn where a new training begins from another one's weights.
+    continue it as another network or in the other direction; warn where a new training begins from
+    another network's weights.
 
     Args:
         checkpoint: fairseq's checkpoint options.
@@ -71,22 +67,27 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
     require_same_dictionaries(stored, cfg.get(STORED) or (), str(path))
     if not any(is_ours(architecture_of(x)) for x in (state, {"cfg": cfg})):
         return
-    way_out = "give it as --finetune-from-model" if named else "choose a new --save-dir"
-    reason = reversed_direction(as_mapping(state.get("cfg")).get(LANGUAGES), cfg.get(LANGUAGES))
-    if reason and not begins_anew:
-        raise CheckpointError(f"{path} {reason}: {way_out}, or repeat its options")
+    network = _other_network(state, cfg)
+    if begins_anew:
+        if network and is_first:
+            computes = "the new model computes something else with its weights"
+            logger.warning("%s %s: %s", path, network, computes)
+        return
+    direction = reversed_direction(stored_options(state, "task"), as_mapping(cfg.task))
+    if difference := direction or network:
+        way_out = "give it as --finetune-from-model" if named else "choose a new --save-dir"
+        raise CheckpointError(f"{path} {difference}: {way_out}, or repeat its options")
+
+
+def _other_network(state: Mapping[str, Any], cfg: DictConfig) -> str | None:
+    """How a checkpoint's model was trained that computes another function than ``cfg``'s."""
     other = other_option(stored_options(state, "model"), as_mapping(cfg.model))
     if other is None:
-        return
-    difference = f"{path} was trained {_contrast(*other)}"
+        return None
     old, new = (architecture_of(x) for x in (state, {"cfg": cfg}))
     if old != new and not any(x in MODEL_REGISTRY or x is None for x in (old, new)):
-        difference = f"{path} was trained with --arch {old}, not {new} ({_contrast(*other)})"
-    if begins_anew:
-        if is_first:
-            logger.warning("%s: the new model computes something else with its weights", difference)
-        return
-    raise CheckpointError(f"{difference}: {way_out}, or repeat its options")
+        return f"was trained with --arch {old}, not {new} ({_contrast(*other)})"
+    return f"was trained {_contrast(*other)}"
 
 
 def _first_weights(checkpoint: DictConfig, named: bool) -> tuple[Path, bool]:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
+import torch
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
@@ -72,14 +73,12 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         """
         if incremental_state is not None and not self.config.causal:
             raise ValueError("only a causal mixer decodes from an incremental state")
-        keys, elsewhere, name = query, {}, type(self).__name__
+        keys, elsewhere = query, {}
         if self.takes_key_value:
             keys = query if key is None else key
             elsewhere = {"key": key, "value": value, "attn_mask": attn_mask}
-        elif attn_mask is not None:
-            raise ValueError(f"{name} cannot follow an attention mask")
-        elif any(x is not None and x is not query for x in (key, value)):
-            raise ValueError(f"{name} mixes the query alone: leave key and value out")
+        else:
+            self._require_query_alone(query, key, value, attn_mask)
         padding_mask = None
         if key_padding_mask is not None:
             padding_mask = key_padding_mask.bool()
@@ -92,6 +91,16 @@ class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
         y = self.mix(query, padding_mask, state, **elsewhere)
         self._set_input_buffer(incremental_state, state)
         return y, None
+
+    def _require_query_alone(
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, attn_mask: Tensor | None
+    ) -> None:
+        name = type(self).__name__
+        if attn_mask is not None:
+            raise ValueError(f"{name} cannot follow an attention mask")
+        others = [x for x in (key, value) if x is not None and x is not query]
+        if others and not torch.jit.is_tracing():  # which copies every input
+            raise ValueError(f"{name} mixes the query alone: leave key and value out")
 
     @abstractmethod
     def mix(self, x: Tensor, padding_mask: Tensor | None, state: State | None) -> Tensor:

@@ -111,6 +111,11 @@ def check_options(cfg: SummarizationConfig) -> None:
     if cfg.eval_bleu:
         raise ValueError("--eval-bleu: it would score against cut references; use --eval-rouge")
     metric = cfg.best_checkpoint_metric
+    if metric == "bleu":
+        raise ValueError(
+            "--best-checkpoint-metric bleu: summarization scores no BLEU; use "
+            f"--eval-rouge and one of {', '.join(ROUGE_TYPES)}"
+        )
     if metric in ROUGE_TYPES and not cfg.eval_rouge:
         raise ValueError(f"--best-checkpoint-metric {metric} needs --eval-rouge")
     if metric in ROUGE_TYPES and not cfg.maximize_best_checkpoint_metric:

@@ -252,6 +252,7 @@ def test_every_parameter_gets_a_gradient(name):
     assert all(p.grad is not None for p in module.parameters())
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("name", ["dynamic", "composite"])
 def test_refuses_what_it_cannot_do(name):
     x = torch.randn(3, BATCH, WIDTH)
@@ -260,6 +261,8 @@ def test_refuses_what_it_cannot_do(name):
     for key, value in ((x.clone(), x), (None, x.clone())):
         with pytest.raises(ValueError, match="mixes the query alone"):
             mixer(name, causal=False, kernel_size=3)(x, key, value)
+    module = mixer(name, causal=False).requires_grad_(False)
+    torch.jit.trace(lambda *inputs: module(*inputs)[0], (x, x, x), check_trace=False)
     with pytest.raises(ValueError, match="only a causal mixer"):
         run(mixer(name, causal=False, kernel_size=3), x, state={})
 

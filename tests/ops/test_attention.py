@@ -171,12 +171,13 @@ def test_dropout_draws_every_weight_independently(p):
 
 
 def test_choice_of_implementation():
-    q = torch.randn(1, 1, 4, WIDTH)
-    for dtype, x in ((torch.float64, q.double()), (torch.float32, q)):
-        if dtype == torch.float64 or not is_built():
+    q = torch.randn(1, 1, 4, WIDTH, requires_grad=True)
+    for x, takes_native in ((q.double(), False), (q, is_built())):
+        if not takes_native:
             with pytest.raises(ValueError, match="impl='native'"):
                 composite_attention(x, x, x, {"content": None}, causal=True, impl="native")
-        composite_attention(x, x, x, {"content": None}, causal=True)
+        y = composite_attention(x, x, x, {"content": None}, causal=True)
+        assert ("native" in y.grad_fn.name().lower()) == takes_native
 
 
 @pytest.mark.parametrize(

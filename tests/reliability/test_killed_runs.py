@@ -244,8 +244,13 @@ def test_the_other_direction_is_another_model(data, tmp_path, caplog):
     assert "translate from" not in caplog.text
     generate(data, last, *reversed_)
     assert "trained to translate from src to tgt, not from tgt to src" in caplog.text
+    named = ("--restore-file", str(last), "--max-update", "2")
+    with pytest.raises(CheckpointError, match="from tgt to src: give it as --finetune-from-model"):
+        train(data, tmp_path / "other", *given, *reversed_, *named)
     tuned = ("--finetune-from-model", str(last), "--max-update", "1")
     train(data, tmp_path / "tuned", *given, *reversed_, *tuned)
+    with pytest.raises(CheckpointError, match="src to tgt, not .*: average checkpoints of one dir"):
+        average_checkpoints([last, tmp_path / "tuned/checkpoint_last.pt"], tmp_path / "mean.pt")
 
 
 def test_a_finished_training_makes_no_more_updates(data, tmp_path, caplog):
