@@ -1,12 +1,9 @@
 """Checks of checkpoints: the archive, the configuration and the weights."""
 
-import ast
 import functools
 import hashlib
-import math
 import os
 import re
-import warnings
 import zipfile
 from argparse import Namespace
 from collections import OrderedDict
@@ -17,7 +14,9 @@ from typing import Any
 
 import torch
 from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
+
+from .option_text import is_active, texts_of
 
 DIGEST = "digest"
 """The key under which a checkpoint stores the digest of its weights."""
@@ -41,20 +40,14 @@ FREE_TEXT = {
     *("data", "save_dir", "path", "restore_file", "finetune_from_model", "source_prefix"),
     *("tensorboard_logdir", "log_file", "results_path", "input", "user_dir", "wandb_project"),
     *("bpe_codes", "sentencepiece_model", "gpt2_encoder_json", "gpt2_vocab_bpe", "bpe_vocab_file"),
-    *("encoder_embed_path", "decoder_embed_path"),
+    *("encoder_embed_path", "decoder_embed_path", "continue_once", "quantization_config_path"),
+    *("w2v_path", "pretrained_checkpoint", "lm_path"),
 }
-# Whatever can run code or take unbounded time or memory when it is evaluated as Python.
-_ACTIVE = (
-    *(ast.Call, ast.Await, ast.Lambda, ast.NamedExpr, ast.FormattedValue, ast.Starred),
-    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom),
-    *(ast.Pow, ast.LShift, ast.Mod),
-)
 _INTERPOLATION = re.compile(r"\$\{")
 _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # such as ${oc.env:HOME}
 _OF_A_NODE = {"_content", "_val", "_metadata", "_parent", "_flags_cache"}
 """The attributes of omegaconf's containers and values."""
 _MOST_VALUES = 1_000_000
-_MOST_CHARACTERS = 10_000_000
 _MOST_LEVELS = 100
 _MOST_EXPANDED = 2**26
 """Bytes that tensors may claim beyond the file's: some packages store expanded views."""
@@ -109,15 +102,29 @@ def check_sizes(state: Any, size: int) -> None:
     """Check that the tensors of a checkpoint need about as much memory as its file has bytes.
 
     Raises:
-        CheckpointError: they claim far more, or the checkpoint is too deep or has too many values.
+        CheckpointError: they claim far more, a tensor is not an ordinary one, or the checkpoint is
+            too deep or has too many values.
     """
     together = 0
     for name, value in _values(state):
         if isinstance(value, Tensor):
+            if not _is_ordinary(value):
+                raise CheckpointError(f"{name} is not an ordinary tensor")
             claimed = value.numel() * value.element_size()
             together += claimed
             if claimed > size + _MOST_EXPANDED or together > _MOST_NAMES * size + _MOST_EXPANDED:
                 raise CheckpointError(f"{name} claims {claimed:,} bytes in a file of {size:,}")
+
+
+def _is_ordinary(tensor: Tensor) -> bool:
+    """Whether its values are all in its storage: torch does not check a sparse tensor's indices.
+    It has no attributes, which could replace methods."""
+    is_plain = type(tensor) in (Tensor, nn.Parameter) and not vars(tensor)
+    return (
+        is_plain
+        and tensor.layout is torch.strided
+        and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
+    )
 
 
 def check_configuration(state: Any, as_stored: bool = True) -> None:
@@ -142,9 +149,9 @@ def check_configuration(state: Any, as_stored: bool = True) -> None:
         field = name.rpartition(".")[2]
         if value is not None and not isinstance(value, (bool, int, float, str)):
             raise CheckpointError(f"its option {name} is a {type(value).__name__}")
-        if isinstance(value, str) and refers.search(value):
+        if isinstance(value, str) and any(map(refers.search, texts_of(value))):
             raise CheckpointError(f"its option {name} is {value[:80]!r}, which looks things up")
-        if isinstance(value, str) and field not in FREE_TEXT and _is_active(value):
+        if isinstance(value, str) and field not in FREE_TEXT and is_active(value):
             raise CheckpointError(f"its option {name} is {value[:80]!r}, which is code")
 
 
@@ -239,36 +246,13 @@ def _values(
     waiting, seen = [("", root)], 0
     while waiting:
         name, value = waiting.pop()
-        seen += 1
+        value = plain(name, value)
+        seen += len(value) if isinstance(value, (Mapping, list, tuple, set, frozenset)) else 0
         if seen > _MOST_VALUES or name.count(".") > _MOST_LEVELS:
             raise CheckpointError("it has too many values, or too deep ones, for a checkpoint")
-        value = plain(name, value)
         if isinstance(value, Mapping):
             waiting += [(f"{name}.{key}".lstrip("."), inner) for key, inner in value.items()]
         elif isinstance(value, (list, tuple, set, frozenset)):
             waiting += [(f"{name}.{place}", inner) for place, inner in enumerate(value)]
         else:
             yield name, value
-
-
-def _is_active(text: str) -> bool:
-    """Whether evaluating a text as Python would do more than build plain values."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            tree = ast.parse(text.lstrip(" \t"), mode="eval")  # eval strips leading blanks, too
-    except (SyntaxError, ValueError):
-        return False
-    except (MemoryError, RecursionError):
-        return True
-    nodes = list(ast.walk(tree))
-    repeats = math.prod(map(_factor, nodes))  # such as [(512, 3)] * 20 in fairseq's own models
-    return len(text) * repeats > _MOST_CHARACTERS or any(isinstance(x, _ACTIVE) for x in nodes)
-
-
-def _factor(node: ast.AST) -> float:
-    """How many times a product repeats its operand; 1 if it is not a product."""
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
-        return 1
-    values = [getattr(side, "value", None) for side in (node.left, node.right)]
-    found = [float(min(x, _MOST_CHARACTERS + 1)) for x in values if type(x) is int]
-    return max(1.0, *found) if found else math.inf

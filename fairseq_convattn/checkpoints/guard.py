@@ -1,7 +1,7 @@
-"""Wraps the functions by which fairseq's commands load checkpoints.
+"""Wraps the functions by which fairseq loads checkpoints, and its ``eval``.
 
 fairseq has no hook between reading a file and building the task that its configuration
-names, which may evaluate options as Python. So the plugin replaces two of its functions in memory
+names, which may evaluate options as Python. So the plugin replaces some of its functions in memory
 when it is loaded; fairseq's files are not changed.
 """
 
@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, file_utils
 from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 
@@ -24,6 +25,7 @@ from . import stand_ins
 from .checks import CheckpointError, check_configuration, check_digest, check_finite, naming
 from .continuation import require_same_model
 from .files import architecture_of, as_mapping, check_file, is_ours
+from .option_text import evaluated
 from .recovery import LAST, recovered
 
 logger = logging.getLogger(__name__)
@@ -32,13 +34,20 @@ NAMES_OF_2019 = {"encoder.layers.0.linear1.weight", "encoder.layers.0.layer_norm
 
 
 def install() -> None:
-    """Check what fairseq's commands load, and recover trainings that were killed."""
-    for name, wrapper in (("load_checkpoint_to_cpu", _checking), ("load_checkpoint", _recovering)):
-        function = getattr(checkpoint_utils, name)
+    """Check what fairseq loads and evaluates, and recover trainings that were killed."""
+    for module, name, wrapper in (
+        (checkpoint_utils, "load_checkpoint_to_cpu", _checking),
+        (checkpoint_utils, "load_checkpoint", _recovering),
+        (file_utils, "load_archive_file", _refusing_archives),
+    ):
+        function = getattr(module, name)
         if not hasattr(function, "guarded"):
             function = wrapper(function)
             function.guarded = True
-            setattr(checkpoint_utils, name, function)
+            setattr(module, name, function)
+    for name, module in [*sys.modules.items()]:
+        if name.partition(".")[0] == "fairseq" and isinstance(module, ModuleType):
+            module.eval = evaluated
 
 
 def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
@@ -108,6 +117,21 @@ def _explained(path: str) -> Iterator[None]:
         except Exception as error:
             name = type(error).__name__
             raise CheckpointError(f"fairseq_convattn cannot check it ({name}: {error})") from error
+
+
+def _refusing_archives(load: Callable[[str], str | None]) -> Callable[[str], str | None]:
+    @functools.wraps(load)
+    def load_archive_file(archive_file: str) -> str | None:
+        """fairseq's, of folders alone: it would unpack an archive's files wherever they say.
+
+        Raises:
+            CheckpointError: it is an archive.
+        """
+        if os.path.isfile(archive_file) or "://" in archive_file:
+            raise CheckpointError(f"{archive_file} is no folder: unpack an archive first")
+        return load(archive_file)
+
+    return load_archive_file
 
 
 def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:

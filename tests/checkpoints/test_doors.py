@@ -8,7 +8,9 @@ from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
+from unittest.mock import Mock
 
+import fairseq
 import pytest
 import torch
 from conftest import (
@@ -26,6 +28,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.file_io import PathManager
 from fairseq.logging.meters import AverageMeter
 from fairseq.models import ARCH_CONFIG_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.models.transformer import TransformerModel
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
@@ -161,9 +164,10 @@ def test_what_options_are_is_let_in(tmp_path, value):
     checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "good.pt"))
 
 
+@pytest.mark.parametrize("text", ["${task.data}", r"'\x24{task.data}'", r"['$' '\173task.data}']"])
 @pytest.mark.parametrize("option", ["user_dir", "wandb_project"])
-def test_a_free_text_refers_to_nothing(tmp_path, option):
-    torch.save(checkpoint("common", "", option, "${task.data}"), tmp_path / "evil.pt")
+def test_a_free_text_refers_to_nothing(tmp_path, option, text):
+    torch.save(checkpoint("common", "", option, text), tmp_path / "evil.pt")
     with pytest.raises(CheckpointError, match=rf"its option cfg\.common\.{option}"):
         read_checkpoint(tmp_path / "evil.pt")
 
@@ -175,6 +179,9 @@ def test_an_archive_is_not_unpacked(tmp_path):
         packed.addfile(tarfile.TarInfo("model/../../created"))
     with pytest.raises(FileNotFoundError, match="unpack an archive first"):
         ConvAttnModel.from_pretrained(archive)
+    for place in (archive, "https://example.org/model.tar.gz"):
+        with pytest.raises(CheckpointError, match="unpack an archive first"):
+            TransformerModel.from_pretrained(str(place))
     assert archive.is_file() and not (tmp_path / "created").exists()
 
 
@@ -186,7 +193,10 @@ def test_a_remote_file_is_refused(monkeypatch):
 
 
 def test_files_may_be_called_like_calls(tmp_path):
-    for part, option in (("task", "data"), ("bpe", "sentencepiece_model"), ("common", "user_dir")):
+    for part, option in (
+        *(("task", "data"), ("bpe", "sentencepiece_model"), ("common", "user_dir")),
+        *(("checkpoint", "continue_once"), ("common", "quantization_config_path")),
+    ):
         state = checkpoint(part, "x", option, "data (old)/bpe (1).model")
         torch.save(state, tmp_path / "good.pt")
         read_checkpoint(tmp_path / "good.pt")
@@ -288,6 +298,43 @@ def test_every_door_checks_options_first(
         DOORS[door](binarised, path)
     assert not (tmp_path / "created").exists()
     assert {file.name for file in tmp_path.rglob("*.pt")} == {"evil.pt", "good.pt"}
+
+
+@pytest.mark.parametrize("code", ["sys.modules['ctypes'].cdll['./code']", "torch.ctypes.cdll.code"])
+@pytest.mark.parametrize(
+    "door, place", [("validate", "criterion"), ("hub", "task"), ("generate", "fairseq's")]
+)
+def test_attributes_and_items_are_not_looked_up(
+    trained, fairseqs_transformer, data, tmp_path, monkeypatch, door, place, code
+):
+    """Neither is a call, but ctypes loads a library for them, which runs its constructor."""
+    if place in PLACES:
+        path = poisoned(trained, tmp_path, place, code)
+    else:
+        state, path = torch.load(fairseqs_transformer / "checkpoint_last.pt"), tmp_path / "evil.pt"
+        state["cfg"]["model"].adaptive_softmax_cutoff = code
+        torch.save(state, path)
+    loaded = Mock()
+    monkeypatch.setattr("ctypes.cdll", loaded)
+    with pytest.raises(ValueError, match="is not made of numbers and texts alone"):
+        DOORS[door](data, path)
+    assert not loaded.mock_calls
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[(512, 3)] * 2 + [(-1, 2.5)]", [(512, 3), (512, 3), (-1, 2.5)]),
+        (" {'a': True, \"b\": None}", {"a": True, "b": None}),
+        ("('x' 'y', {1})", ("xy", {1})),
+    ],
+)
+def test_what_fairseq_evaluates(text, value):
+    assert fairseq.utils.eval(text) == value and fairseq.models.fconv.eval(text) == value
+    for other in (f"print({text})", f"({text}).real", f"[{text}][0]", "x", "f'{1}'", "9 ** 9"):
+        with pytest.raises(ValueError, match="is not made of"):
+            fairseq.utils.eval(other)
+    assert fairseq.utils.eval_bool("False") is False and fairseq.utils.eval_bool(None) is False
 
 
 @pytest.mark.slow

@@ -206,6 +206,40 @@ def deep(directory: Path) -> Path:
     return save(directory, checkpoint(cfg={"model": {"dropout": value}}))
 
 
+def of_many_values(directory: Path) -> Path:
+    """A list that one tuple of half a million values fills three times."""
+    values = (None,) * 500_000
+    return save(directory, checkpoint(cfg={"model": {"dropout": [values] * 3}}))
+
+
+def as_written(shape: tuple[int, ...], place: int) -> torch.Tensor:
+    """A sparse tensor of one value; torch does not look where that is when it loads it."""
+    return torch.sparse_coo_tensor([[place]], [1.0], shape, check_invariants=False)
+
+
+def with_another_detach() -> torch.Tensor:
+    weight = torch.ones(2)
+    weight.detach = torch.Tensor
+    return weight
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("reader", ["read", "fairseq"])
+@pytest.mark.parametrize(
+    "weight",
+    [
+        as_written((4,), 10**9),
+        torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+        torch.ones(2, device="meta"),
+        with_another_detach(),
+    ],
+)
+def test_only_ordinary_tensors_are_read(tmp_path, weight, reader):
+    path = save(tmp_path, checkpoint(model={"w": weight}))
+    with pytest.raises(CheckpointError, match="model.w is not an ordinary tensor"):
+        READERS[reader](path)
+
+
 @pytest.mark.reliability
 @pytest.mark.parametrize(
     ("bomb", "reason"),
@@ -214,6 +248,7 @@ def deep(directory: Path) -> Path:
         (many_names, r"model\.w\d+ claims 1,048,576 bytes in a file of"),
         (compressed, "it is compressed"),
         (laughing, "too many values"),
+        (of_many_values, "too many values"),
         (deep, "too deep"),
     ],
 )
