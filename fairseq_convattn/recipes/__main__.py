@@ -77,6 +77,8 @@ def command_line() -> argparse.ArgumentParser:
     add("--output", type=Path, metavar="DIR", help=f"folder of the run (default: {default})")
     most = "as many of this machine as divide an update evenly"
     add("--gpus", type=whole_number(1), metavar="N", help=f"GPUs of each machine (default: {most})")
+    most = "tokens or sentences that a device takes at a time; an update stays the paper's"
+    add("--device-batch", type=whole_number(1), metavar="N", help=f"{most} (default: the paper's)")
     add("--nodes", type=whole_number(1), default=1, metavar="N", help="machines (default: 1)")
     add("--fsdp", action="store_true", help="shard the model over the GPUs; needs fairscale")
     add("--smoke", action="store_true", help="three epochs of a shrunk model on a few lines")
@@ -106,6 +108,8 @@ def main(given: Sequence[str] | None = None) -> None:
 
 def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> None:
     recipe = catalogue.RECIPES[options.recipe]
+    if options.device_batch:
+        recipe = replace(recipe, batch=recipe.batch.of(options.device_batch))
     settings = resolve(options, recipe, extra)
     runner = Runner(settings.output, recipe.stages(settings))
     chosen = _chosen(options.stages, runner.stages)
@@ -167,7 +171,10 @@ def _require_free(extra: Sequence[str]) -> None:
     for name in extra:
         option = option_of(name)
         if option in _BATCH:
-            raise RecipeError(f"{name} after --: an update is the paper's on any number of --gpus")
+            raise RecipeError(
+                f"{name} after --: an update is the paper's on any number of --gpus and with any "
+                "--device-batch"
+            )
         if option == "--restore-file":
             raise RecipeError(
                 f"{name} after --: a run continues its own training; give --finetune-from-model"
@@ -199,14 +206,19 @@ def _require_no_training(options: argparse.Namespace, extra: Sequence[str]) -> N
             "--checkpoint prepares and trains nothing, and says which mixer it has: leave out "
             "--smoke, --seed, --source, --mixer and fairseq-train's options after --"
         )
-    if options.nodes > 1 or options.fsdp or (options.gpus or 1) > 1:
-        raise RecipeError("--checkpoint is evaluated on one device: leave out --nodes, --fsdp")
+    if options.nodes > 1 or options.fsdp or options.device_batch or (options.gpus or 1) > 1:
+        raise RecipeError(
+            "--checkpoint is evaluated on one device: leave out --nodes, --fsdp, --device-batch"
+        )
 
 
 def _devices(options: argparse.Namespace, batch: Batch) -> Devices:
     """The chosen devices; a single one for a smoke test and if nothing is trained."""
-    if options.smoke and (options.gpus or options.nodes > 1 or options.fsdp):
-        raise RecipeError("--smoke runs on one device: leave out --gpus, --nodes, --fsdp")
+    scaled = options.gpus or options.nodes > 1 or options.fsdp or options.device_batch
+    if options.smoke and scaled:
+        raise RecipeError(
+            "--smoke runs on one device: leave out --gpus, --nodes, --fsdp, --device-batch"
+        )
     trains = "all" in options.stages or "train" in options.stages
     if trains and not options.smoke and not options.checkpoint:
         return choose_devices(options.gpus, options.nodes, options.fsdp, batch)

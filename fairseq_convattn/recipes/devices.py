@@ -32,12 +32,14 @@ class Batch:
         size: tokens or sentences that one device takes at a time.
         workers: number of the paper's devices.
         update_freq: batches per device and update.
+        is_papers: whether it is the paper's own division of the update.
     """
 
     size: int
     workers: int
     update_freq: int
     unit: Literal["tokens", "sentences"] = "tokens"
+    is_papers: bool = True
 
     @property
     def per_update(self) -> int:
@@ -46,6 +48,19 @@ class Batch:
     @property
     def option(self) -> str:
         return {"tokens": "--max-tokens", "sentences": "--batch-size"}[self.unit]
+
+    def of(self, size: int) -> "Batch":
+        """The same update in batches of another size.
+
+        Raises:
+            RecipeError: the update is no multiple of it.
+        """
+        if self.per_update % size:
+            raise RecipeError(
+                f"--device-batch {size:,}: does not divide an update of {self.per_update:,} "
+                f"{self.unit} evenly; multiply or divide {self.size:,} by 2"
+            )
+        return Batch(size, 1, self.per_update // size, self.unit, is_papers=False)
 
     def divides(self, workers: int) -> bool:
         """Whether ``workers`` devices can share an update evenly."""
@@ -62,7 +77,8 @@ class Batch:
             fitting = ", ".join(str(n) for n in range(1, steps + 1) if self.divides(n))
             raise RecipeError(
                 f"{workers} devices of {self.size:,} {self.unit} cannot share an update of "
-                f"{self.per_update:,} {self.unit} evenly; --gpus times --nodes may be {fitting}"
+                f"{self.per_update:,} {self.unit} evenly; --gpus times --nodes may be {fitting}, "
+                "others with a smaller --device-batch"
             )
         return steps // workers
 
@@ -114,10 +130,11 @@ class Devices:
         kind = "GPU" if self.gpus else "CPU"
         here = f"{self.workers} {kind}s" if self.workers > 1 else f"1 {kind}"
         here = here if self.gpus or self.nodes > 1 else "the CPU"
+        paper = f" ({whose} {batch.workers} x {batch.size:,} x {batch.update_freq})"
         return (
             f"{batch.per_update:,} {batch.unit} an update, on {here}: {self.workers} x "
-            f"{batch.size:,} x update-freq {batch.update_freq_for(self.workers)} "
-            f"({whose} {batch.workers} x {batch.size:,} x {batch.update_freq})"
+            f"{batch.size:,} x update-freq {batch.update_freq_for(self.workers)}"
+            f"{paper if batch.is_papers else ''}"
         )
 
     def launch_lines(self, command: str, output: Path) -> list[str]:

@@ -28,6 +28,15 @@ def test_every_number_of_devices_sees_the_papers_tokens_or_is_refused(workers):
         assert workers * WMT.size * WMT.update_freq_for(workers) == WMT.per_update
 
 
+@pytest.mark.parametrize("size", (3584, 14_336, 224))
+def test_an_update_is_the_papers_in_batches_of_any_size(size):
+    batch = WMT.of(size)
+    assert 8 * size * batch.update_freq_for(8) == batch.per_update == WMT.per_update
+    assert Devices(8).explain(batch, False).endswith(f"8 x {size:,} x update-freq {57344 // size}")
+    with pytest.raises(RecipeError, match="^--device-batch 3,000: does not divide an update"):
+        WMT.of(3000)
+
+
 @pytest.mark.parametrize(
     ("steps", "nodes", "gpus", "taken"), [(128, 1, 6, 4), (6, 2, 4, 3), (2, 3, 4, 4)]
 )
@@ -37,7 +46,7 @@ def test_by_default_as_many_train_as_share_an_update(visible, steps, nodes, gpus
     devices = choose_devices(None, nodes, False, batch)
     assert devices.gpus == taken
     if steps < nodes:
-        with pytest.raises(RecipeError, match="--gpus times --nodes may be 1, 2$"):
+        with pytest.raises(RecipeError, match="--gpus times --nodes may be 1, 2, others"):
             devices.training(batch)
     else:
         assert devices.workers * batch.update_freq_for(devices.workers) == steps

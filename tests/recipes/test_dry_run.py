@@ -210,6 +210,12 @@ def test_sharding_needs_fairscale(monkeypatch, not_installed, tmp_path):
         main(["gbw", "--gpus", "2", "--fsdp", "--output", str(tmp_path / "run")])
 
 
+def test_batches_of_another_size_make_the_same_update(capsys):
+    given = ("--gpus", "8", "--device-batch", "14336")
+    (line,) = (x for x in dry_run(capsys, "wmt16_en_de", "train", *given) if "fairseq-train" in x)
+    assert " --max-tokens 14336 " in line and " --update-freq 4 " in line
+
+
 def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
     for given, on_cpu in ((["--gpus", "8"], False), ([], True)):
         lines = dry_run(capsys, "multi30k", "generate", *given)
@@ -222,7 +228,10 @@ def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
     [
         ("wmt16_en_de --gpus 3", "--gpus times --nodes may be 1, 2, 4, 8, 16, 32, 64, 128"),
         ("wmt16_en_de --fsdp", "--fsdp shards a model over GPUs"),
+        ("wmt16_en_de --device-batch 5000", "--device-batch 5,000: does not divide an update"),
         ("multi30k --smoke --gpus 1", "--smoke runs on one device"),
+        ("multi30k --smoke --device-batch 64", "leave out --gpus, --nodes, --fsdp, --device-b"),
+        ("multi30k --checkpoint /no/file.pt --device-batch 64", "on one device: leave out"),
         ("multi30k -- --fp16", "--fp16 after --: a CPU does not train in float16"),
         ("wmt16_en_de --gpus 8 --fsdp -- --bf16", "--bf16 after --: --fsdp trains in float16"),
         ("multi30k -- --update-freq 4", "--update-freq after --: an update is the paper's"),
