@@ -90,7 +90,7 @@ TASKS = (
         "Translation and summarization",
         "convattn",
         f"with a shared vocabulary of {VOCABULARY:,} (the model of\n"
-        "[CNN/DailyMail](summarization.md#cnndailymail) has three vocabularies)",
+        "[CNN/DailyMail](summarization.md#cnndailymail) has three vocabularies, the recipes of IWSLT14 and WMT17 have two)",
     ),
     Task(
         "Language models",
