@@ -86,8 +86,8 @@ def findings(stack: dict) -> Iterator[str]:
     if r2:
         lowest, highest = min(r2, key=r2.get), max(r2, key=r2.get)
         yield (
-            f"The {len(r2)} heads have R^2 = {fmean(r2.values()):.2f} on average, from "
-            f"{r2[lowest]:.2f} ({lowest}) to {r2[highest]:.2f} ({highest})."
+            f"The {len(r2)} heads have R^2 = {fmean(r2.values()):z.2f} on average, from "
+            f"{r2[lowest]:z.2f} ({lowest}) to {r2[highest]:z.2f} ({highest})."
         )
     for term, by_layer in stack["terms"].items():
         yield _of_term(term, by_layer)
@@ -104,7 +104,7 @@ def _of_positions(kind: str, number: int, width: int, r2: dict) -> str:
     if r2["overall"] is None:
         return f"The {shape}, are all the same."
     return (
-        f"The {shape}, have R^2 = {r2['overall']:.2f} with their best Toeplitz fit; white noise of "
+        f"The {shape}, have R^2 = {r2['overall']:z.2f} with their best Toeplitz fit; white noise of "
         f"this shape has {white_noise_r2(number, width):.2f}."
     )
 
@@ -151,7 +151,7 @@ def _by_positions(stack: dict) -> Iterator[list[str]]:
         figures = [r2_of(positions["r2"], part)]
         figures.append(white_noise_r2(last - first + 1, positions["width"]))
         figures += [fmean(r2), min(r2), max(r2)] if r2 else [None] * 3
-        yield [f"{first}-{last}", *(MISSING if x is None else f"{x:.3f}" for x in figures)]
+        yield [f"{first}-{last}", *(MISSING if x is None else f"{x:z.3f}" for x in figures)]
 
 
 def _heads(stack: dict) -> list[dict]:

@@ -309,7 +309,7 @@ def test_a_constant_table_has_no_r2(tmp_path):
 
 
 def test_findings_are_sentences_with_numbers():
-    r2 = [{"overall": 0.25}, {"overall": None}, {"overall": 0.75}]
+    r2 = [{"overall": -0.001}, {"overall": None}, {"overall": 0.75}]
     curves = [[0, 1, 5], [3, 1, 0], [0, 2, 0], [1, 1, 4]]  # highest after, before, at, after
     stack = {
         "positions": {"number": 40, "width": 16, "kind": "learned", "r2": {"overall": 0.125}},
@@ -322,7 +322,7 @@ def test_findings_are_sentences_with_numbers():
     ]
     assert numbers == [
         ["40", "16", "0.12", "0.31"],
-        ["2", "0.50", "0.25", "1", "0", "0.75", "1", "2"],  # of layer 1, heads 0 and 2
+        ["2", "0.37", "0.00", "1", "0", "0.75", "1", "2"],  # of layer 1, heads 0 and 2
         ["0", "2", "1", "4", "1", "2", "5.00", "+1", "0", "2", "0"],
         ["0.5", "3"],
     ]
