@@ -160,7 +160,8 @@ def _refuse_spaces(options: Sequence[str]) -> None:
         if allowed := _VALUES_OF_LISTS.get(option):
             values = [first.strip(",")] if first else []
             for value in options[number + 1 :]:
-                if not re.fullmatch(rf",?(({allowed}),?)*", value) or Path(value).exists():
+                parts = filter(None, value.split(","))
+                if Path(value).exists() or not all(re.fullmatch(allowed, x) for x in parts):
                     break
                 values += filter(None, [value.strip(",")])
             if len(values) > 1:

@@ -77,7 +77,10 @@ def test_a_file_in_place_of_a_folder(trained, data, tmp_path, capsys, monkeypatc
         capsys, train, file, tmp_path, "--arch", "dynamic_conv_tiny", "-s", "a", "-t", "b"
     )
     assert line.startswith(expected)
-    for option, folder in (("--save-dir", file), ("--results-path", file / "results")):
+    for option, folder in (
+        *(("--save-dir", file), ("--results-path", file / "results")),
+        *(("--tensorboard-logdir", file), ("--log-file", file / "log")),
+    ):
         monkeypatch.setattr(sys, "argv", ["fairseq-train", str(data), option, str(folder)])
         line = reported(capsys, os.mkdir, folder / "made")
         assert line == f"error: {file} is a file, not a folder"
@@ -405,6 +408,8 @@ def test_data_that_are_called_as_a_value_is(tmp_path, monkeypatch):
         "--decoder-kernel-sizes=31 dynamic",
         "--decoder-mixers tisa dynamic",
         "--decoder-mixers tisa 9",
+        "--decoder-mixers tisa dynamicdynamic",
+        f"--decoder-kernel-sizes 3 {'1' * 60}_data",
         "--attention-terms content dynamic",
     ):
         programs.check_options(["--arch", "dynamic_conv_tiny", *words.split()])

@@ -182,11 +182,7 @@ def test_a_folder_that_has_all_files(here, tmp_path):
         ({"data_name_or_path": "."}, "in checkpoints/translation or .;"),
         ({"bpe": "sentencepeice"}, "bpe='sentencepeice' is unknown; fairseq has .*sentencepiece"),
         ({"tokenizer": "mosses"}, "tokenizer='mosses' is unknown; fairseq has .*moses"),
-        ({"data_name_or_path": "data/lm"}, "no .*data/lm/dict.src.txt; data_name_or_path needs"),
-        (
-            {"data_name_or_path": "data/lm", "source_lang": None},
-            "data/lm has no sentence pairs; data_name_or_path needs",
-        ),
+        ({"data_name_or_path": "data/lm"}, "data/lm has no sentence pairs; data_name_or_path need"),
         ({"bpe": "sentencepiece"}, "needs sentencepiece_model=FILE"),
         ({"bpe": "subword_nmt"}, "bpe='subword_nmt' needs bpe_codes=FILE"),
         ({"sentencpiece_model": "x"}, "no such option; did you mean sentencepiece_model?"),
@@ -258,7 +254,7 @@ def test_what_other_kinds_of_models_do(here):
     model = load(ConvAttnMaskedLanguageModel, "mlm", "lm", bpe=None)
     assert model.extract_features(torch.tensor([[0, 5, 2]])).size(1) == 3
     assert hasattr(model, "bpe")
-    for call in (model.encode, model.fill_mask):
+    for call in (model.encode, model.fill_mask, lambda text: model.decode(torch.tensor([0, 2]))):
         with pytest.raises(ValueError, match="texts need bpe, such as bpe='sentencepiece'"):
             call("<mask>")
     model = load(ConvAttnMaskedLanguageModel, "mlm", "lm", **PIECES)

@@ -104,8 +104,8 @@ def _of_positions(kind: str, number: int, width: int, r2: dict) -> str:
     if r2["overall"] is None:
         return f"The {shape}, are all the same."
     return (
-        f"The {shape}, have R^2 = {r2['overall']:z.2f} with their best Toeplitz fit; white noise of "
-        f"this shape has {white_noise_r2(number, width):.2f}."
+        f"The {shape}, have R^2 = {r2['overall']:z.2f} with their best Toeplitz fit; white noise "
+        f"of this shape has {white_noise_r2(number, width):.2f}."
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 
-STORED = "dictionaries"
+STORED, LANGUAGES = "dictionaries", "languages"
 _DIGEST = re.compile(r"\d+ [0-9a-f]{64}")
 SIDES = ("source", "target")
 _WAY_OUT = (
@@ -60,28 +60,35 @@ def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) ->
 
 
 def remember_languages(cfg: Any, task: Any) -> None:
-    """Store the languages that the task has inferred, which fairseq does not, or warn if they are
-    the stored ones reversed.
+    """Store the task's languages in ``cfg``, or warn if they are the stored ones reversed.
+
+    Those that fairseq stores itself are None where it has inferred them from the data's folder, and
+    stay so: another folder may call the languages otherwise.
 
     Args:
         cfg: the model's part of fairseq's configuration; a namespace is left alone.
     """
     whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
-    stored, options = (getattr(x, name, None) for x, name in ((whole, "task"), (task, "cfg")))
-    if not isinstance(stored, DictConfig):
+    now = _languages(getattr(task, "cfg", None))
+    if not isinstance(whole, DictConfig) or None in now:
         return
-    if reason := reversed_direction(stored, options):
+    if whole.get(LANGUAGES) is None:
+        with open_dict(whole):
+            whole[LANGUAGES] = languages_of(whole) or now
+    if reason := reversed_direction(languages_of(whole), now):
         logger.warning("the model %s", reason)
-    if None in _languages(stored) and None not in _languages(options):
-        with open_dict(stored):
-            stored.source_lang, stored.target_lang = _languages(options)
 
 
-def reversed_direction(stored: Any, current: Any) -> str | None:
-    """How a model was trained whose task's options, as stored, have the languages of the current
-    ones reversed."""
-    then, now = _languages(stored), _languages(current)
-    if None in then or then == now or then != now[::-1]:
+def languages_of(cfg: Mapping[str, Any] | DictConfig) -> list[str]:
+    """The languages that a configuration stores; empty where it has none."""
+    stored = cfg.get(LANGUAGES)
+    found = list(stored) if isinstance(stored, list | ListConfig) else _languages(cfg.get("task"))
+    return [] if None in found else found
+
+
+def reversed_direction(then: Sequence[str], now: Sequence[str]) -> str | None:
+    """How a model of the languages ``then`` was trained if ``now`` they are reversed."""
+    if len(then) != 2 or then == now or then != now[::-1]:
         return None
     return f"was trained to translate from {then[0]} to {now[0]}, not from {now[0]} to {then[0]}"
 

@@ -8,7 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..architectures.dictionaries import STORED, require_same_dictionaries, reversed_direction
+from ..architectures.dictionaries import (
+    STORED,
+    languages_of,
+    require_same_dictionaries,
+    reversed_direction,
+)
 from ..command_lines import one_line_errors, whole_number
 from ..durable import require_new
 from .checks import DIGEST, weights_digest
@@ -221,7 +226,9 @@ def _require_same_function(
             f"{first_path} was trained with {option} {values[0]} and {path} with {values[1]}: "
             "average checkpoints of one model"
         )
-    if reason := reversed_direction(*(stored_options(state, "task") for state in (first, other))):
+    if reason := reversed_direction(
+        *(languages_of(as_mapping(state.get("cfg"))) for state in (first, other))
+    ):
         raise CheckpointError(f"{first_path} {reason}: average checkpoints of one direction")
     then, now = (as_mapping(state.get("cfg")).get(STORED) for state in (first, other))
     try:

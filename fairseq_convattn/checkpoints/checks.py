@@ -41,7 +41,9 @@ FREE_TEXT = {
     *("tensorboard_logdir", "log_file", "results_path", "input", "user_dir", "wandb_project"),
     *("bpe_codes", "sentencepiece_model", "gpt2_encoder_json", "gpt2_vocab_bpe", "bpe_vocab_file"),
     *("encoder_embed_path", "decoder_embed_path", "continue_once", "quantization_config_path"),
-    *("w2v_path", "pretrained_checkpoint", "lm_path"),
+    *("w2v_path", "pretrained_checkpoint", "lm_path", "lang_dict", "config_yaml"),
+    *("bpe_vocab", "bpe_merges", "sentencepiece_model_path"),
+    *("load_pretrained_encoder_from", "load_pretrained_decoder_from"),
 }
 _INTERPOLATION = re.compile(r"\$\{")
 _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # such as ${oc.env:HOME}

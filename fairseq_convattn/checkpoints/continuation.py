@@ -9,7 +9,12 @@ from fairseq.models import MODEL_REGISTRY
 from omegaconf import DictConfig
 
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL
-from ..architectures.dictionaries import STORED, require_same_dictionaries, reversed_direction
+from ..architectures.dictionaries import (
+    STORED,
+    languages_of,
+    require_same_dictionaries,
+    reversed_direction,
+)
 from ..architectures.options import mixer_options
 from ..command_lines import flag
 from .checks import CheckpointError
@@ -73,7 +78,7 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
             computes = "the new model computes something else with its weights"
             logger.warning("%s %s: %s", path, network, computes)
         return
-    direction = reversed_direction(stored_options(state, "task"), as_mapping(cfg.task))
+    direction = reversed_direction(languages_of(as_mapping(state.get("cfg"))), languages_of(cfg))
     if difference := direction or network:
         way_out = "give it as --finetune-from-model" if named else "choose a new --save-dir"
         raise CheckpointError(f"{path} {difference}: {way_out}, or repeat its options")

@@ -7,20 +7,19 @@ when it is loaded; fairseq's files are not changed.
 
 import difflib
 import functools
+import importlib
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from fairseq import checkpoint_utils, file_utils
 from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 
-from ..training_options import option_of
 from . import stand_ins
 from .checks import CheckpointError, check_configuration, check_digest, check_finite, naming
 from .continuation import require_same_model
@@ -31,6 +30,15 @@ from .recovery import LAST, recovered
 logger = logging.getLogger(__name__)
 
 NAMES_OF_2019 = {"encoder.layers.0.linear1.weight", "encoder.layers.0.layer_norms.0.weight"}
+
+# fairseq's modules that evaluate options
+EVALUATING = (
+    *("utils", "criterions.ctc", "data.audio.raw_audio_dataset", "data.codedataset"),
+    *("models.fconv", "models.fconv_lm", "models.fconv_self_att", "models.hubert.hubert"),
+    *("models.lightconv_lm", "models.speech_to_text.s2t_wav_transformer"),
+    *("models.transformer_lm", "models.wav2vec.wav2vec", "models.wav2vec.wav2vec2"),
+    *("optim.adafactor", "optim.adam", "optim.adamax", "optim.cpu_adam", "optim.fused_lamb"),
+)
 
 
 def install() -> None:
@@ -45,9 +53,8 @@ def install() -> None:
             function = wrapper(function)
             function.guarded = True
             setattr(module, name, function)
-    for name, module in [*sys.modules.items()]:
-        if name.partition(".")[0] == "fairseq" and isinstance(module, ModuleType):
-            module.eval = evaluated
+    for name in EVALUATING:
+        importlib.import_module(f"fairseq.{name}").eval = evaluated
 
 
 def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
@@ -71,8 +78,7 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
         with _explained(path):
             check_configuration(state, as_stored=False)  # with --model-overrides
             check_digest(state)
-            if "--model-overrides" in map(option_of, sys.argv):
-                _warn_of_unknown(args[0] if args else kwargs.get("arg_overrides"), state)
+            _warn_of_unknown(args[0] if args else kwargs.get("arg_overrides"), state)
             # lightconv checkpoints have weights that were never set
             if is_ours(architecture_of(state)):
                 check_finite(state["model"])
@@ -84,8 +90,10 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
 def _warn_of_unknown(overrides: dict[str, Any] | None, state: dict) -> None:
     """Warn of ``--model-overrides`` that fairseq ignores, as the checkpoint has no such option."""
     stored = as_mapping(state.get("cfg"))
-    names = set(stored).union(*map(as_mapping, stored.values()))
-    for name in () if not stored else sorted(set(overrides or ()) - names):
+    names, words = set(stored).union(*map(as_mapping, stored.values())), " ".join(sys.argv)
+    # fairseq-validate overrides all of its options
+    quoted = [x for x in overrides or () if f"'{x}'" in words or f'"{x}"' in words]
+    for name in () if not stored else sorted(set(quoted) - names):
         close = difflib.get_close_matches(name, names, n=1)
         logger.warning(
             "--model-overrides: the checkpoint has no option %s, which changes nothing%s",
@@ -121,14 +129,16 @@ def _explained(path: str) -> Iterator[None]:
 
 def _refusing_archives(load: Callable[[str], str | None]) -> Callable[[str], str | None]:
     @functools.wraps(load)
-    def load_archive_file(archive_file: str) -> str | None:
+    def load_archive_file(archive_file: str | os.PathLike) -> str | None:
         """fairseq's, of folders alone: it would unpack an archive's files wherever they say.
 
         Raises:
             CheckpointError: it is an archive.
         """
-        if os.path.isfile(archive_file) or "://" in archive_file:
-            raise CheckpointError(f"{archive_file} is no folder: unpack an archive first")
+        if os.path.isfile(archive_file) or "://" in os.fspath(archive_file):
+            raise CheckpointError(
+                f"{archive_file}: give a folder; download and unpack an archive first"
+            )
         return load(archive_file)
 
     return load_archive_file

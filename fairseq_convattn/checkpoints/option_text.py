@@ -18,7 +18,7 @@ _PLAIN = (
     *(ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.expr_context),
 )
 _MOST_CHARACTERS = 10_000_000
-_LONGEST = 100_000
+_LONGEST = 1_000_000
 
 
 def evaluated(text: str, *scopes: Any) -> Any:
@@ -30,19 +30,23 @@ def evaluated(text: str, *scopes: Any) -> Any:
     Raises:
         TypeError: it is no text.
         SyntaxError: it is not Python.
-        ValueError: it is anything else, or too large.
+        MemoryError, RecursionError: it is too long or too deep.
+        ValueError: it is anything else, or would be too long.
     """
     if not isinstance(text, str):
         raise TypeError("only text can be evaluated")
     tree = _parsed(text)
     if is_active(text) or not all(isinstance(node, _PLAIN) for node in ast.walk(tree)):
-        raise ValueError(f"{text[:80]!r} is not made of numbers and texts alone")
+        raise ValueError(
+            f"{text[:80]!r}: fairseq may evaluate only numbers, texts, lists of them, sums and "
+            "short products"
+        )
     return builtins.eval(compile(tree, "<option>", "eval"))
 
 
 def is_active(text: str) -> bool:
-    """Whether evaluating a text as Python would call something, or need unbounded memory or
-    time."""
+    """Whether evaluating a text as Python would call something, or need unbounded memory or time:
+    a sum copies its operands."""
     try:
         nodes = list(ast.walk(_parsed(text)))
     except (SyntaxError, ValueError):
@@ -50,7 +54,9 @@ def is_active(text: str) -> bool:
     except (MemoryError, RecursionError):
         return True
     repeats = math.prod(map(_factor, nodes))  # such as [(512, 3)] * 20 in fairseq's own models
-    return len(text) * repeats > _MOST_CHARACTERS or any(isinstance(x, _ACTIVE) for x in nodes)
+    copies = 1 + sum(isinstance(node, ast.Add) for node in nodes)
+    too_long = len(text) * repeats * copies > _MOST_CHARACTERS
+    return too_long or any(isinstance(x, _ACTIVE) for x in nodes)
 
 
 def texts_of(text: str) -> Iterator[str]:
@@ -76,9 +82,11 @@ def _parsed(text: str) -> ast.Expression:
 
 
 def _factor(node: ast.AST) -> float:
-    """How many times a product repeats its operand; 1 if it is not a product."""
+    """How many times a product repeats its operand; 1 if it is none, or a number."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
         return 1
     values = [getattr(side, "value", None) for side in (node.left, node.right)]
+    if all(type(x) in (int, float) for x in values):
+        return 1
     found = [float(min(x, _MOST_CHARACTERS + 1)) for x in values if type(x) is int]
     return max(1.0, *found) if found else math.inf

@@ -15,7 +15,7 @@ import torch
 from fairseq.data.data_utils import infer_language_pair
 from torch import Tensor
 
-from ..architectures.dictionaries import STORED
+from ..architectures.dictionaries import LANGUAGES, STORED
 from ..architectures.hub import CODES, PIECES
 from ..checkpoints.checks import CheckpointError, check_finite
 from ..checkpoints.files import read_checkpoint, write_checkpoint
@@ -132,7 +132,7 @@ def _configuration(cfg: Mapping[str, Any], bpe: dict[str, str] | None) -> dict[s
     """What loading needs of a training's configuration, the rest as fairseq's defaults: it has
     paths of the machine that trained."""
     packed = plain_configuration(*(cfg[part]["_name"] for part in ("task", "model", "criterion")))
-    packed |= {name: cfg[name] for name in ("tokenizer", STORED) if name in cfg}
+    packed |= {name: cfg[name] for name in ("tokenizer", STORED, LANGUAGES) if name in cfg}
     for name in ("max_tokens", "batch_size"):
         packed["dataset"][name] = cfg["dataset"][name]
     packed["task"] = {**cfg["task"], "data": "."}

@@ -2,12 +2,14 @@
 
 import dataclasses
 import itertools
+import re
 import shutil
 import tarfile
 from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from unittest.mock import Mock
 
 import fairseq
@@ -179,9 +181,9 @@ def test_an_archive_is_not_unpacked(tmp_path):
         packed.addfile(tarfile.TarInfo("model/../../created"))
     with pytest.raises(FileNotFoundError, match="unpack an archive first"):
         ConvAttnModel.from_pretrained(archive)
-    for place in (archive, "https://example.org/model.tar.gz"):
+    for place in (archive, str(archive), "https://example.org/model.tar.gz"):
         with pytest.raises(CheckpointError, match="unpack an archive first"):
-            TransformerModel.from_pretrained(str(place))
+            TransformerModel.from_pretrained(place)
     assert archive.is_file() and not (tmp_path / "created").exists()
 
 
@@ -316,7 +318,7 @@ def test_attributes_and_items_are_not_looked_up(
         torch.save(state, path)
     loaded = Mock()
     monkeypatch.setattr("ctypes.cdll", loaded)
-    with pytest.raises(ValueError, match="is not made of numbers and texts alone"):
+    with pytest.raises(ValueError, match="fairseq may evaluate only numbers, texts"):
         DOORS[door](data, path)
     assert not loaded.mock_calls
 
@@ -327,14 +329,29 @@ def test_attributes_and_items_are_not_looked_up(
         ("[(512, 3)] * 2 + [(-1, 2.5)]", [(512, 3), (512, 3), (-1, 2.5)]),
         (" {'a': True, \"b\": None}", {"a": True, "b": None}),
         ("('x' 'y', {1})", ("xy", {1})),
+        ("(0.5 * 2, 3 * 4)", (1.0, 12)),
     ],
 )
 def test_what_fairseq_evaluates(text, value):
     assert fairseq.utils.eval(text) == value and fairseq.models.fconv.eval(text) == value
     for other in (f"print({text})", f"({text}).real", f"[{text}][0]", "x", "f'{1}'", "9 ** 9"):
-        with pytest.raises(ValueError, match="is not made of"):
+        with pytest.raises(ValueError, match="fairseq may evaluate only"):
             fairseq.utils.eval(other)
+    for long in ("[0] * 9999999", "[0, 0] * 4000 + " * 2000 + "[0]", f"[{'0,' * 5000}] * 2000"):
+        with pytest.raises(ValueError, match="fairseq may evaluate only"):
+            fairseq.utils.eval(long)
     assert fairseq.utils.eval_bool("False") is False and fairseq.utils.eval_bool(None) is False
+
+
+def test_every_module_of_fairseqs_that_evaluates_is_guarded():
+    """Its examples aside, which are plugins of their own."""
+    folder = Path(fairseq.__file__).parent
+    found = {
+        ".".join(file.relative_to(folder).with_suffix("").parts)
+        for file in folder.rglob("*.py")
+        if re.search(r"(?<![\w.])eval\(", file.read_text()) and "examples" not in file.parts
+    }
+    assert found == {*guard.EVALUATING}
 
 
 @pytest.mark.slow

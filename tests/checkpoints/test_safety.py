@@ -223,6 +223,11 @@ def with_another_detach() -> torch.Tensor:
     return weight
 
 
+def test_a_parameter_is_an_ordinary_tensor(tmp_path):
+    path = save(tmp_path, checkpoint(model={"w": torch.nn.Parameter(torch.ones(2))}))
+    assert read_checkpoint(path)["model"]["w"].tolist() == [1, 1]
+
+
 @pytest.mark.reliability
 @pytest.mark.parametrize("reader", ["read", "fairseq"])
 @pytest.mark.parametrize(

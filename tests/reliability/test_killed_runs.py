@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import SHRUNK, generate, slow_but, task_of, train
+from conftest import SHRUNK, generate, slow_but, task_of, train, validate
 from torch import Tensor
 
 from fairseq_convattn.architectures.config import LANGUAGE_MODEL, complete
@@ -244,6 +244,12 @@ def test_the_other_direction_is_another_model(data, tmp_path, caplog):
     assert "translate from" not in caplog.text
     generate(data, last, *reversed_)
     assert "trained to translate from src to tgt, not from tgt to src" in caplog.text
+    renamed = tmp_path / "renamed"
+    renamed.mkdir()
+    for file in data.iterdir():
+        name = file.name.replace("src", "en").replace("tgt", "de")
+        (renamed / name).symlink_to(file)
+    assert validate(renamed, last, "--task", "translation") > 0
     named = ("--restore-file", str(last), "--max-update", "2")
     with pytest.raises(CheckpointError, match="from tgt to src: give it as --finetune-from-model"):
         train(data, tmp_path / "other", *given, *reversed_, *named)
