@@ -90,8 +90,8 @@ TASKS = (
         "Translation and summarization",
         "convattn",
         f"with a shared vocabulary of {VOCABULARY:,} (the model of\n"
-        "[CNN/DailyMail](summarization.md#cnndailymail) has three vocabularies, those of the recipes\n"
-        "of IWSLT14 and WMT17 have two)",
+        "[CNN/DailyMail](summarization.md#cnndailymail) has three vocabularies, those of the\n"
+        "recipes of IWSLT14 and WMT17 have two)",
     ),
     Task(
         "Language models",
