@@ -2,6 +2,7 @@
 fewer warnings. fairseq imports the plugin before it reads its options.
 """
 
+import ast
 import difflib
 import logging
 import re
@@ -69,7 +70,7 @@ def install(arguments: Sequence[str]) -> None:
         for message in USELESS:
             warnings.filterwarnings("ignore", message)
     check_options(arguments[1:])
-    _refuse_beam(arguments[1:])
+    _refuse_values(arguments[1:])
     if Path(arguments[0]).name == "fairseq-train":
         require_arch(arguments[1:])
         refuse_another_task(arguments[1:])
@@ -148,10 +149,19 @@ def _refuse_options_of_lightconv(options: Sequence[str]) -> None:
             raise SystemExit(f"error: {option}: an option of fairseq's lightconv; give {ours}")
 
 
-def _refuse_beam(options: Sequence[str]) -> None:
-    beam = _given(options, "--beam").beam or ""
-    if re.fullmatch(r"-\d+|0+", beam):
-        raise SystemExit(f"error: --beam: must be at least 1, not {beam}")
+def _refuse_values(options: Sequence[str]) -> None:
+    given = _given(options, "--beam", "--model-overrides")
+    if re.fullmatch(r"-\d+|0+", given.beam or ""):
+        raise SystemExit(f"error: --beam: must be at least 1, not {given.beam}")
+    try:
+        is_dictionary = isinstance(ast.literal_eval(given.model_overrides or "{}"), dict)
+    except (SyntaxError, ValueError):
+        is_dictionary = False
+    if not is_dictionary:
+        raise SystemExit(
+            "error: --model-overrides: must be like \"{'max_target_positions': 8192}\", "
+            f"not {given.model_overrides}"
+        )
 
 
 def _refuse_spaces(options: Sequence[str]) -> None:

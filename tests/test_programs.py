@@ -372,12 +372,30 @@ def test_options_of_fairseqs_lightconv_are_answered_with_ours(option):
     assert ours in parser._option_string_actions
 
 
-@pytest.mark.parametrize("beam", ["0", "-1"])
-def test_a_beam_of_none_is_one_line(beam, monkeypatch):
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        *(("--beam", beam, f"must be at least 1, not {beam}") for beam in ("0", "-1")),
+        *(
+            ("--model-overrides", text, "must be like .*, not ")
+            for text in ("{max_target_positions: 2}", "max_target_positions=2", "2")
+        ),
+    ],
+)
+def test_impossible_values_of_fairseqs_options_are_one_line(option, value, message, monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    with pytest.raises(SystemExit, match=f"--beam: must be at least 1, not {beam}"):
-        programs.install(["fairseq-generate", "DATA", "--path", "x.pt", "--beam", beam])
+    given = ["fairseq-generate", "DATA", "--path", "x.pt", option]
+    with pytest.raises(SystemExit, match=f"{option}: {message}"), warnings.catch_warnings():
+        programs.install([*given, value])
+    with warnings.catch_warnings():
+        programs.install([*given, {"--beam": "2"}.get(option, "{'dropout': 0.1}")])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_training_that_needs_a_gpu(capsys):
+    line = reported(capsys, lambda: torch.ones(1).cuda())
+    assert line.startswith("error: there is no GPU, or torch does not see it")
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,9 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
         return
     direction = reversed_direction(languages_of(as_mapping(state.get("cfg"))), languages_of(cfg))
     if difference := direction or network:
-        way_out = "give it as --finetune-from-model" if named else "choose a new --save-dir"
+        way_out = "choose a new --save-dir"
+        if named:
+            way_out = "give it as --finetune-from-model, if the weights fit"
         raise CheckpointError(f"{path} {difference}: {way_out}, or repeat its options")
 
 
@@ -126,8 +128,8 @@ def other_option(
 
 
 def _contrast(option: str, old: str, new: str) -> str:
-    if {old, new} == {"True", "False"}:
-        return f"{'with' if old == 'True' else 'without'} {option}"
+    if {old, new} == {"true", "false"}:
+        return f"{'with' if old == 'true' else 'without'} {option}"
     return f"with {option} {old}, not {new}"
 
 
@@ -148,4 +150,5 @@ def _plain(options: Mapping[str, Any], name: str) -> str | None:
     value = options.get(name)
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
-    return None if value is None else str(getattr(value, "value", value))
+    text = str(getattr(value, "value", value))
+    return None if value is None else text.lower() if text in ("True", "False") else text

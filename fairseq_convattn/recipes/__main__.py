@@ -148,7 +148,7 @@ def resolve(options: argparse.Namespace, recipe: Recipe, extra: Sequence[str]) -
     name = f"{options.recipe}-{mixer}-seed{seed}"
     if options.checkpoint:
         _require_no_training(options, extra)
-        published_format, mixer = evaluated(options.checkpoint, recipe.task)
+        published_format, mixer = evaluated(options.checkpoint, recipe.task, recipe.target_language)
         name = f"{options.recipe}-{options.checkpoint.stem}-{sha256(options.checkpoint)[:_DIGITS]}"
     output = options.output or Path("runs", *(("smoke",) if options.smoke else ()), name)
     data = options.data or (output / "data" if options.smoke else Path("data", recipe.corpus))

@@ -1,21 +1,24 @@
 """Checks of the checkpoint and the data that a recipe evaluates."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..architectures.dictionaries import languages_of
 from ..architectures.presets import mixer_family
-from ..checkpoints.files import architecture_of, read_checkpoint, stored_options
+from ..checkpoints.files import architecture_of, as_mapping, read_checkpoint, stored_options
 from ..mixers.config import ATTENTION
 from .command import RecipeError
 from .settings import Settings
 
 
-def evaluated(path: Path, task: str) -> tuple[bool, str]:
+def evaluated(path: Path, task: str, target: str | None = None) -> tuple[bool, str]:
     """Format and mixer of a checkpoint, checked against the recipe's task.
 
     Args:
         task: fairseq's name of the recipe's task.
+        target: the language that the recipe translates into.
 
     Returns:
         Whether it has the format of 2019 and must be converted, and the mixer of its layers, as
@@ -23,13 +26,16 @@ def evaluated(path: Path, task: str) -> tuple[bool, str]:
 
     Raises:
         CheckpointError: the file is not a checkpoint.
-        RecipeError: its model is for another task.
+        RecipeError: its model is for another task, or translates into another language.
     """
     state = read_checkpoint(path)
     chosen = stored_options(state, "task")
     found = chosen.get("_name") or chosen.get("task")
     if found not in (None, task):
         raise RecipeError(f"{path} is a model for {found}, and the recipe's are for {task}")
+    stored = languages_of(as_mapping(state.get("cfg"))) or [None, chosen.get("target_lang")]
+    if target and re.fullmatch("[a-z]{2}", str(stored[1])) and stored[1] != target:
+        raise RecipeError(f"{path} translates into {stored[1]}, and the recipe into {target}")
     model, names = stored_options(state, "model"), []
     if str(architecture_of(state)).startswith("lightconv"):
         return True, model.get("decoder_conv_type", "dynamic")

@@ -93,6 +93,7 @@ class Recipe(ABC):
     single: ClassVar[str] = "checkpoint_best.pt"
     shrunk: ClassVar[CommandOptions]
     smoke_batch: ClassVar[Batch]
+    target_language: ClassVar[str | None] = None
 
     def stages(self, settings: Settings) -> list[Stage]:
         """The stages of this run, in order."""

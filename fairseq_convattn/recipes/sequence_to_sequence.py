@@ -156,6 +156,12 @@ class Translation(SequenceToSequence):
 
     task: ClassVar[str] = "translation"
 
+    @property
+    def target_language(self) -> str:
+        """The language of the translations, that in which they are detokenised."""
+        metrics = " ".join(scoring.metric for ways in self.tests.values() for scoring in ways)
+        return metrics.partition("--detokenize ")[2].split()[0]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Summarization(SequenceToSequence):

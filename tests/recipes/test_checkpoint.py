@@ -78,6 +78,17 @@ def test_the_mixer_of_a_checkpoint_is_named_as_its_architecture(options, mixer, 
     assert evaluated(model, "translation") == (False, mixer)
 
 
+@pytest.mark.parametrize("place", ["languages", "task", "args"])
+def test_a_model_of_another_language_is_refused(place, tmp_path):
+    model, task = tmp_path / "model.pt", {"source_lang": "en", "target_lang": "de"}
+    state = {"model": {}, "cfg": {"languages": ["en", "de"]} if place == "languages" else None}
+    state = {"model": {}, "cfg": {"task": task}} if place == "task" else state
+    torch.save(state | ({"args": Namespace(**task)} if place == "args" else {}), model)
+    with pytest.raises(SystemExit, match="model.pt translates into de, and the recipe into fr"):
+        main(["wmt14_en_fr", "--checkpoint", str(model), "--dry-run"])
+    assert evaluated(model, "translation", catalogue.RECIPES["multi30k"].target_language)
+
+
 def test_data_with_another_dictionary_are_refused(trained, data, tmp_path):
     model = tmp_path / "model" / "model.pt"
     model.parent.mkdir()
