@@ -136,7 +136,7 @@ MODEL |= dict.fromkeys(SWITCHES, False)
     [
         ({"weight_norm": "tanh"}, "a", "--weight-norm softmax and .* with tanh: average"),
         ({"encoder_kernel_sizes": "3,5"}, "a", "--encoder-kernel-sizes 3,3 and .* with 3,5"),
-        *(({name: True}, "a", f"{flag(name)} False and .* with True") for name in SWITCHES),
+        *(({name: True}, "a", f"{flag(name)} false and .* with true") for name in SWITCHES),
         ({}, "b", "other.pt: the target dictionary is not .*first.pt was trained with"),
         ({"dropout": 0.3, "encoder_kernel_sizes": "3"}, "a", None),
     ],
