@@ -155,7 +155,7 @@ def _refuse_values(options: Sequence[str]) -> None:
         raise SystemExit(f"error: --beam: must be at least 1, not {given.beam}")
     try:
         is_dictionary = isinstance(ast.literal_eval(given.model_overrides or "{}"), dict)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, TypeError, ValueError):
         is_dictionary = False
     if not is_dictionary:
         raise SystemExit(

@@ -1,13 +1,10 @@
 """What is missing or mistyped ends fairseq's commands with one line."""
 
 import argparse
-import logging
 import os
 import shutil
 import subprocess
 import sys
-import warnings
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -148,17 +145,6 @@ def test_data_that_cannot_be_opened_print_nothing_when_they_are_freed(monkeypatc
     for error in (half_opened, ValueError("another")):
         programs.but_of_half_opened_data(SimpleNamespace(exc_value=error))
     assert [str(other.exc_value) for other in others] == ["another"]
-
-
-def test_a_training_without_an_architecture_does_not_begin(monkeypatch):
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    with pytest.raises(SystemExit, match="give --arch"), warnings.catch_warnings():
-        programs.install(["fairseq-train", "DATA", "--user-dir", str(PLUGIN)])
-    programs.require_arch(["DATA", "--user-dir", "mine"])
-    programs.require_arch(["DATA", "--user-dir", str(PLUGIN), "--help"])
-    with pytest.raises(SystemExit, match="give --arch, for example dynamic_conv_tiny"):
-        programs.require_arch(["DATA", "--user-dir", str(PLUGIN)])
 
 
 def test_a_text_that_lacks_a_subset(monolingual, tmp_path, capsys):
@@ -343,98 +329,10 @@ def test_a_perplexity_of_a_masked_language_model_is_an_error(monolingual, tmp_pa
     assert line.startswith("error: the checkpoint is not a language model")
 
 
-def test_an_architecture_for_another_task_is_told_before_options_that_the_task_lacks():
-    given = ["DATA", "--arch", "dynamic_conv_lm_tiny", "--tokens-per-sample", "9"]
-    for more in ("--task=language_modeling", "--task=somebody_elses", "--task", "--help"):
-        programs.refuse_another_task([*given, more])
-    with pytest.raises(SystemExit, match="--arch: dynamic_conv_lm_tiny is for --task language_m"):
-        programs.refuse_another_task(given)
-
-
-def test_an_architecture_of_fairseqs_is_none_of_our_business():
-    programs.check_options(["DATA", "--arch=transformer"])
-    programs.check_options(["DATA", "--path", "model.pt"])
-    with pytest.raises(SystemExit, match="did you mean dynamic_conv_lm_tiny"):
-        programs.check_options(["-a", "dynamic_conv_lm_tin", "--user-dir", str(PLUGIN)])
-
-
-@pytest.mark.parametrize(
-    "option", ["--encoder-conv-type dynamic", "--decoder-kernel-size-list=[3]", "--weight-softmax"]
-)
-def test_options_of_fairseqs_lightconv_are_answered_with_ours(option):
-    programs.check_options(["DATA", "--arch", "lightconv", *option.split()])
-    given = ["DATA", "--arch", "dynamic_conv_tiny", *option.split()]
-    with pytest.raises(SystemExit, match="lightconv; give --") as caught:
-        programs.check_options(given)
-    ours = str(caught.value).split("give ")[1]
-    parser = argparse.ArgumentParser()
-    ConvAttnModel.add_args(parser)
-    assert ours in parser._option_string_actions
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        *(("--beam", beam, f"must be at least 1, not {beam}") for beam in ("0", "-1")),
-        *(
-            ("--model-overrides", text, "must be like .*, not ")
-            for text in ("{max_target_positions: 2}", "max_target_positions=2", "2")
-        ),
-    ],
-)
-def test_impossible_values_of_fairseqs_options_are_one_line(option, value, message, monkeypatch):
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    given = ["fairseq-generate", "DATA", "--path", "x.pt", option]
-    with pytest.raises(SystemExit, match=f"{option}: {message}"), warnings.catch_warnings():
-        programs.install([*given, value])
-    with warnings.catch_warnings():
-        programs.install([*given, {"--beam": "2"}.get(option, "{'dropout': 0.1}")])
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_training_that_needs_a_gpu(capsys):
     line = reported(capsys, lambda: torch.ones(1).cuda())
     assert line.startswith("error: there is no GPU, or torch does not see it")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--encoder-kernel-sizes 3 7,15, 31",
-        "--encoder-kernel-sizes 3 , 7",
-        "--decoder-mixers dynamic, attention,tisa",
-        "--attention-terms content, fixed",
-    ],
-)
-def test_lists_with_spaces_are_answered_with_commas(words):
-    model = ["--arch", "dynamic_conv_tiny"]
-    programs.check_options([*model, *words.replace(", ", ",").split(" ")[:2], "DATA", "--cpu"])
-    name, *values = words.split()
-    commas = ",".join(word.strip(",") for word in values if word != ",")
-    for given in ([name, *values], [f"{name}={values[0]}", *values[1:]]):
-        with pytest.raises(SystemExit, match=f"{name}: no spaces: {commas}"):
-            programs.check_options([*model, *given, "DATA"])
-
-
-def test_data_that_are_called_as_a_value_is(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("7", "dynamic"):
-        Path(name).mkdir()
-    for words in (
-        "--decoder-kernel-sizes 31 7",
-        "--decoder-kernel-sizes=31 dynamic",
-        "--decoder-mixers tisa dynamic",
-        "--decoder-mixers tisa 9",
-        "--decoder-mixers tisa dynamicdynamic",
-        f"--decoder-kernel-sizes 3 {'1' * 60}_data",
-        "--attention-terms content dynamic",
-    ):
-        programs.check_options(["--arch", "dynamic_conv_tiny", *words.split()])
-
-
-def test_a_plugin_that_imports_this_one_registers_its_own_afterwards():
-    programs.check_options(["--arch", "dynamic_conv_tin", "--user-dir", "elsewhere/theirs"])
 
 
 def test_what_nobody_mistyped_keeps_its_traceback(capsys):
@@ -450,35 +348,6 @@ def test_what_nobody_mistyped_keeps_its_traceback(capsys):
         subprocess.run(["no-such-compiler"])
     program_errors.report(caught.type, caught.value, caught.tb)
     assert capsys.readouterr().err.startswith("Traceback")
-
-
-@pytest.mark.parametrize(
-    ("command", "warns"),
-    [
-        ("fairseq-generate DATA --path x.pt", True),
-        ("fairseq-generate DATA --task language_modeling --path x.pt", True),
-        ("fairseq-generate DATA --path x.pt --required-batch-size-multiple 1", False),
-        ("fairseq-generate DATA --task summarization --path x.pt", False),
-        ("fairseq-validate DATA --path x.pt", True),
-        ("fairseq-validate DATA --required-batch-size-multiple=1 --path x.pt", False),
-        ("fairseq-generate DATA --path x.pt --required-batch-size-multiple abc", False),
-        ("fairseq-generate --help", False),
-        ("fairseq-interactive DATA --path x.pt", False),
-        ("fairseq-eval-lm DATA --path x.pt", False),
-    ],
-)
-def test_commands_that_drop_sentences_say_so(command, warns, monkeypatch, caplog):
-    monkeypatch.setattr(sys, "excepthook", None)
-    with warnings.catch_warnings():
-        programs.install(command.split())
-    assert ("silently drops the last batch" in caplog.text) == warns
-
-
-def test_other_programs_are_left_alone(monkeypatch):
-    monkeypatch.setattr(sys, "excepthook", None)
-    programs.install(["/usr/bin/python", "--arch", "none"])
-    assert sys.excepthook is None
-    logging.getLogger("fairseq_cli.eval_lm").info("Evaluated 12 tokens in 1.0s")
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ def evaluated(path: Path, task: str, target: str | None = None) -> tuple[bool, s
     found = chosen.get("_name") or chosen.get("task")
     if found not in (None, task):
         raise RecipeError(f"{path} is a model for {found}, and the recipe's are for {task}")
-    stored = languages_of(as_mapping(state.get("cfg"))) or [None, chosen.get("target_lang")]
-    if target and re.fullmatch("[a-z]{2}", str(stored[1])) and stored[1] != target:
-        raise RecipeError(f"{path} translates into {stored[1]}, and the recipe into {target}")
+    *_, language = languages_of(as_mapping(state.get("cfg"))) or [chosen.get("target_lang")]
+    if target and re.fullmatch("[a-z]{2}", str(language)) and language != target:
+        raise RecipeError(f"{path} translates into {language}, and the recipe into {target}")
     model, names = stored_options(state, "model"), []
     if str(architecture_of(state)).startswith("lightconv"):
         return True, model.get("decoder_conv_type", "dynamic")
