@@ -213,7 +213,9 @@ def prepare(arguments: Sequence[str]) -> None:
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help"):
         lines = [f"  {name:11}  {title(script)}" for name, script in scripts.items()]
-        print("\n".join(("usage: convattn prepare CORPUS [options]", "", "corpora:", *lines)))
+        usage = "usage: convattn prepare CORPUS [options]"
+        options = "convattn prepare CORPUS --help shows a corpus's options."
+        print("\n".join((usage, "", "corpora:", *lines, "", options)))
         return
     if name not in scripts:
         sys.exit(f"error: no corpus '{name}'; {suggestion(name, scripts)}")

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from dataclasses import field
 from enum import Enum
 from typing import Any, Optional
@@ -127,7 +127,17 @@ _NEEDS_OFF = {
     "decoder_learned_pos": ("no_token_positional_embeddings", "false"),
     "share_decoder_input_output_embed": ("adaptive_softmax_cutoff", "none"),
 }
+# what is refused whatever its value: no help text shows it
+_REFUSED = {
+    "quant_noise_pq": "fairseq's noise overwrites the weights; leave it out",
+    "char_inputs": "no encoder here has character inputs; leave it out",
+}
+_HIDDEN = (
+    *_REFUSED,
+    *("quant_noise_pq_block_size", "encoder_xformers_att_config", "decoder_xformers_att_config"),
+)
 _HELP = {
+    **dict.fromkeys(_HIDDEN, SUPPRESS),
     "export": "use PyTorch's layer norm, not apex's; TorchScript cannot export the models",
     "encoder_attention_heads": "encoder: number of heads, of attention and of convolutions",
     "decoder_attention_heads": "decoder: number of heads, of attention and of convolutions",
@@ -172,10 +182,7 @@ def without_effect(options: Namespace) -> dict[str, str]:
     Args:
         options: the values of all options, ``encoder_mixers`` and ``decoder_mixers`` resolved.
     """
-    found = {
-        "quant_noise_pq": "fairseq's noise overwrites the weights; leave it out",
-        "char_inputs": "no encoder here has character inputs; leave it out",
-    }
+    found = dict(_REFUSED)
     for option, needed in _NEEDS.items():
         if not getattr(options, needed, None):
             found[option] = f"needs {flag(needed)}"

@@ -46,6 +46,7 @@ REFUSED = {
         ("--no-cross-attention", "needs --cross-self-attention"),
         ("--no-decoder-final-norm", "needs --decoder-normalize-before"),
         ("--base-sublayers 2", "needs --base-layers"),
+        ("--encoder-xformers-att-config {}", "no mixer is an attention of xFormers"),
         ("--char-inputs", "no encoder here has character inputs"),
         ("--adaptive-softmax-dropout 0.1", "needs --adaptive-softmax-cutoff"),
         ("--adaptive-softmax-factor 8", "needs --adaptive-softmax-cutoff"),
