@@ -316,7 +316,8 @@ def test_a_context_as_long_as_a_block(monolingual, tmp_path, capsys, monkeypatch
 def test_a_perplexity_of_a_translator_is_an_error(trained, monolingual, capsys):
     """Of fairseq's own, too, of which its task asks this attribute."""
     line = reported(capsys, eval_lm, monolingual, trained)
-    assert line.startswith("error: this is a translation or summarization model; fairseq-eval-lm")
+    assert line.startswith("error: this is a translation or summarization model: it needs --task ")
+    assert line.endswith("not language_modeling, which fairseq-eval-lm and --lm-path have")
     line = reported(capsys, lambda: ConvAttnModel.supported_targets)
     assert line.startswith("error: the checkpoint is not a language model")
 
@@ -326,7 +327,25 @@ def test_a_perplexity_of_a_masked_language_model_is_an_error(monolingual, tmp_pa
     shape = ("--encoder-embed-dim", "16", "--encoder-attention-heads", "4", "--encoder-layers", "1")
     train(monolingual, tmp_path, *options, *shape, "--max-update", "1", "--tokens-per-sample", "32")
     line = reported(capsys, eval_lm, monolingual, tmp_path / "checkpoint_last.pt")
-    assert line.startswith("error: the checkpoint is not a language model")
+    assert line.startswith("error: this is a masked language model: it needs --task masked_lm or")
+
+
+def test_a_language_model_translates_nothing_and_starts_no_translator(
+    data, monolingual, tmp_path, capsys
+):
+    options = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM)
+    train(monolingual, tmp_path, *options, "--max-update", "1", "--tokens-per-sample", "16")
+    last = tmp_path / "checkpoint_last.pt"
+    line = reported(capsys, generate, data, last)
+    assert line == (
+        "error: this is a language model: it needs --task language_modeling, not translation"
+    )
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--finetune-from-model", str(last))
+    line = reported(capsys, train, data, tmp_path / "new", *given)
+    assert line == (
+        f"error: {last} has only a decoder, --arch dynamic_conv_tiny an encoder and a decoder: "
+        "give a checkpoint of the same task"
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -15,7 +15,13 @@ from .config import LANGUAGE_MODEL
 from .dictionaries import remember_dictionaries
 from .hub import Pretrained
 from .presets import LANGUAGE_MODEL_PRESETS
-from .registration import ConfiguredModel, options_to_build, register_family, set_missing
+from .registration import (
+    ConfiguredModel,
+    options_to_build,
+    register_family,
+    require_task,
+    set_missing,
+)
 from .stacks import ConvAttnDecoder
 
 
@@ -34,8 +40,10 @@ class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageMode
         """Build the model that ``args`` describes (flat; what it lacks is filled in).
 
         Raises:
-            ValueError: an option cannot work; the message names it.
+            ValueError: an option cannot work; the message names it. Or the task is for other
+                models.
         """
+        require_task("convattn_lm", task)
         remember_dictionaries(args, task)
         set_missing(args, "max_target_positions", lambda: _positions(args, task))
         options = options_to_build(args, cls.schema)

@@ -17,7 +17,13 @@ from .config import MASKED_LANGUAGE_MODEL
 from .dictionaries import remember_dictionaries
 from .hub import PretrainedMaskedLanguageModel
 from .presets import MASKED_LM_PRESETS
-from .registration import ConfiguredModel, options_to_build, register_family, set_missing
+from .registration import (
+    ConfiguredModel,
+    options_to_build,
+    register_family,
+    require_task,
+    set_missing,
+)
 from .stacks import ConvAttnEncoder
 
 _TABLES = "self_attn.terms"  # a layer's parameters of relative positions
@@ -38,8 +44,10 @@ class ConvAttnMaskedLanguageModel(ConfiguredModel, PretrainedMaskedLanguageModel
         """Build the model that ``args`` describes (flat; what it lacks is filled in).
 
         Raises:
-            ValueError: an option cannot work; the message names it.
+            ValueError: an option cannot work; the message names it. Or the task is for other
+                models.
         """
+        require_task("convattn_mlm", task)
         remember_dictionaries(args, task, needed=("source",))
         set_missing(args, "max_positions", lambda: task.max_positions())
         options = options_to_build(args, cls.schema)

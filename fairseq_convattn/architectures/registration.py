@@ -17,7 +17,7 @@ from fairseq.models import (
     register_model,
     register_model_architecture,
 )
-from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..command_lines import flag
@@ -36,6 +36,11 @@ TASK_MODELS = {
     "language_modeling": "convattn_lm",
     "masked_lm": "convattn_mlm",
     "sentence_prediction": "convattn_mlm",
+}
+_KINDS = {
+    "convattn": "translation or summarization model",
+    "convattn_lm": "language model",
+    "convattn_mlm": "masked language model",
 }
 
 
@@ -280,6 +285,21 @@ def check_task(model: str, args: Namespace) -> None:
             f"{args.arch} is for --task {own}; 'convattn architectures --task {task}' lists those "
             f"for {task}",
         )
+
+
+def require_task(model: str, task: FairseqTask) -> None:
+    """Check that a model is built for a task that it can do.
+
+    Raises:
+        ValueError: the task is for other models of ours.
+    """
+    for name, other in TASK_MODELS.items():
+        if other != model and isinstance(task, TASK_REGISTRY[name]):
+            own = " or ".join(name for name in TASK_MODELS if TASK_MODELS[name] == model)
+            also = ""
+            if name == "language_modeling":
+                also = ", which fairseq-eval-lm and --lm-path have"
+            raise ValueError(f"this is a {_KINDS[model]}: it needs --task {own}, not {name}{also}")
 
 
 def _fill(cfg: Namespace | DictConfig, stored: dict) -> None:

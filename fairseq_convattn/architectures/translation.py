@@ -5,7 +5,6 @@ from argparse import Namespace
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.tasks import FairseqTask
-from fairseq.tasks.language_modeling import LanguageModelingTask
 from omegaconf import DictConfig
 from torch import nn
 
@@ -15,7 +14,7 @@ from .config import ENCODER_DECODER
 from .dictionaries import remember_dictionaries, remember_languages
 from .hub import Pretrained
 from .presets import ENCODER_DECODER_PRESETS
-from .registration import ConfiguredModel, options_to_build, register_family
+from .registration import ConfiguredModel, options_to_build, register_family, require_task
 from .stacks import ConvAttnDecoder, ConvAttnEncoder
 
 
@@ -31,14 +30,10 @@ class ConvAttnModel(ConfiguredModel, Pretrained, TransformerModelBase):
         """Build the model that ``cfg`` describes (flat; what it lacks is filled in).
 
         Raises:
-            ValueError: an option cannot work; the message names it. Or the task is for language
+            ValueError: an option cannot work; the message names it. Or the task is for other
                 models, as that of fairseq-eval-lm.
         """
-        if isinstance(task, LanguageModelingTask):
-            raise ValueError(
-                "this is a translation or summarization model; fairseq-eval-lm, --lm-path and "
-                "--task language_modeling need a language model"
-            )
+        require_task("convattn", task)
         options = options_to_build(cfg, cls.schema)
         remember_dictionaries(cfg, task)
         remember_languages(cfg, task)

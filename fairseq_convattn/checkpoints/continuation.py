@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairseq.models import MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from omegaconf import DictConfig
 
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL
@@ -24,6 +24,11 @@ from .recovery import LAST
 logger = logging.getLogger(__name__)
 
 _STACKS = ("encoder", "decoder")
+_NAMED = {
+    ("encoder",): "only an encoder",
+    ("decoder",): "only a decoder",
+    _STACKS: "an encoder and a decoder",
+}
 _KINDS = ENCODER_DECODER.kinds | MASKED_LANGUAGE_MODEL.kinds | LANGUAGE_MODEL.kinds
 # options that say what a layer computes; probabilities and initial values may change
 _OPTIONS = (
@@ -53,7 +58,8 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
 
     Raises:
         CheckpointError: an option or the direction differs from that of the checkpoint that goes
-            on, or the file named by ``--restore-file`` is not there.
+            on, the first weights are of a model without encoder or decoder, where the training's
+            has one, or the other way round, or the file named by ``--restore-file`` is not there.
         ValueError: a dictionary has the size but not the content of the checkpoint's.
     """
     named = cfg.checkpoint.restore_file != LAST
@@ -68,6 +74,7 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
         state = as_mapping(read_outline(path))
     except CheckpointError:  # fairseq's load_checkpoint, which follows, says why
         return
+    _require_same_stacks(path, state, cfg)
     stored = as_mapping(state.get("cfg")).get(STORED)
     require_same_dictionaries(stored, cfg.get(STORED) or (), str(path))
     if not any(is_ours(architecture_of(x)) for x in (state, {"cfg": cfg})):
@@ -84,6 +91,20 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
         if named:
             way_out = "give it as --finetune-from-model, if the weights fit"
         raise CheckpointError(f"{path} {difference}: {way_out}, or repeat its options")
+
+
+def _require_same_stacks(path: Path, state: Mapping[str, Any], cfg: DictConfig) -> None:
+    architecture = architecture_of({"cfg": cfg})
+    if not is_ours(architecture):
+        return
+    parts = {name.partition(".")[0] for name in as_mapping(state.get("model"))}
+    found = tuple(stack for stack in _STACKS if stack in parts)
+    needed = ARCH_MODEL_REGISTRY[architecture].schema.stacks
+    if found and found != needed:
+        raise CheckpointError(
+            f"{path} has {_NAMED[found]}, --arch {architecture} {_NAMED[needed]}: give a "
+            "checkpoint of the same task"
+        )
 
 
 def _other_network(state: Mapping[str, Any], cfg: DictConfig) -> str | None:
