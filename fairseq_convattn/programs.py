@@ -5,6 +5,7 @@ fewer warnings. fairseq imports the plugin before it reads its options.
 import ast
 import difflib
 import logging
+import os
 import re
 import sys
 import traceback
@@ -150,17 +151,17 @@ def _refuse_options_of_lightconv(options: Sequence[str]) -> None:
 
 
 def _refuse_values(options: Sequence[str]) -> None:
-    given = _given(options, "--beam", "--model-overrides")
+    given = _given(options, "--beam", "--model-overrides", model_overrides="{}")
     if re.fullmatch(r"-\d+|0+", given.beam or ""):
         raise SystemExit(f"error: --beam: must be at least 1, not {given.beam}")
     try:
-        is_dictionary = isinstance(ast.literal_eval(given.model_overrides or "{}"), dict)
+        is_dictionary = isinstance(ast.literal_eval(given.model_overrides), dict)
     except (SyntaxError, TypeError, ValueError):
-        is_dictionary = False
+        is_dictionary = given.model_overrides is None  # argparse says that a value is missing
     if not is_dictionary:
         raise SystemExit(
             "error: --model-overrides: must be like \"{'max_target_positions': 8192}\", "
-            f"not {given.model_overrides}"
+            f"not {given.model_overrides!r}"
         )
 
 
@@ -171,7 +172,7 @@ def _refuse_spaces(options: Sequence[str]) -> None:
             values = [first.strip(",")] if first else []
             for value in options[number + 1 :]:
                 parts = filter(None, value.split(","))
-                if Path(value).exists() or not all(re.fullmatch(allowed, x) for x in parts):
+                if not all(re.fullmatch(allowed, x) for x in parts) or os.path.exists(value):
                     break
                 values += filter(None, [value.strip(",")])
             if len(values) > 1:

@@ -187,6 +187,10 @@ def test_a_mistyped_model_override_is_named(data, trained, monkeypatch, caplog):
         (warning,) = (x for x in caplog.messages if x.startswith("--model-overrides"))
         assert "no option max_target_position," in warning
         assert warning.endswith("did you mean max_target_positions?")
+    caplog.clear()
+    monkeypatch.setattr("sys.argv", ["fairseq-validate"])  # which overrides all of its options
+    validate(data, trained, "--task", "translation")
+    assert not any("--model-overrides" in x for x in caplog.messages)
 
 
 @pytest.mark.slow

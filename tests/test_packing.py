@@ -77,6 +77,7 @@ def test_a_packed_model_is_one_folder(name, model, use, here, tmp_path, monkeypa
     assert "last_optimizer_state" not in state and state["cfg"]["dataset"]["max_tokens"] == 777
     floats = [w for w in state["model"].values() if w.is_floating_point()]
     assert {w.dtype for w in floats} == {torch.float16}
+    assert state["cfg"].get("languages") == (["src", "tgt"] if name == "translation" else None)
     paths = {word for word in re.findall(r"'(/[^']*)", str(state)) if word != "/tmp/plasma"}
     assert not paths and "metrics" not in state["extra_state"]
     assert use(model.from_pretrained(tmp_path / "packed"))

@@ -59,7 +59,7 @@ def test_options_of_fairseqs_lightconv_are_answered_with_ours(option):
         *(("--beam", beam, f"must be at least 1, not {beam}") for beam in ("0", "-1")),
         *(
             ("--model-overrides", text, "must be like .*, not ")
-            for text in ("{max_target_positions: 2}", "max_target_positions=2", "2")
+            for text in ("{max_target_positions: 2}", "max_target_positions=2", "2", "", "{[]: 1}")
         ),
     ],
 )
@@ -104,6 +104,7 @@ def test_data_that_are_called_as_a_value_is(tmp_path, monkeypatch):
         "--decoder-mixers tisa dynamicdynamic",
         f"--decoder-kernel-sizes 3 {'1' * 60}_data",
         "--attention-terms content dynamic",
+        f"--encoder-mixers {','.join(['lightweight'] * 24)} DATA",
     ):
         programs.check_options(["--arch", "dynamic_conv_tiny", *words.split()])
 

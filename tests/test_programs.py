@@ -350,8 +350,12 @@ def test_a_language_model_translates_nothing_and_starts_no_translator(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_training_that_needs_a_gpu(capsys):
-    line = reported(capsys, lambda: torch.ones(1).cuda())
-    assert line.startswith("error: there is no GPU, or torch does not see it")
+    def without_driver():
+        raise RuntimeError("Found no NVIDIA driver on your system. Please check that you have")
+
+    for needed in (lambda: torch.ones(1).cuda(), without_driver):
+        line = reported(capsys, needed)
+        assert line.startswith("error: there is no GPU, or torch does not see it")
 
 
 def test_what_nobody_mistyped_keeps_its_traceback(capsys):

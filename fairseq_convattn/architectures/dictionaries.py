@@ -4,7 +4,6 @@ dictionaries and a reversed direction."""
 import hashlib
 import logging
 import re
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,7 +94,7 @@ def reversed_direction(then: Sequence[str], now: Sequence[str]) -> str | None:
 
 def _languages(task: Any) -> list[str | None]:
     """The languages in a task's options; None where fairseq infers them."""
-    options = task if isinstance(task, Mapping | DictConfig) else vars(task or Namespace())
+    options = task if isinstance(task, Mapping | DictConfig) else getattr(task, "__dict__", {})
     return [options.get(f"{side}_lang") for side in SIDES]
 
 

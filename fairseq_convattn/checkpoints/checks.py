@@ -44,6 +44,9 @@ FREE_TEXT = {
     *("w2v_path", "pretrained_checkpoint", "lm_path", "lang_dict", "config_yaml"),
     *("bpe_vocab", "bpe_merges", "sentencepiece_model_path"),
     *("load_pretrained_encoder_from", "load_pretrained_decoder_from"),
+    *("target_dictionary", "source_dict", "target_dict", "fixed_dictionary", "label_dir"),
+    *("lang_to_offline_shard_ratio", "multitask_config_yaml", "pretrained_mlm_checkpoint"),
+    *("baseline_model", "seq2seq_path", "save_predictions", "aim_repo", "plasma_path"),
 }
 _INTERPOLATION = re.compile(r"\$\{")
 _RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)  # such as ${oc.env:HOME}
@@ -146,6 +149,9 @@ def check_configuration(state: Any, as_stored: bool = True) -> None:
     if type(state) is not dict:
         raise CheckpointError("not a fairseq checkpoint")
     parts = {part: state.get(part) for part in ("cfg", "args")}
+    for part, options in parts.items():
+        if not isinstance(options, (Mapping, Namespace, type(None))):  # a text would be YAML
+            raise CheckpointError(f"its {part} is a {type(options).__name__}")
     refers = _INTERPOLATION if as_stored else _RESOLVER
     for name, value in _values(parts, _plain_option if as_stored else _plain_value):
         field = name.rpartition(".")[2]

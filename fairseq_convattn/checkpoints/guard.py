@@ -1,4 +1,4 @@
-"""Wraps the functions by which fairseq loads checkpoints, and its ``eval``.
+"""Wraps the functions by which fairseq loads checkpoints or runs a shell, and its ``eval``.
 
 fairseq has no hook between reading a file and building the task that its configuration
 names, which may evaluate options as Python. So the plugin replaces some of its functions in memory
@@ -10,6 +10,7 @@ import functools
 import importlib
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils, file_utils
+from fairseq.data.fasta_dataset import FastaDataset
 from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 
@@ -47,6 +49,7 @@ def install() -> None:
         (checkpoint_utils, "load_checkpoint_to_cpu", _checking),
         (checkpoint_utils, "load_checkpoint", _recovering),
         (file_utils, "load_archive_file", _refusing_archives),
+        (FastaDataset, "_build_index", _refusing_shell_code),
     ):
         function = getattr(module, name)
         if not hasattr(function, "guarded"):
@@ -142,6 +145,24 @@ def _refusing_archives(load: Callable[[str], str | None]) -> Callable[[str], str
         return load(archive_file)
 
     return load_archive_file
+
+
+def _refusing_shell_code(build: Callable[..., tuple]) -> Callable[..., tuple]:
+    @functools.wraps(build)
+    def _build_index(self: FastaDataset, path: str) -> tuple:
+        """fairseq's, which puts the file's name into a shell command.
+
+        Raises:
+            ValueError: a shell would not take the name as it is.
+        """
+        if shlex.quote(path) != path:
+            raise ValueError(
+                f"{path}.fasta: fairseq hands this name to a shell, which would interpret it; "
+                "rename it to letters, digits and any of @%+=:,./-_"
+            )
+        return build(self, path)
+
+    return _build_index
 
 
 def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:

@@ -31,6 +31,7 @@ def evaluated(text: str, *scopes: Any) -> Any:
         TypeError: it is no text.
         SyntaxError: it is not Python.
         MemoryError, RecursionError: it is too long or too deep.
+        ArithmeticError: it divides by zero, or a number is too large.
         ValueError: it is anything else, or would be too long.
     """
     if not isinstance(text, str):
@@ -39,7 +40,7 @@ def evaluated(text: str, *scopes: Any) -> Any:
     if is_active(text) or not all(isinstance(node, _PLAIN) for node in ast.walk(tree)):
         raise ValueError(
             f"{text[:80]!r}: fairseq may evaluate only numbers, texts, lists of them, sums and "
-            "short products"
+            "short products with a number"
         )
     return builtins.eval(compile(tree, "<option>", "eval"))
 
@@ -85,8 +86,15 @@ def _factor(node: ast.AST) -> float:
     """How many times a product repeats its operand; 1 if it is none, or a number."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
         return 1
-    values = [getattr(side, "value", None) for side in (node.left, node.right)]
-    if all(type(x) in (int, float) for x in values):
+    values = [_number(side) for side in (node.left, node.right)]
+    if None not in values:
         return 1
     found = [float(min(x, _MOST_CHARACTERS + 1)) for x in values if type(x) is int]
     return max(1.0, *found) if found else math.inf
+
+
+def _number(node: ast.AST) -> int | float | None:
+    """A number that stands in the text, without its sign."""
+    signed = isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd))
+    value = getattr(node.operand if signed else node, "value", None)
+    return value if type(value) in (int, float) else None

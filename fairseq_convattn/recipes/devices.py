@@ -26,11 +26,11 @@ _BFLOAT16 = {"avx512_bf16", "amx_bf16"}
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch of one update in the paper's training.
+    """The batch of one update.
 
     Attributes:
         size: tokens or sentences that one device takes at a time.
-        workers: number of the paper's devices.
+        workers: number of devices, the paper's unless ``is_papers`` is False.
         update_freq: batches per device and update.
         is_papers: whether it is the paper's own division of the update.
     """
@@ -49,16 +49,25 @@ class Batch:
     def option(self) -> str:
         return {"tokens": "--max-tokens", "sentences": "--batch-size"}[self.unit]
 
-    def of(self, size: int) -> "Batch":
+    def of(self, size: int, longest: int) -> "Batch":
         """The same update in batches of another size.
 
+        Args:
+            longest: tokens of the longest sample.
+
         Raises:
-            RecipeError: the update is no multiple of it.
+            RecipeError: the update is no multiple of it, or a sample can be longer than it.
         """
+        least = min(longest, self.size) if self.unit == "tokens" else 1
+        if size < least:
+            raise RecipeError(
+                f"--device-batch {size:,}: samples have up to {longest:,} tokens; fairseq-train "
+                f"would fail, or leave longer ones out; give at least {least:,}"
+            )
         if self.per_update % size:
             raise RecipeError(
                 f"--device-batch {size:,}: does not divide an update of {self.per_update:,} "
-                f"{self.unit} evenly; multiply or divide {self.size:,} by 2"
+                f"{self.unit} evenly; {_neighbours(size, _divisors(self.per_update, least))} would"
             )
         return Batch(size, 1, self.per_update // size, self.unit, is_papers=False)
 
@@ -74,13 +83,26 @@ class Batch:
         """
         steps = self.workers * self.update_freq
         if not self.divides(workers):
-            fitting = ", ".join(str(n) for n in range(1, steps + 1) if self.divides(n))
+            fitting = f"--gpus times --nodes may be {_neighbours(workers, _divisors(steps))}"
+            if self.per_update % workers == 0:
+                sizes = _divisors(self.per_update // workers)
+                size = next((n for n in sizes if n >= self.size), sizes[-1])
+                fitting += f", or give --device-batch {size}"
             raise RecipeError(
                 f"{workers} devices of {self.size:,} {self.unit} cannot share an update of "
-                f"{self.per_update:,} {self.unit} evenly; --gpus times --nodes may be {fitting}, "
-                "others with a smaller --device-batch"
+                f"{self.per_update:,} {self.unit} evenly; {fitting}"
             )
         return steps // workers
+
+
+def _divisors(number: int, least: int = 1) -> list[int]:
+    return [n for n in range(least, number + 1) if number % n == 0]
+
+
+def _neighbours(number: int, fitting: Iterable[int]) -> str:
+    """The nearest fitting numbers below and above one that does not fit."""
+    below = [n for n in fitting if n < number][-1:]
+    return " or ".join(f"{n:,}" for n in below + [n for n in fitting if n > number][:1])
 
 
 @dataclass(frozen=True)

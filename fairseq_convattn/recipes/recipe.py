@@ -14,6 +14,7 @@ from .settings import Settings, convattn, script, user_dir
 
 STAGES = ("prepare", "train", "average", "generate", "score")
 
+_POSITIONS = 1024  # fairseq's --max-source-positions and --max-target-positions
 # the length of a smoke test in epochs, two of which are averaged; and a schedule to fit
 _SMOKE_LENGTH = options("--max-epoch 3 --num-workers 0")
 _SMOKE_SCHEDULE = options(
@@ -94,6 +95,11 @@ class Recipe(ABC):
     shrunk: ClassVar[CommandOptions]
     smoke_batch: ClassVar[Batch]
     target_language: ClassVar[str | None] = None
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sample that a training takes."""
+        return int(self.training.get("--tokens-per-sample", _POSITIONS))
 
     def stages(self, settings: Settings) -> list[Stage]:
         """The stages of this run, in order."""

@@ -1,6 +1,7 @@
 """Runs stages: finished ones are skipped, interrupted ones continue."""
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,8 @@ from .command import RecipeError, Stage
 from .devices import ENDED
 from .record import environment, now
 from .settings import ROOT
+
+_BATCH = re.compile("--(max-tokens|batch-size)")  # how fairseq-train calls it
 
 
 class Runner:
@@ -148,9 +151,11 @@ class Runner:
             if kind == "begun" and not stage.left and not before.get("elsewhere"):
                 continue
             if found := self._difference(before, stage):
+                if stage.name == "train":
+                    found = _BATCH.sub("--device-batch", found)
                 raise RecipeError(
                     f"the stage {stage.name} in {self.output} was run with other options "
-                    f"({found}); choose another folder with --output, or remove "
+                    f"({found}); repeat them, choose another folder with --output, or remove "
                     f"{self._path(stage, kind)} and what the stage made"
                 )
 

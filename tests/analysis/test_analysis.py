@@ -326,6 +326,8 @@ def test_findings_are_sentences_with_numbers():
         ["0", "2", "1", "4", "1", "2", "5.00", "+1", "0", "2", "0"],
         ["0.5", "3"],
     ]
+    stack["positions"]["r2"]["overall"] = -0.001
+    assert "R^2 = 0.00 with" in next(findings(stack))
     stack["positions"]["r2"]["overall"] = None
     assert "0.31" not in next(findings(stack))
 

@@ -26,6 +26,7 @@ from conftest import (
 )
 from fairseq import checkpoint_utils
 from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
+from fairseq.data.fasta_dataset import FastaDataset
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.file_io import PathManager
 from fairseq.logging.meters import AverageMeter
@@ -187,6 +188,28 @@ def test_an_archive_is_not_unpacked(tmp_path):
     assert archive.is_file() and not (tmp_path / "created").exists()
 
 
+def test_no_shell_reads_a_name_of_a_fasta_file(tmp_path, monkeypatch):
+    """Which options of a checkpoint can bring, as those of multilingual denoising."""
+    run = Mock(return_value=b"0 1")
+    monkeypatch.setattr("fairseq.data.fasta_dataset.subprocess.check_output", run)
+    for name in ("$(touch created)", "a;b", "a b", "`a`", "a|b", "a\nb"):
+        with pytest.raises(ValueError, match="fairseq hands this name to a shell"):
+            FastaDataset(str(tmp_path / name))
+    assert not run.called
+    assert len(FastaDataset(str(tmp_path / "a-b_1.2"))) == 2 and run.called
+
+
+@pytest.mark.parametrize("part", ["cfg", "args"])
+@pytest.mark.parametrize("options", ["model: {x: 1}", ["model"], ()])
+def test_options_are_mappings(tmp_path, part, options):
+    """fairseq would read a text as YAML, whose escapes no check sees."""
+    state = {**checkpoint("model", "convattn", "dropout", 0.1), "cfg": None, part: options}
+    torch.save(state, tmp_path / "evil.pt")
+    for read in (read_checkpoint, checkpoint_utils.load_checkpoint_to_cpu):
+        with pytest.raises(CheckpointError, match=f"its {part} is a {type(options).__name__}"):
+            read(str(tmp_path / "evil.pt"))
+
+
 def test_a_remote_file_is_refused(monkeypatch):
     """iopath would read it again after the check."""
     monkeypatch.setattr(PathManager, "path_requires_pathmanager", lambda path: "://" in path)
@@ -198,6 +221,8 @@ def test_files_may_be_called_like_calls(tmp_path):
     for part, option in (
         *(("task", "data"), ("bpe", "sentencepiece_model"), ("common", "user_dir")),
         *(("checkpoint", "continue_once"), ("common", "quantization_config_path")),
+        *(("task", "label_dir"), ("task", "lang_dict"), ("model", "baseline_model")),
+        *(("bpe", "bpe_merges"), ("criterion", "save_predictions"), ("common", "plasma_path")),
     ):
         state = checkpoint(part, "x", option, "data (old)/bpe (1).model")
         torch.save(state, tmp_path / "good.pt")
@@ -329,7 +354,9 @@ def test_attributes_and_items_are_not_looked_up(
         ("[(512, 3)] * 2 + [(-1, 2.5)]", [(512, 3), (512, 3), (-1, 2.5)]),
         (" {'a': True, \"b\": None}", {"a": True, "b": None}),
         ("('x' 'y', {1})", ("xy", {1})),
-        ("(0.5 * 2, 3 * 4)", (1.0, 12)),
+        ("(0.5 * 2, 3 * 4, -2 * +3)", (1.0, 12, -6)),
+        ("-1 * [0] + 2 * [1]", [1, 1]),
+        (f"[{'0,' * 100_000}]", [0] * 100_000),
     ],
 )
 def test_what_fairseq_evaluates(text, value):
@@ -337,21 +364,29 @@ def test_what_fairseq_evaluates(text, value):
     for other in (f"print({text})", f"({text}).real", f"[{text}][0]", "x", "f'{1}'", "9 ** 9"):
         with pytest.raises(ValueError, match="fairseq may evaluate only"):
             fairseq.utils.eval(other)
-    for long in ("[0] * 9999999", "[0, 0] * 4000 + " * 2000 + "[0]", f"[{'0,' * 5000}] * 2000"):
+    copied = f"[{'0,' * 100_000}]" + " + [0]" * 60
+    for long in ("[0] * 9999999", copied, f"[{'0,' * 5000}] * 2000", "[0] * (1 + 1)"):
         with pytest.raises(ValueError, match="fairseq may evaluate only"):
             fairseq.utils.eval(long)
     assert fairseq.utils.eval_bool("False") is False and fairseq.utils.eval_bool(None) is False
 
 
-def test_every_module_of_fairseqs_that_evaluates_is_guarded():
+@pytest.mark.parametrize(
+    ("pattern", "modules"),
+    [
+        (r"(?<![\w.])(eval|exec)\(", {*guard.EVALUATING}),
+        (r"shell=True|os\.(system|popen)\(", {"data.fasta_dataset"}),
+    ],
+)
+def test_every_module_of_fairseqs_that_runs_text_is_guarded(pattern, modules):
     """Its examples aside, which are plugins of their own."""
     folder = Path(fairseq.__file__).parent
     found = {
         ".".join(file.relative_to(folder).with_suffix("").parts)
         for file in folder.rglob("*.py")
-        if re.search(r"(?<![\w.])eval\(", file.read_text()) and "examples" not in file.parts
+        if re.search(pattern, file.read_text()) and "examples" not in file.parts
     }
-    assert found == {*guard.EVALUATING}
+    assert found == modules
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,12 @@ def test_a_model_of_another_language_is_refused(place, tmp_path):
     torch.save(state | ({"args": Namespace(**task)} if place == "args" else {}), model)
     with pytest.raises(SystemExit, match="model.pt translates into de, and the recipe into fr"):
         main(["wmt14_en_fr", "--checkpoint", str(model), "--dry-run"])
-    assert evaluated(model, "translation", catalogue.RECIPES["multi30k"].target_language)
+    assert evaluated(model, "translation", "de") == (False, "fairseq's own")
+
+
+def test_a_task_that_has_no_options_has_no_language(tmp_path):
+    write_checkpoint({"model": {}, "cfg": {"task": "translation"}}, tmp_path / "model.pt")
+    assert evaluated(tmp_path / "model.pt", "translation", "de") == (False, "fairseq's own")
 
 
 def test_data_with_another_dictionary_are_refused(trained, data, tmp_path):
@@ -126,7 +132,7 @@ def test_a_score_stays_that_of_its_checkpoint_and_data(trained, data, tmp_path, 
     state = torch.load(trained)
     state["model"]["bias"] = torch.tensor([1.0])
     torch.save(state, model)
-    with pytest.raises(SystemExit, match="other options .--checkpoint with SHA-256 .*; choose ano"):
+    with pytest.raises(SystemExit, match="other options .--checkpoint with SHA-256 .*; repeat th"):
         main(arguments)
 
 
@@ -215,6 +221,11 @@ def test_the_precision_is_that_of_the_training(tmp_path):
     other = resolve(command_line().parse_args(arguments), recipe, ["--fp32"])
     with pytest.raises(RecipeError, match="was run with other options .without --fp32"):
         Runner(tmp_path, recipe.stages(other)).check(["train"])
+    smaller = replace(recipe, batch=recipe.batch.of(2048, longest=1024))
+    with pytest.raises(
+        RecipeError, match=r"options \(--device-batch 4096, not 2048\); repeat them"
+    ):
+        Runner(tmp_path, smaller.stages(settings)).check(["generate"])
 
 
 def test_training_goes_on_where_the_last_checkpoint_is_gone(prepared, tmp_path, monkeypatch):

@@ -22,19 +22,35 @@ def visible(monkeypatch):
 def test_every_number_of_devices_sees_the_papers_tokens_or_is_refused(workers):
     assert WMT.per_update == 458_752
     if 128 % workers:
-        with pytest.raises(RecipeError, match=f"^{workers} devices of 3,584 tokens cannot share"):
+        with pytest.raises(RecipeError, match=f"^{workers} devices .* may be 2 or 4$"):
             WMT.update_freq_for(workers)
+        with pytest.raises(RecipeError, match="^7 devices .* 4 or 8, or give --device-batch 4096$"):
+            WMT.update_freq_for(7)
+        assert 7 * WMT.of(4096, longest=1024).update_freq_for(7) * 4096 == WMT.per_update
     else:
         assert workers * WMT.size * WMT.update_freq_for(workers) == WMT.per_update
 
 
-@pytest.mark.parametrize("size", (3584, 14_336, 224))
+@pytest.mark.parametrize("size", (3584, 14_336, 1024))
 def test_an_update_is_the_papers_in_batches_of_any_size(size):
-    batch = WMT.of(size)
+    batch = WMT.of(size, longest=1024)
     assert 8 * size * batch.update_freq_for(8) == batch.per_update == WMT.per_update
     assert Devices(8).explain(batch, False).endswith(f"8 x {size:,} x update-freq {57344 // size}")
-    with pytest.raises(RecipeError, match="^--device-batch 3,000: does not divide an update"):
-        WMT.of(3000)
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "message"),
+    [
+        (WMT, 3000, "does not divide an update of 458,752 tokens evenly; 2,048 or 3,584 would"),
+        (WMT, 512, "samples have up to 1,024 tokens; .* give at least 1,024"),
+        (Batch(4000, 1, 1), 8000, "does not divide an update of 4,000 tokens evenly; 4,000 would"),
+        (Batch(32, 4, 1, "sentences"), 24, "of 128 sentences evenly; 16 or 32 would"),
+    ],
+)
+def test_batches_that_cannot_make_the_update_are_refused(batch, size, message):
+    with pytest.raises(RecipeError, match=f"^--device-batch {size:,}: .*{message}$"):
+        batch.of(size, longest=1024)
+    assert Batch(1000, 1, 4).of(1000, longest=1024).per_update == 4000  # the recipe's own
 
 
 @pytest.mark.parametrize(
@@ -46,7 +62,7 @@ def test_by_default_as_many_train_as_share_an_update(visible, steps, nodes, gpus
     devices = choose_devices(None, nodes, False, batch)
     assert devices.gpus == taken
     if steps < nodes:
-        with pytest.raises(RecipeError, match="--gpus times --nodes may be 1, 2, others"):
+        with pytest.raises(RecipeError, match="--gpus times --nodes may be 2$"):
             devices.training(batch)
     else:
         assert devices.workers * batch.update_freq_for(devices.workers) == steps

@@ -244,6 +244,15 @@ def test_the_other_direction_is_another_model(data, tmp_path, caplog):
     assert "translate from" not in caplog.text
     generate(data, last, *reversed_)
     assert "trained to translate from src to tgt, not from tgt to src" in caplog.text
+    caplog.clear()
+    state = torch.load(last)  # as fairseq alone stores the languages, and where it infers them
+    del state["cfg"]["languages"]
+    for stored in ("src", "tgt"), (None, None):
+        state["cfg"]["task"].update(zip(("source_lang", "target_lang"), stored, strict=True))
+        torch.save(state, tmp_path / "fairseqs.pt")
+        caplog.clear()
+        generate(data, tmp_path / "fairseqs.pt", *reversed_)
+        assert ("trained to translate from src" in caplog.text) == (stored != (None, None))
     renamed = tmp_path / "renamed"
     renamed.mkdir()
     for file in data.iterdir():
