@@ -23,7 +23,12 @@ def one_line_errors(*errors: type[Exception]) -> Iterator[None]:
             names = (x for x in (error.filename, error.filename2) if x)
             names = (os.fsdecode(x) if isinstance(x, bytes) else str(x) for x in names)
             text = f"{' -> '.join(names)}: {error.strerror}"
-        sys.exit(f"error: {text or type(error).__name__}")
+        sys.exit(f"error: {printable(text) or type(error).__name__}")
+
+
+def printable(text: str) -> str:
+    """A text for a terminal: control characters, which a file can bring, are escaped."""
+    return "".join(x if x.isprintable() else x.encode("unicode_escape").decode() for x in text)
 
 
 def flag(option: str) -> str:

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from .durable import open_unlinked
+
 _SECONDS_TO_END = 10
 
 
@@ -22,6 +24,7 @@ def locked(folder: Path, *own: str) -> Iterator[None]:
     Raises:
         BlockingIOError: another run holds the lock.
         FileExistsError: the folder has files of something else.
+        OSError: the file ``lock`` is a symbolic link.
     """
     folder.mkdir(parents=True, exist_ok=True)
     begun = {"lock", *(f"{name}.partial" for name in own)}
@@ -31,7 +34,7 @@ def locked(folder: Path, *own: str) -> Iterator[None]:
             f"{folder} has files that are not of a run; choose another with --output"
         )
     path = folder / "lock"
-    with open(path, "a+", encoding="ascii") as lock:
+    with open_unlinked(path, "a+") as lock:
         if not _take(lock):
             lock.seek(0)
             raise BlockingIOError(
@@ -51,7 +54,8 @@ def locked(folder: Path, *own: str) -> Iterator[None]:
 
 def _wait_until_free(path: Path) -> None:
     end = time.monotonic() + _SECONDS_TO_END
-    with suppress(OSError), open(path, "r+") as lock:  # NFS locks only files opened for writing
+    # NFS locks only files that are opened for writing
+    with suppress(OSError), open_unlinked(path, "r+") as lock:
         while not _take(lock):
             if time.monotonic() > end:
                 print(f"note: {path.parent} is still in use by a command", file=sys.stderr)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from .architectures.hub import beyond_limit
+from .command_lines import printable
 from .training_options import option_of
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -30,7 +31,7 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
     for cause in causes(error):
         line = _one_line(cause)
         if line:
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error: {printable(line)}", file=sys.stderr)
             return
     sys.__excepthook__(kind, error, trace)
 

@@ -142,6 +142,7 @@ def test_a_command_that_was_killed_is_said_to_be(tmp_path):
         (PermissionError(13, None, "a"), "[Errno 13] None: 'a'"),
         (ValueError(), "ValueError"),
         (ValueError("two\n\n  lines"), "two lines"),
+        (ValueError("a\x1b[2Jb é"), r"a\x1b[2Jb é"),
     ],
 )
 def test_an_error_is_one_line(error, line, signals):

@@ -119,6 +119,21 @@ def test_fairseqs_commands_take_a_packed_model(here, tmp_path):
     assert abs(packed - before) < 0.01
 
 
+def test_a_language_is_no_path_to_a_private_file(here, tmp_path):
+    run = trained_with_paths(run_of_a_recipe(here, tmp_path / "run", "translation"))
+    (tmp_path / "private").write_text("secret")
+    for checkpoint in (run / "checkpoints").iterdir():
+        state = torch.load(checkpoint)
+        state["cfg"]["task"]["source_lang"] = "/../../../private"
+        torch.save(state, checkpoint)
+    data = tmp_path / "data"
+    shutil.copytree(here / "data" / "translation", data / "bin")
+    (data / "bpe" / "codes.").mkdir(parents=True)
+    pack.pack(run, tmp_path / "packed", data)
+    packed = [file for file in (tmp_path / "packed").iterdir() if file.suffix != ".pt"]
+    assert packed and not any("secret" in file.read_text() for file in packed)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [("lm", "the words of its dictionary, split by spaces"), ("translation", "writes subwords")],

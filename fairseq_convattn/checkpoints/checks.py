@@ -132,6 +132,20 @@ def _is_ordinary(tensor: Tensor) -> bool:
     )
 
 
+def check_optimizer(state: Any) -> None:
+    """Check that the optimizer's state does not choose torch's compiled implementations, which
+    trust its shapes; fairseq never does.
+
+    Raises:
+        CheckpointError: it does.
+    """
+    optimizer = state.get("last_optimizer_state") if isinstance(state, dict) else None
+    for name, value in _values(optimizer):
+        option = name.rpartition(".")[2]
+        if option in ("fused", "foreach") and value not in (None, False):
+            raise CheckpointError(f"its optimizer's {option} is {str(value)[:80]}, not False")
+
+
 def check_configuration(state: Any, as_stored: bool = True) -> None:
     """Check that a checkpoint's configuration (``cfg``, or ``args`` in old files) holds plain
     values, and no text that would run code if evaluated.
@@ -159,6 +173,8 @@ def check_configuration(state: Any, as_stored: bool = True) -> None:
             raise CheckpointError(f"its option {name} is a {type(value).__name__}")
         if isinstance(value, str) and any(map(refers.search, texts_of(value))):
             raise CheckpointError(f"its option {name} is {value[:80]!r}, which looks things up")
+        if field == "dataset_impl" and value == "fasta":
+            raise CheckpointError(f"its option {name} is {value}: fairseq reads it with a shell")
         if isinstance(value, str) and field not in FREE_TEXT and is_active(value):
             raise CheckpointError(f"its option {name} is {value[:80]!r}, which is code")
 

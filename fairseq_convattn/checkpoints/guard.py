@@ -23,7 +23,14 @@ from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 
 from . import stand_ins
-from .checks import CheckpointError, check_configuration, check_digest, check_finite, naming
+from .checks import (
+    CheckpointError,
+    check_configuration,
+    check_digest,
+    check_finite,
+    check_optimizer,
+    naming,
+)
 from .continuation import require_same_model
 from .files import architecture_of, as_mapping, check_file, is_ours
 from .option_text import evaluated
@@ -67,7 +74,8 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
 
         Raises:
             CheckpointError: the file is remote or damaged, its weights are not finite or not those
-                that were written, or an option of it (or of ``--model-overrides``) is code.
+                that were written, an option of it (or of ``--model-overrides``) is code, or its
+                optimizer's state could corrupt memory.
         """
         with _explained(path):
             if PathManager.path_requires_pathmanager(path):
@@ -75,6 +83,7 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
             if os.path.isfile(path):
                 outline = check_file(path)
                 check_configuration(outline)
+                check_optimizer(outline)
                 _refuse_2019(outline)
         with stand_ins.allowed():
             state = load(path, *args, **kwargs)

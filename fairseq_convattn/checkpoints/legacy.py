@@ -320,11 +320,9 @@ def _training_options(cfg: dict[str, Any]) -> str:
     for name, value in sorted(given.items()):
         if value is False:
             continue
-        options.append(flag(name))
-        if isinstance(value, list):
-            options.append(",".join(map(str, value)))
-        elif value is not True:
-            options.append(str(value))
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        # one word, so that a text such as --user-dir=FOLDER is no option of its own
+        options.append(flag(name) if value is True else f"{flag(name)}={text}")
     return shlex.join(options)
 
 

@@ -55,16 +55,19 @@ def _remove_leftovers(folder: Path) -> None:
         try:
             if time.time() - leftover.stat().st_mtime < _BEING_WRITTEN:
                 logger.warning(
-                    "%s is half-written and new: delete it if no other training writes it", leftover
+                    "%r is half-written and new: delete it if no other training writes it",
+                    str(leftover),
                 )
                 continue
             leftover.unlink()
         except FileNotFoundError:  # another worker was faster
             continue
         except OSError as error:
-            logger.warning("cannot remove %s: %s", leftover, error.strerror)
+            logger.warning("cannot remove %r: %s", str(leftover), error.strerror)
         else:
-            logger.warning("removed %s, left by a training that was ended while it saved", leftover)
+            logger.warning(
+                "removed %r, left by a training that was ended while it saved", str(leftover)
+            )
 
 
 def restore_last(folder: Path) -> None:

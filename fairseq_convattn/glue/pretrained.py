@@ -59,7 +59,8 @@ def read_pretrained(path: Path) -> Pretrained:
         )
     weights, task = state["model"], stored_options(state, "task")
     own = stored.get("max_positions") or task.get("max_positions")  # of sentence_prediction
-    if not (positions := own or task.get("tokens_per_sample")):
+    positions = own or task.get("tokens_per_sample")
+    if not isinstance(positions, int):
         raise GlueError(f"{path} does not say how many positions its model has")
     vocabulary = [len(w) for name, w in weights.items() if name.endswith("embed_tokens.weight")]
     if not vocabulary:
@@ -88,8 +89,9 @@ def _options(architecture: str, stored: dict[str, Any], path: Path) -> list[str]
     for action in _differing(actions, stored, architecture, []):
         if stored[action.dest] is None:
             continue
-        chosen.append(action.option_strings[0])
-        chosen += [] if action.nargs == 0 else [_text(stored[action.dest])]
+        name, text = action.option_strings[0], _text(stored[action.dest])
+        # one word, so that a text such as --user-dir=FOLDER is no option of its own
+        chosen.append(name if action.nargs == 0 else f"{name}={text}")
     for action in _differing(actions, stored, architecture, chosen):
         raise GlueError(
             f"{path}: {action.dest} is {stored[action.dest]}, which no option of "

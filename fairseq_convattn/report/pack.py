@@ -6,6 +6,7 @@ ConvAttnModel.from_pretrained(FOLDER), or that of ConvAttnLanguageModel and the 
 """
 
 import argparse
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,7 +121,9 @@ def _copy_subwords(prepared: Path, source: str | None, folder: Path) -> dict[str
     """What splits text, under the name that fairseq looks for; its configuration."""
     codes = ("subword_nmt", "bpe_codes", CODES)
     pieces = ("sentencepiece", "sentencepiece_model", PIECES)
-    known = {"bpe.model": pieces, "codes": codes, f"codes.{source}": codes}
+    known = {"bpe.model": pieces, "codes": codes}
+    if re.fullmatch(r"[\w-]+", source or ""):  # not a path out of the folder
+        known[f"codes.{source}"] = codes
     for name, (bpe, option, kept) in known.items():
         if (prepared / name).is_file():
             shutil.copyfile(prepared / name, folder / kept)

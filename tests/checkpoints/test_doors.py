@@ -199,6 +199,29 @@ def test_no_shell_reads_a_name_of_a_fasta_file(tmp_path, monkeypatch):
     assert len(FastaDataset(str(tmp_path / "a-b_1.2"))) == 2 and run.called
 
 
+def test_stored_data_sets_are_not_read_with_a_shell(tmp_path):
+    torch.save(checkpoint("task", "masked_lm", "dataset_impl", "fasta"), tmp_path / "evil.pt")
+    for read in (read_checkpoint, checkpoint_utils.load_checkpoint_to_cpu):
+        with pytest.raises(CheckpointError, match="task.dataset_impl is fasta"):
+            read(str(tmp_path / "evil.pt"))
+
+
+@pytest.mark.parametrize("option", ["fused", "foreach"])
+def test_an_optimizer_does_not_become_a_compiled_one(trained, tmp_path, option):
+    """torch's would write beyond a state that is smaller than its weight."""
+    state, path = torch.load(trained), str(tmp_path / "x.pt")
+    (group,) = state["last_optimizer_state"]["param_groups"]
+    torch.save(state, path)
+    checkpoint_utils.load_checkpoint_to_cpu(path)
+    group[option] = True
+    torch.save(state, path)
+    with pytest.raises(CheckpointError, match=f"x.pt: its optimizer's {option} is True"):
+        checkpoint_utils.load_checkpoint_to_cpu(path)
+    group[option] = None
+    torch.save(state, path)
+    checkpoint_utils.load_checkpoint_to_cpu(path)
+
+
 @pytest.mark.parametrize("part", ["cfg", "args"])
 @pytest.mark.parametrize("options", ["model: {x: 1}", ["model"], ()])
 def test_options_are_mappings(tmp_path, part, options):

@@ -329,9 +329,14 @@ def test_a_converted_language_model_trains_on(adaptive, monolingual, tmp_path, c
         state["model"]["decoder.embed_out"] = torch.zeros(9, 16)
     options = printed_advice(state, tmp_path, capsys)
     assert options[:4] == ["--task", "language_modeling", "--arch", "convattn_lm"]
-    for option in ("tokens-per-sample 20", "sample-break-mode eos"):
-        assert f"--{option}" in " ".join(options)
+    assert {"--tokens-per-sample=20", "--sample-break-mode=eos"} <= set(options)
     assert_it_fine_tunes(monolingual, options, tmp_path)
+
+
+def test_the_advice_has_no_option_that_a_file_brings(tmp_path, capsys):
+    _, state = lightconv_lm()
+    state["args"].sample_break_mode = "--user-dir=folder"
+    assert "--user-dir=folder" not in printed_advice(state, tmp_path, capsys)
 
 
 def test_kernels_of_the_cuda_layer(tmp_path):

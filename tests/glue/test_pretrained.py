@@ -1,5 +1,7 @@
 """The model that a fine-tuning starts from, as its checkpoint has it."""
 
+from contextlib import suppress
+
 import finetuning_cases
 import pytest
 import torch
@@ -33,8 +35,9 @@ CLASSES = (
 def test_architecture_comes_from_the_checkpoint(folder, tmp_path, chosen):
     found = read_pretrained(pretrain(folder, tmp_path, *chosen, "--max-update", "1"))
     assert found.architecture == chosen[1]
-    assert {option for option in chosen[2:] if option.startswith("--")} <= set(found.options)
-    assert "--attention-dropout" not in found.options  # as the architecture has it
+    named = {option.partition("=")[0] for option in found.options}
+    assert {option for option in chosen[2:] if option.startswith("--")} <= named
+    assert "--attention-dropout" not in named  # as the architecture has it
     assert found.max_positions == POSITIONS
     asked = [*SHRUNK, *chosen[2:]]
     models = []
@@ -47,6 +50,21 @@ def test_architecture_comes_from_the_checkpoint(folder, tmp_path, chosen):
         models.append(fairseq_tasks.setup_task(cfg.task).build_model(cfg.model))
     assert str(models[0]) == str(models[1])
     assert [p.shape for p in models[0].parameters()] == [p.shape for p in models[1].parameters()]
+
+
+def test_an_option_that_a_file_brings_is_no_word_of_a_command_line(tmp_path):
+    """fairseq imports what --user-dir names before it looks at any other option."""
+    plugin = tmp_path / "plugin_of_a_file"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(f"open({str(tmp_path / 'created')!r}, 'w')")
+    model = {"_name": "roberta", "arch": "roberta_base", "max_positions": 512}
+    for name in ("encoder_layers_to_keep", "activation_fn", "max_positions"):
+        cfg = {"model": {**model, name: f"--user-dir={plugin}"}, "task": {"_name": "masked_lm"}}
+        weights = {"encoder.sentence_encoder.embed_tokens.weight": torch.ones(8, 4)}
+        torch.save({"cfg": cfg, "model": weights}, tmp_path / "x.pt")
+        with suppress(GlueError, SystemExit):
+            read_pretrained(tmp_path / "x.pt")
+    assert not (tmp_path / "created").exists()
 
 
 @pytest.mark.parametrize(

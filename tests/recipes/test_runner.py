@@ -155,9 +155,9 @@ def test_other_options_are_refused(tmp_path, finished):
     else:
         with pytest.raises(CommandFailed):
             run(output, train("0.1", "1"), ["train"])
-    with pytest.raises(RecipeError, match=r"other options \(--lr 0.1, not 0.2\); choose another"):
+    with pytest.raises(RecipeError, match=r"other options \(--lr 0.1, not 0.2\); repeat"):
         run(output, train("0.2", "1"), ["train"])
-    with pytest.raises(RecipeError, match=r"other options \(without --dropout 0.5\); choose"):
+    with pytest.raises(RecipeError, match=r"other options \(without --dropout 0.5\); repeat"):
         run(output, train("0.1", "1", "--dropout", "0.5"), ["train"])
     (tmp_path / "again").touch()
     run(output, train("0.1", "2"), ["train"])

@@ -142,7 +142,7 @@ def test_a_leftover_that_cannot_be_removed(data, whole, tmp_path, caplog):
     leftover.mkdir()
     os.utime(leftover, (0, 0))
     train(data, tmp_path, *TRAINING, "--save-interval-updates", "3")
-    assert f"cannot remove {leftover}: " in caplog.text
+    assert f"cannot remove '{leftover}': " in caplog.text
     assert_same(tmp_path, whole)
 
 
