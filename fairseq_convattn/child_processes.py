@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-from .durable import open_unlinked, put_in_place
+from .durable import put_in_place
 
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _LAST_LINES = 20
@@ -57,15 +57,14 @@ def run(words: Sequence[str], log: Path, output: Path | None = None, logs_too: b
 
     Raises:
         CommandFailed: it fails; its last lines are printed, unless the last one says why.
-        OSError: a file to write is a symbolic link.
     """
-    with open_unlinked(log, "a") as log_file:
+    with open(log, "a", encoding="utf-8") as log_file:
         log_file.write(f"+ {shlex.join(words)}\n")
         log_file.flush()
         if output is None:
             return _run(words, log_file, log_file)
         partial = output.with_name(f"{output.name}.partial")
-        with open_unlinked(partial, "w") as file:
+        with open(partial, "w", encoding="utf-8") as file:
             memory = _run(words, file, file if logs_too else log_file)
         put_in_place(partial, output)
         return memory

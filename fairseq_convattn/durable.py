@@ -6,21 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TextIO
-
-
-def open_unlinked(path: str | Path, mode: str) -> TextIO:
-    """A text file, opened only if it is no symbolic link: a folder that somebody else has packed
-    may have links to files outside it.
-
-    Raises:
-        OSError: it is one, or cannot be opened.
-    """
-
-    def opener(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
-
-    return open(path, mode, encoding="utf-8", opener=opener)
 
 
 def require_new(path: str | Path) -> None:

@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from .durable import open_unlinked
-
 _SECONDS_TO_END = 10
 
 
@@ -23,10 +21,15 @@ def locked(folder: Path, *own: str) -> Iterator[None]:
 
     Raises:
         BlockingIOError: another run holds the lock.
-        FileExistsError: the folder has files of something else.
-        OSError: the file ``lock`` is a symbolic link.
+        FileExistsError: the folder has files of something else, or a symbolic link to a file.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.rglob("*"):
+        if path.is_symlink() and not path.is_dir():  # a folder that others have packed may have one
+            raise FileExistsError(
+                f"{path} is a symbolic link, through which this run could overwrite another file; "
+                "remove it or choose another folder with --output"
+            )
     begun = {"lock", *(f"{name}.partial" for name in own)}
     files = {file.name for file in folder.iterdir()} - begun
     if files and files.isdisjoint(own):
@@ -34,7 +37,7 @@ def locked(folder: Path, *own: str) -> Iterator[None]:
             f"{folder} has files that are not of a run; choose another with --output"
         )
     path = folder / "lock"
-    with open_unlinked(path, "a+") as lock:
+    with open(path, "a+", encoding="ascii") as lock:
         if not _take(lock):
             lock.seek(0)
             raise BlockingIOError(
@@ -54,8 +57,7 @@ def locked(folder: Path, *own: str) -> Iterator[None]:
 
 def _wait_until_free(path: Path) -> None:
     end = time.monotonic() + _SECONDS_TO_END
-    # NFS locks only files that are opened for writing
-    with suppress(OSError), open_unlinked(path, "r+") as lock:
+    with suppress(OSError), open(path, "r+") as lock:  # NFS locks only files opened for writing
         while not _take(lock):
             if time.monotonic() > end:
                 print(f"note: {path.parent} is still in use by a command", file=sys.stderr)

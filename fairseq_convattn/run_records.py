@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .durable import open_unlinked, put_in_place
+from .durable import put_in_place
 
 
 def write_json(content: Any, path: Path) -> None:
     """Write or replace ``path``, completely or not at all."""
     partial = path.with_name(f"{path.name}.partial")
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    with open_unlinked(partial, "w") as file:
-        file.write(text)
+    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     put_in_place(partial, path)
 
 

@@ -36,6 +36,25 @@ def signals():
         signal.signal(number, handler)
 
 
+@pytest.mark.parametrize("place", ["lock", "settings.json.partial", "seed1/train.log"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_no_run_writes_through_a_link(tmp_path, place, exists):
+    """As a folder that somebody else has packed may have; folders may be elsewhere."""
+    private, folder = tmp_path / "private", tmp_path / "run"
+    if exists:
+        private.write_text("kept")
+    (folder / "seed1").mkdir(parents=True)
+    (folder / "checkpoints").symlink_to(tmp_path)
+    with locked(folder, "checkpoints"):
+        pass
+    (folder / "lock").unlink()
+    (folder / place).symlink_to(private)
+    with pytest.raises(FileExistsError, match=f"{place} is a symbolic link"):
+        with locked(folder, "checkpoints"):
+            pass
+    assert private.exists() == exists and (not exists or private.read_text() == "kept")
+
+
 @pytest.mark.usefixtures("signals")
 def test_a_command_is_ended_by_a_signal_that_comes_while_it_is_started(monkeypatch):
     exit_on_signals()
