@@ -317,7 +317,7 @@ def test_a_perplexity_of_a_translator_is_an_error(trained, monolingual, capsys):
     """Of fairseq's own, too, of which its task asks this attribute."""
     line = reported(capsys, eval_lm, monolingual, trained)
     assert line.startswith("error: this is a translation or summarization model: it needs --task ")
-    assert line.endswith("not language_modeling, which fairseq-eval-lm and --lm-path have")
+    assert line.endswith(", not language_modeling (of fairseq-eval-lm)")
     line = reported(capsys, lambda: ConvAttnModel.supported_targets)
     assert line.startswith("error: the checkpoint is not a language model")
 
@@ -326,8 +326,13 @@ def test_a_perplexity_of_a_masked_language_model_is_an_error(monolingual, tmp_pa
     options = ("--task", "masked_lm", "--criterion", "masked_lm", "--arch", "tisa_bert_tiny")
     shape = ("--encoder-embed-dim", "16", "--encoder-attention-heads", "4", "--encoder-layers", "1")
     train(monolingual, tmp_path, *options, *shape, "--max-update", "1", "--tokens-per-sample", "32")
-    line = reported(capsys, eval_lm, monolingual, tmp_path / "checkpoint_last.pt")
+    last = tmp_path / "checkpoint_last.pt"
+    line = reported(capsys, eval_lm, monolingual, last)
     assert line.startswith("error: this is a masked language model: it needs --task masked_lm or")
+    given = ("--task", "language_modeling", "--arch", "tisa_lm_tiny", *SHRUNK_LM)
+    given += ("--tokens-per-sample", "16", "--finetune-from-model", str(last))
+    line = reported(capsys, train, monolingual, tmp_path / "new", *given)
+    assert line.startswith(f"error: {last} has only an encoder, --arch tisa_lm_tiny only a decoder")
 
 
 def test_a_language_model_translates_nothing_and_starts_no_translator(

@@ -165,7 +165,7 @@ def check_configuration(state: Any, as_stored: bool = True) -> None:
     parts = {part: state.get(part) for part in ("cfg", "args")}
     for part, options in parts.items():
         if not isinstance(options, (Mapping, Namespace, type(None))):  # a text would be YAML
-            raise CheckpointError(f"its {part} is a {type(options).__name__}")
+            raise CheckpointError(f"its {part} is a {type(options).__name__}, not options by name")
     refers = _INTERPOLATION if as_stored else _RESOLVER
     for name, value in _values(parts, _plain_option if as_stored else _plain_value):
         field = name.rpartition(".")[2]

@@ -94,15 +94,13 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
 
 
 def _require_same_stacks(path: Path, state: Mapping[str, Any], cfg: DictConfig) -> None:
-    architecture = architecture_of({"cfg": cfg})
-    if not is_ours(architecture):
+    architectures = architecture_of(state), architecture_of({"cfg": cfg})
+    if not all(map(is_ours, architectures)):
         return
-    parts = {name.partition(".")[0] for name in as_mapping(state.get("model"))}
-    found = tuple(stack for stack in _STACKS if stack in parts)
-    needed = ARCH_MODEL_REGISTRY[architecture].schema.stacks
-    if found and found != needed:
+    found, needed = (ARCH_MODEL_REGISTRY[name].schema.stacks for name in architectures)
+    if found != needed:
         raise CheckpointError(
-            f"{path} has {_NAMED[found]}, --arch {architecture} {_NAMED[needed]}: give a "
+            f"{path} has {_NAMED[found]}, --arch {architectures[1]} {_NAMED[needed]}: give a "
             "checkpoint of the same task"
         )
 

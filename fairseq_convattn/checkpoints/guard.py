@@ -10,7 +10,7 @@ import functools
 import importlib
 import logging
 import os
-import shlex
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -164,10 +164,10 @@ def _refusing_shell_code(build: Callable[..., tuple]) -> Callable[..., tuple]:
         Raises:
             ValueError: a shell would not take the name as it is.
         """
-        if shlex.quote(path) != path:
+        if re.search(r"[^\w@%+=:,./-]", path):
             raise ValueError(
-                f"{path}.fasta: fairseq hands this name to a shell, which would interpret it; "
-                "rename it to letters, digits and any of @%+=:,./-_"
+                f"{path}.fasta: fairseq hands this name to a shell, which would interpret it; let "
+                "file and folders have letters, digits and @%+=:,.-_ only"
             )
         return build(self, path)
 

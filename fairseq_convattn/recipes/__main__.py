@@ -108,8 +108,7 @@ def main(given: Sequence[str] | None = None) -> None:
 
 def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> None:
     recipe = catalogue.RECIPES[options.recipe]
-    if options.device_batch:
-        recipe = replace(recipe, batch=recipe.batch.of(options.device_batch, recipe.longest))
+    recipe = recipe.dividing(options.device_batch, extra)
     settings = resolve(options, recipe, extra)
     runner = Runner(settings.output, recipe.stages(settings))
     chosen = _chosen(options.stages, runner.stages)

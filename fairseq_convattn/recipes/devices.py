@@ -2,8 +2,8 @@
 
 import platform
 import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +33,7 @@ class Batch:
         workers: number of devices, the paper's unless ``is_papers`` is False.
         update_freq: batches per device and update.
         is_papers: whether it is the paper's own division of the update.
+        longest: the longest sample, where all are cut to that many tokens.
     """
 
     size: int
@@ -40,6 +41,7 @@ class Batch:
     update_freq: int
     unit: Literal["tokens", "sentences"] = "tokens"
     is_papers: bool = True
+    longest: int = 1
 
     @property
     def per_update(self) -> int:
@@ -49,27 +51,26 @@ class Batch:
     def option(self) -> str:
         return {"tokens": "--max-tokens", "sentences": "--batch-size"}[self.unit]
 
-    def of(self, size: int, longest: int) -> "Batch":
+    def of(self, size: int) -> "Batch":
         """The same update in batches of another size.
 
-        Args:
-            longest: tokens of the longest sample.
-
         Raises:
-            RecipeError: the update is no multiple of it, or a sample can be longer than it.
+            RecipeError: the update is no multiple of it, or a sample is longer than it.
         """
-        least = min(longest, self.size) if self.unit == "tokens" else 1
-        if size < least:
+        if size not in (fitting := self._sizes(self.per_update)):
+            reason = f"does not divide an update of {self.per_update:,} {self.unit} evenly"
+            if size < self.longest and self.unit == "tokens":
+                reason = f"samples have {self.longest:,} tokens"
             raise RecipeError(
-                f"--device-batch {size:,}: samples have up to {longest:,} tokens; fairseq-train "
-                f"would fail, or leave longer ones out; give at least {least:,}"
+                f"--device-batch {size}: {reason}; {_neighbours(size, fitting)} would fit"
             )
-        if self.per_update % size:
-            raise RecipeError(
-                f"--device-batch {size:,}: does not divide an update of {self.per_update:,} "
-                f"{self.unit} evenly; {_neighbours(size, _divisors(self.per_update, least))} would"
-            )
-        return Batch(size, 1, self.per_update // size, self.unit, is_papers=False)
+        update_freq = self.per_update // size
+        return replace(self, size=size, workers=1, update_freq=update_freq, is_papers=False)
+
+    def _sizes(self, share: int) -> list[int]:
+        """The sizes of batches that make up a device's share of an update."""
+        least = self.longest if self.unit == "tokens" else 1
+        return _divisors(share, least)
 
     def divides(self, workers: int) -> bool:
         """Whether ``workers`` devices can share an update evenly."""
@@ -84,8 +85,10 @@ class Batch:
         steps = self.workers * self.update_freq
         if not self.divides(workers):
             fitting = f"--gpus times --nodes may be {_neighbours(workers, _divisors(steps))}"
-            if self.per_update % workers == 0:
-                sizes = _divisors(self.per_update // workers)
+            sizes = (
+                self._sizes(self.per_update // workers) if self.per_update % workers == 0 else ()
+            )
+            if sizes:
                 size = next((n for n in sizes if n >= self.size), sizes[-1])
                 fitting += f", or give --device-batch {size}"
             raise RecipeError(
@@ -99,10 +102,10 @@ def _divisors(number: int, least: int = 1) -> list[int]:
     return [n for n in range(least, number + 1) if number % n == 0]
 
 
-def _neighbours(number: int, fitting: Iterable[int]) -> str:
+def _neighbours(number: int, fitting: Sequence[int]) -> str:
     """The nearest fitting numbers below and above one that does not fit."""
     below = [n for n in fitting if n < number][-1:]
-    return " or ".join(f"{n:,}" for n in below + [n for n in fitting if n > number][:1])
+    return " or ".join(map(str, below + [n for n in fitting if n > number][:1]))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from .settings import Settings, convattn, script, user_dir
 
 STAGES = ("prepare", "train", "average", "generate", "score")
 
-_POSITIONS = 1024  # fairseq's --max-source-positions and --max-target-positions
 # the length of a smoke test in epochs, two of which are averaged; and a schedule to fit
 _SMOKE_LENGTH = options("--max-epoch 3 --num-workers 0")
 _SMOKE_SCHEDULE = options(
@@ -96,10 +95,18 @@ class Recipe(ABC):
     smoke_batch: ClassVar[Batch]
     target_language: ClassVar[str | None] = None
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sample that a training takes."""
-        return int(self.training.get("--tokens-per-sample", _POSITIONS))
+    def dividing(self, device_batch: int | None, extra: Sequence[str]) -> "Recipe":
+        """The same recipe, whose updates are made of batches of another size, if one is given.
+
+        Args:
+            extra: further options of fairseq-train.
+
+        Raises:
+            RecipeError: batches of this size cannot make an update.
+        """
+        longest = {**self.training, **parse_options(extra)}.get("--tokens-per-sample") or ""
+        batch = replace(self.batch, longest=int(longest) if longest.isdecimal() else 1)
+        return replace(self, batch=batch.of(device_batch) if device_batch else batch)
 
     def stages(self, settings: Settings) -> list[Stage]:
         """The stages of this run, in order."""

@@ -16,7 +16,7 @@ from .devices import ENDED
 from .record import environment, now
 from .settings import ROOT
 
-_BATCH = re.compile("--(max-tokens|batch-size)")  # how fairseq-train calls it
+_BATCH = re.compile(r"--(max-tokens|batch-size)(?![\w-])")  # how fairseq-train calls it
 
 
 class Runner:

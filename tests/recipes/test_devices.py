@@ -1,6 +1,10 @@
+import re
+from contextlib import suppress
+
 import pytest
 
 from fairseq_convattn.recipes import devices
+from fairseq_convattn.recipes.catalogue import RECIPES
 from fairseq_convattn.recipes.command import RecipeError
 from fairseq_convattn.recipes.devices import Batch, Devices, choose_devices
 
@@ -26,14 +30,14 @@ def test_every_number_of_devices_sees_the_papers_tokens_or_is_refused(workers):
             WMT.update_freq_for(workers)
         with pytest.raises(RecipeError, match="^7 devices .* 4 or 8, or give --device-batch 4096$"):
             WMT.update_freq_for(7)
-        assert 7 * WMT.of(4096, longest=1024).update_freq_for(7) * 4096 == WMT.per_update
+        assert 7 * WMT.of(4096).update_freq_for(7) * 4096 == WMT.per_update
     else:
         assert workers * WMT.size * WMT.update_freq_for(workers) == WMT.per_update
 
 
-@pytest.mark.parametrize("size", (3584, 14_336, 1024))
+@pytest.mark.parametrize("size", (3584, 14_336, 224))
 def test_an_update_is_the_papers_in_batches_of_any_size(size):
-    batch = WMT.of(size, longest=1024)
+    batch = WMT.of(size)
     assert 8 * size * batch.update_freq_for(8) == batch.per_update == WMT.per_update
     assert Devices(8).explain(batch, False).endswith(f"8 x {size:,} x update-freq {57344 // size}")
 
@@ -41,16 +45,32 @@ def test_an_update_is_the_papers_in_batches_of_any_size(size):
 @pytest.mark.parametrize(
     ("batch", "size", "message"),
     [
-        (WMT, 3000, "does not divide an update of 458,752 tokens evenly; 2,048 or 3,584 would"),
-        (WMT, 512, "samples have up to 1,024 tokens; .* give at least 1,024"),
-        (Batch(4000, 1, 1), 8000, "does not divide an update of 4,000 tokens evenly; 4,000 would"),
-        (Batch(32, 4, 1, "sentences"), 24, "of 128 sentences evenly; 16 or 32 would"),
+        (WMT, 3000, "does not divide an update of 458,752 tokens evenly; 2048 or 3584 would fit"),
+        (Batch(4000, 1, 1), 8000, "does not divide .* 4,000 tokens evenly; 4000 would fit"),
+        (Batch(32, 4, 1, "sentences", longest=128), 24, "of 128 sentences evenly; 16 or 32 would"),
+        (Batch(3072, 8, 3, longest=3072), 1536, "samples have 3,072 tokens; 3072 would fit"),
+        (Batch(3072, 8, 3, longest=3072), 3500, "73,728 tokens evenly; 3072 or 4096 would fit"),
     ],
 )
 def test_batches_that_cannot_make_the_update_are_refused(batch, size, message):
-    with pytest.raises(RecipeError, match=f"^--device-batch {size:,}: .*{message}$"):
-        batch.of(size, longest=1024)
-    assert Batch(1000, 1, 4).of(1000, longest=1024).per_update == 4000  # the recipe's own
+    with pytest.raises(RecipeError, match=f"^--device-batch {size}: .*{message}"):
+        batch.of(size)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_advice_for_a_number_of_devices_works(name):
+    batch = RECIPES[name].dividing(None, ()).batch
+    for workers in (2, 3, 5, 7, 8, 12, 32, 512):
+        with suppress(RecipeError):
+            assert batch.size * batch.update_freq_for(workers) * workers == batch.per_update
+            continue
+        with pytest.raises(RecipeError) as refused:
+            batch.update_freq_for(workers)
+        for number in re.findall(r"may be (\d+)(?: or (\d+))?", str(refused.value))[0]:
+            assert not number or batch.update_freq_for(int(number))
+        for size in re.findall(r"--device-batch (\d+)", str(refused.value)):
+            other = batch.of(int(size))
+            assert other.size * other.update_freq_for(workers) * workers == batch.per_update
 
 
 @pytest.mark.parametrize(

@@ -228,8 +228,12 @@ def test_a_single_device_of_those_that_were_asked_for_evaluates(capsys):
     [
         ("wmt16_en_de --gpus 3", "--gpus times --nodes may be 2 or 4"),
         ("wmt16_en_de --fsdp", "--fsdp shards a model over GPUs"),
-        ("wmt16_en_de --device-batch 5000", "--device-batch 5,000: does not divide an update"),
-        ("wikitext103 --device-batch 1536", "samples have up to 3,072 tokens"),
+        ("wmt16_en_de --device-batch 5000", "--device-batch 5000: does not divide an update"),
+        ("wikitext103 --device-batch 1536", "--device-batch 1536: samples have 3,072 tokens; 3072"),
+        (
+            "wikitext103 --device-batch 4096 -- --tokens-per-sample 4608",
+            "samples have 4,608 tokens",
+        ),
         ("multi30k --smoke --gpus 1", "--smoke runs on one device"),
         ("multi30k --smoke --device-batch 2048", "leave out --gpus, --nodes, --fsdp, --device-b"),
         ("multi30k --checkpoint /no/file.pt --device-batch 2048", "on one device: leave out"),

@@ -270,6 +270,12 @@ def test_the_other_direction_is_another_model(data, tmp_path, caplog):
         average_checkpoints([last, tmp_path / "tuned/checkpoint_last.pt"], tmp_path / "mean.pt")
 
 
+def test_a_training_of_fairseqs_own_model_goes_on(data, tmp_path, caplog):
+    for updates in ("1", "2"):
+        train(data, tmp_path, "--arch", "transformer", *SHRUNK, "--max-update", updates)
+    assert any("Loaded checkpoint" in message for message in caplog.messages)
+
+
 def test_a_finished_training_makes_no_more_updates(data, tmp_path, caplog):
     given = ("--arch", "dynamic_conv_tiny", *SHRUNK)
     train(data, tmp_path, *given, "--max-update", "2")
