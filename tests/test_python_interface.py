@@ -266,7 +266,17 @@ def test_what_other_kinds_of_models_do(here):
         model.predict("sort", model.encode("oak"))
     model.register_classification_head("regression", num_classes=1)
     assert model.predict("regression", model.encode("oak")) != 0  # the log-probability of one class
-    assert model.fill_mask("oak <mask>")
+    expected = model.fill_mask("oak <mask> elm", topk=4)
+    assert all(text == f"oak{word} elm" for text, _, word in expected)
+    with torch.no_grad():  # fairseq's own gives the next word's probability then
+        bias = model.model.encoder.lm_head.bias
+        bias[[0, 1, 2, 3, model.task.mask_idx]] = 9
+    found = model.fill_mask("oak <mask> elm", topk=4)
+    assert [x[2] for x in found] == [x[2] for x in expected]
+    assert all(more[1] > 10 * less[1] for more, less in zip(expected, found, strict=True))
+    for text in ("oak", "<mask> <mask>"):
+        with pytest.raises(ValueError, match=f"'{text}' must have one <mask>"):
+            model.fill_mask(text)
     model.task = object()  # sentence_prediction
     with pytest.raises(ValueError, match="was fine-tuned; its pre-training's checkpoint fills"):
         model.fill_mask("oak <mask>")

@@ -24,6 +24,7 @@ from fairseq.models import (
 from fairseq.models.roberta import RobertaHubInterface
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import FairseqTask
+from fairseq.utils import model_eval
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
@@ -247,14 +248,37 @@ class ConvAttnMaskedHub(RobertaHubInterface):
 
     def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple]:
         """The ``topk`` most probable fillings of the one ``<mask>`` of a text: each the filled
-        text, its probability and the word.
+        text, its probability and the word. Special symbols, which fairseq's own drops after it has
+        taken ``topk``, are none.
 
         Raises:
-            ValueError: the model was fine-tuned.
+            ValueError: the model was fine-tuned, or the text does not have one ``<mask>``.
         """
         if not hasattr(self.task, "mask_idx"):
             raise ValueError("this model was fine-tuned; its pre-training's checkpoint fills masks")
-        return super().fill_mask(masked_input, topk)
+        spans = masked_input.split("<mask>")
+        if len(spans) != 2:
+            raise ValueError(f"{masked_input!r} must have one <mask>")
+        dictionary = self.task.source_dictionary
+        pieces = " <mask> ".join(self.bpe.encode(span.rstrip()) for span in spans).strip()
+        tokens = dictionary.encode_line(
+            f"<s> {pieces} </s>", append_eos=False, add_if_not_exist=False
+        )
+        at = (tokens == self.task.mask_idx).nonzero().item()
+        with model_eval(self.model):
+            logits = self.model(tokens.long()[None].to(self.device), features_only=False)[0]
+        probabilities = logits[0, at].float().softmax(-1)
+        probabilities[: dictionary.nspecial] = probabilities[self.task.mask_idx] = 0
+        return [
+            self._filled(masked_input, dictionary[int(piece)], float(probability))
+            for probability, piece in zip(*probabilities.topk(topk), strict=True)
+        ]
+
+    def _filled(self, masked_input: str, piece: str, probability: float) -> tuple:
+        starts_word = piece.startswith("\u2581")
+        word = f"{' ' if starts_word else ''}{self.bpe.decode(piece)}"
+        mask = " <mask>" if " <mask>" in masked_input else "<mask>"
+        return masked_input.replace(mask, word), probability, word
 
     def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:
         """Log-probabilities of the classes, ``[sentences, classes]``; of a regression, whose head

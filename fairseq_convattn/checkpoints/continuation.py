@@ -59,15 +59,17 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
     Raises:
         CheckpointError: an option or the direction differs from that of the checkpoint that goes
             on, the first weights are of a model without encoder or decoder, where the training's
-            has one, or the other way round, or the file named by ``--restore-file`` is not there.
+            has one, or the other way round, or the file to begin from is a folder, or not there.
         ValueError: a dictionary has the size but not the content of the checkpoint's.
     """
     named = cfg.checkpoint.restore_file != LAST
     path, begins_anew = _first_weights(checkpoint, named)
     if checkpoint.checkpoint_suffix:
         return
+    if path.is_dir():  # fairseq would train from random weights, here and below
+        raise CheckpointError(f"{path} is a folder; give one of its .pt files")
     if not path.is_file():
-        if named:  # fairseq would train from random weights
+        if named:
             raise CheckpointError(f"--restore-file {path}: there is no such file")
         return
     try:

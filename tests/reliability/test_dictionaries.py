@@ -51,6 +51,15 @@ def test_training_does_not_begin_from_weights_of_a_reordered_dictionary(
     train(data, tmp_path / "new", *given)
 
 
+@pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model", "--continue-once"])
+def test_training_does_not_begin_from_a_folder(option, trained, data, tmp_path):
+    """fairseq would begin from random weights."""
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
+    with pytest.raises(ValueError, match=f"{trained.parent} is a folder; give one of its .pt"):
+        train(data, tmp_path / "new", *given, option, str(trained.parent))
+    assert not list(tmp_path.rglob("*.pt"))
+
+
 def test_checkpoints_of_before_say_nothing(trained, data, tmp_path):
     state = torch.load(trained)
     del state["cfg"]["dictionaries"]
