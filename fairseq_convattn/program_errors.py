@@ -218,8 +218,8 @@ _LINES: dict[re.Pattern, Callable[[re.Match], str | None]] = {
     re.compile(r"^file (.+) not found$"): lambda found: f"there is no {found[1]}",  # its subwords'
     # of Python, torch and sentencepiece
     re.compile(r"^Torch not compiled with CUDA enabled|^Found no NVIDIA driver"): lambda found: (
-        "there is no GPU, or torch does not see it: --fp16 needs one; on a CPU give --cpu, and "
-        "--bf16 instead"
+        "there is no GPU, or torch does not see it: --fp16 needs one; on a CPU leave it out or "
+        "give --bf16"
     ),
     re.compile(r"^cannot mmap an empty file$"): lambda found: (
         "a binarised file is empty: its text was (fairseq-preprocess printed '0 sents'), or "

@@ -270,6 +270,11 @@ def test_warns_of_sources_prepared_otherwise(articles, trained, caplog):
         (["--eval-rouge", "--eval-rouge-detok", "nope"], "--eval-rouge-detok: fairseq has no"),
         (["--eval-rouge", "--eval-rouge-detok-args", "x"], "--eval-rouge-detok-args: x is not"),
         (["--eval-rouge", "--eval-rouge-split", "q"], "--eval-rouge-split: sentences are split"),
+        (
+            ["--eval-rouge", "--best-checkpoint-metric", "rougel"],
+            "--best-checkpoint-metric rougel: must be one of rouge1, rouge2, rougeL",
+        ),
+        (["--eval-rouge", "--eval-rouge-remove-bpe", "sentencpiece"], "has no sentencpiece; give"),
         (["--best-checkpoint-metric", "bleu"], "summarization scores no BLEU; use --eval-rouge"),
         (["--eval-bleu"], "--eval-bleu: it would score against cut references; use --eval-rouge"),
         (

@@ -5,6 +5,7 @@ from argparse import Namespace
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional
 
+from fairseq.data.data_utils import post_process
 from fairseq.data.encoders import TOKENIZER_REGISTRY
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationConfig
@@ -116,6 +117,10 @@ def check_options(cfg: SummarizationConfig) -> None:
             "--best-checkpoint-metric bleu: summarization scores no BLEU; use "
             f"--eval-rouge and one of {', '.join(ROUGE_TYPES)}"
         )
+    if metric.lower().startswith("rouge") and metric not in ROUGE_TYPES:
+        raise ValueError(
+            f"--best-checkpoint-metric {metric}: must be one of {', '.join(ROUGE_TYPES)}"
+        )
     if metric in ROUGE_TYPES and not cfg.eval_rouge:
         raise ValueError(f"--best-checkpoint-metric {metric} needs --eval-rouge")
     if metric in ROUGE_TYPES and not cfg.maximize_best_checkpoint_metric:
@@ -124,6 +129,13 @@ def check_options(cfg: SummarizationConfig) -> None:
             "fairseq keeps the model with the lowest"
         )
     if cfg.eval_rouge:
+        try:
+            post_process("", cfg.eval_rouge_remove_bpe)
+        except NotImplementedError:
+            raise ValueError(
+                f"--eval-rouge-remove-bpe: fairseq has no {cfg.eval_rouge_remove_bpe}; give "
+                "sentencepiece, subword_nmt, wordpiece or letter"
+            ) from None
         shortest_source = len((cfg.source_prefix or "").split()) + 1
         args = eval_rouge_args(cfg)
         try:
