@@ -214,4 +214,4 @@ def _reason(error: Exception) -> str:
     refused = re.search(r"GLOBAL (\S+)", str(error))
     if refused:
         return f"it refers to {refused[1]}, which is not loaded"
-    return "it is not a PyTorch file that loads without running code"
+    return "it is not a checkpoint, or has something that loads only by running code"
