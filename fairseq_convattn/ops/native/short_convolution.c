@@ -17,7 +17,6 @@
 #define TILE 64  /* positions; whole ROWS */
 #define ROWS 8   /* whose sums and taps stay in registers */
 #define TAPS 4   /* whose gradients stay in registers */
-#define AHEAD 4  /* rows that are brought from memory before they are needed */
 #define GROUP 8  /* panels of one piece of work, */
 #define RUNS 4   /* if there are as many pieces for each of several threads */
 
@@ -28,11 +27,11 @@
 typedef struct {
     void (*read_row)(const void *, long, int, float *);
     void (*write_row)(const float *, long, int, void *);
-    void (*convolve)(const float *, const float *, long, long, const float *, long, float *, long,
-                     long, long);
-    void (*convolve_static)(const float *, const float *, long, float *, long, long);
-    void (*convolve_headwise)(const float *, const float *, long, long, const float *, long, float *,
-                              long, long, long, long);
+    void (*convolve)(const float *, const float *, long, long, const float *, long, long, float *,
+                     long, long, long);
+    void (*convolve_static)(const float *, const float *, long, long, float *, long, long);
+    void (*convolve_headwise)(const float *, const float *, long, long, const float *, long, long,
+                              float *, long, long, long, long);
     void (*static_gradient)(const float *, const float *, float *, long, long, long);
     void (*headwise_gradient)(const float *, const float *, float *, long, long, long, long, long);
     void (*up_gradient)(const float *, const float *, const float *, long, float *, long, long,
@@ -66,25 +65,25 @@ typedef struct {
     int64_t is_static; /* whether u is a kernel per channel, and z one per head */
     int64_t heads;     /* of z; 0: z is NULL */
     int64_t head_dim;  /* channels of a head: a divisor of PANEL or a multiple, whole vectors */
+    int64_t in_blocks; /* whether AMX is to multiply z and u, which are bfloat16 */
     sequence x, y, grad, grad_x;
     const float *z; /* [time, batch, ranks], of heads [time, batch, heads, taps] */
     const float *u; /* [panels, taps, stride, PANEL] */
-    /* If AMX is to multiply, else NULL: u in pairs of ranks, [panels, taps, stride / 2, PANEL, 2],
-       and of channels, [panels, taps, PANEL / 2, stride, 2] */
-    const uint16_t *rank_pairs, *channel_pairs;
     /* [panels, time, batch, stride], of heads [panels of a head, time, batch, heads, taps] */
     float *grad_z;
     float *grad_u;  /* [pieces of sentences, panels, taps, stride, PANEL] */
 } problem;
 
-/* Some panels of sentence `b`, and scratch of `most_rows` rows of each: a tile's and its neighbours',
-   of which a tile at the end needs `rows`. */
+/* Some panels of sentence `b`, and scratch for a tile and its neighbours, at most `most_rows`, of which
+   a tile at the end needs `rows`: for one panel of x and y, for all of the gradient. */
 typedef struct {
     const problem *p;
     int64_t b, first_panel, panels;
     long most_rows, rows;
-    float *x, *grad, *y, *z, *kernels;
-    uint16_t *half_z, *turned_z; /* for AMX, as is `kernels`: [rows, stride], [stride, TILE] */
+    float *x, *grad, *y, *z;
+    /* Of AMX: kernels of a block, z as [rows, stride] and [stride, TILE], and u of each panel. */
+    float *kernels;
+    uint16_t *half_z, *turned_z, *rank_pairs, *channel_pairs;
 } piece;
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -101,7 +100,7 @@ static long z_stride(const problem *p)
 /* Packed rows of the tile at `start` of a sequence that ends at `end`. */
 static long rows_of(const problem *p, int64_t start, int64_t end)
 {
-    long count = smaller(end - start, TILE), whole = p->rank_pairs ? BLOCK : ROWS;
+    long count = smaller(end - start, TILE), whole = p->in_blocks ? BLOCK : ROWS;
     return (count + whole - 1) / whole * whole + p->taps - 1;
 }
 
@@ -115,27 +114,40 @@ static int64_t pieces_of_sentences(const problem *p)
     return (p->batch + p->sentences - 1) / p->sentences;
 }
 
-/* Panel `n` of the piece at position t, and how many channels it has. */
-static char *row_of(const piece *w, sequence s, int64_t t, int64_t n, long *channels)
+/* Elements of a panel of u in each of AMX's layouts. */
+static long pairs_of_panel(const problem *p)
 {
-    int64_t channel = (w->first_panel + n) * PANEL;
-    *channels = smaller(w->p->channels - channel, PANEL);
-    return s.data + (t * s.time_stride + w->b * s.batch_stride + channel) * (w->p->half ? 2 : 4);
+    return (p->taps + p->taps % 2) * p->stride * PANEL;
 }
 
-/* Fetches panel `n` at position t, to be read or `written`, unless t is outside. */
-static void prefetch_row(const piece *w, sequence s, int64_t t, int64_t length, int64_t n,
-                         int written)
+/* Where panels from `n` on are at position t. */
+static char *row_of(const piece *w, sequence s, int64_t t, int64_t n)
 {
-    long channels;
-    if (t < 0 || t >= length)
-        return;
-    const char *row = row_of(w, s, t, n, &channels);
-    for (long c = 0; c < channels * (w->p->half ? 2 : 4); c += 4 * LINE)
-        if (written)
-            __builtin_prefetch(row + c, 1);
-        else
-            __builtin_prefetch(row + c);
+    int64_t at = t * s.time_stride + w->b * s.batch_stride + (w->first_panel + n) * PANEL;
+    return s.data + at * (w->p->half ? 2 : 4);
+}
+
+/* Channels of panels `first` to `end`. */
+static long channels_of(const piece *w, int64_t first, int64_t end)
+{
+    int64_t channel = (w->first_panel + first) * PANEL;
+    return smaller(w->p->channels - channel, (end - first) * PANEL);
+}
+
+/* While panel `n` of the tile at `start` is computed, brings the next tile's rows, a share of them for
+   each panel, to be read or `written`. */
+static void prefetch(const piece *w, sequence s, int64_t start, int64_t length, int64_t n, int written)
+{
+    long bytes = channels_of(w, 0, w->panels) * (w->p->half ? 2 : 4);
+    int64_t next = start + TILE, end = smaller(next + TILE * (n + 1) / w->panels, length);
+    for (int64_t t = next + TILE * n / w->panels; t < end; t++) {
+        const char *row = row_of(w, s, t, 0);
+        for (long c = 0; c < bytes; c += 4 * LINE)
+            if (written)
+                __builtin_prefetch(row + c, 1);
+            else
+                __builtin_prefetch(row + c, 0, 2);
+    }
 }
 
 static const float *taps_of(const piece *w, int64_t n)
@@ -155,22 +167,17 @@ static heads_of_panel heads_of(const problem *p, int64_t panel)
     return (heads_of_panel){first, count, smaller(p->head_dim, PANEL)};
 }
 
-/* Rows from `first` on, zeros where there are none. */
-static void pack(const piece *w, sequence s, int64_t length, int64_t first, float *to)
+/* Rows of panel `n` from `first` on, zeros where there are none. */
+static void pack(const piece *w, sequence s, int64_t length, int64_t first, int64_t n, float *to)
 {
-    long channels;
-    for (long i = 0; i < w->rows; i++)
-        for (int64_t n = 0; n < w->panels; n++) {
-            int64_t t = first + i;
-            float *row = to + (n * w->most_rows + i) * PANEL;
-            prefetch_row(w, s, t + AHEAD, length, n, 0);
-            if (t < 0 || t >= length)
-                memset(row, 0, 4 * PANEL);
-            else {
-                const char *from = row_of(w, s, t, n, &channels);
-                use.read_row(from, channels, w->p->half, row);
-            }
-        }
+    long channels = channels_of(w, n, n + 1);
+    for (long i = 0; i < w->rows; i++) {
+        int64_t t = first + i;
+        if (t >= 0 && t < length)
+            use.read_row(row_of(w, s, t, n), channels, w->p->half, to + i * PANEL);
+        else
+            memset(to + i * PANEL, 0, 4 * PANEL);
+    }
 }
 
 static void pack_ranks(const piece *w, int64_t first)
@@ -184,63 +191,58 @@ static void pack_ranks(const piece *w, int64_t first)
         if (p->z && first + i >= 0 && first + i < p->time)
             memcpy(w->z + i * stride, p->z + ((first + i) * p->batch + w->b) * p->ranks,
                    4 * p->ranks);
-    if (p->rank_pairs)
+    if (p->in_blocks)
         halve_ranks(w->z, w->rows * p->stride, w->half_z);
 }
 
-/* Rows of `to` from those of x packed; `own` is the row that is added to the first one, if any.
+/* Panel `n` of `to` from that of x packed; `own` is the row that is added to the first one, if any.
    With a z_step of 1, that of the gradient, taps run backwards. */
-static void convolve(const piece *w, const float *x, int64_t own, long z_step, sequence to,
+static void convolve(const piece *w, int64_t n, const float *x, int64_t own, long z_step, sequence to,
                      int64_t start, int64_t length)
 {
     const problem *p = w->p;
-    long channels, count = smaller(length - start, TILE), tap = p->stride * PANEL;
-    for (int64_t n = 0; n < w->panels; n++) {
-        const float *from = x + n * w->most_rows * PANEL, *u = taps_of(w, n);
-        float *y = w->y + n * TILE * PANEL;
-        long first = z_step ? (p->taps - 1) * tap : 0, u_step = z_step ? -tap : tap;
-        if (p->rank_pairs) {
-            const uint16_t *pairs = p->rank_pairs + (w->first_panel + n) * p->taps * tap + first;
-            convolve_blocks(from, w->half_z, z_step, p->stride, pairs, u_step, w->kernels, own,
-                            (uint16_t *)y, count, p->taps);
-            continue;
-        }
-        size_t size = 4 * (w->rows - p->taps + 1) * PANEL;
-        if (own >= 0)
-            memcpy(y, from + own * PANEL, size);
+    long count = smaller(length - start, TILE), tap = p->stride * PANEL;
+    long first = z_step ? (p->taps - 1) * tap : 0, u_step = z_step ? -tap : tap;
+    const float *u = taps_of(w, n) + first;
+    if (p->in_blocks)
+        convolve_blocks(x, w->half_z, z_step, p->stride,
+                        w->rank_pairs + n * pairs_of_panel(p) + first, u_step, w->kernels, own,
+                        (uint16_t *)w->y, count, p->taps);
+    else if (p->heads) {
+        heads_of_panel heads = heads_of(p, w->first_panel + n);
+        const float *z = w->z + heads.first * p->taps + (z_step ? p->taps - 1 : 0);
+        use.convolve_headwise(x, z, z_step ? p->ranks - 1 : 1, p->ranks, u, u_step, own, w->y, count,
+                              p->taps, heads.width, heads.count);
+    } else if (p->is_static)
+        use.convolve_static(x, u, u_step, own, w->y, count, p->taps);
+    else
+        use.convolve(x, w->z, z_step, p->stride, u, u_step, own, w->y, count, p->taps, p->ranks);
+    prefetch(w, to, start, length, n, 1);
+    long channels = channels_of(w, n, n + 1);
+    for (long i = 0; i < count; i++) {
+        char *row = row_of(w, to, start + i, n);
+        if (!p->in_blocks)
+            use.write_row(w->y + i * PANEL, channels, p->half, row);
+        else if (channels == PANEL)
+            memcpy(row, (uint16_t *)w->y + i * PANEL, 2 * PANEL);
         else
-            memset(y, 0, size);
-        if (p->heads) {
-            heads_of_panel heads = heads_of(p, w->first_panel + n);
-            const float *z = w->z + heads.first * p->taps + (z_step ? p->taps - 1 : 0);
-            use.convolve_headwise(from, z, z_step ? p->ranks - 1 : 1, p->ranks, u + first, u_step,
-                                  y, count, p->taps, heads.width, heads.count);
-        } else if (p->is_static)
-            use.convolve_static(from, u + first, u_step, y, count, p->taps);
-        else
-            use.convolve(from, w->z, z_step, p->stride, u + first, u_step, y, count, p->taps,
-                         p->ranks);
+            memcpy(row, (uint16_t *)w->y + i * PANEL, 2 * channels);
     }
-    for (long i = 0; i < count; i++)
-        for (int64_t n = 0; n < w->panels; n++) {
-            char *row = row_of(w, to, start + i, n, &channels);
-            prefetch_row(w, to, start + i + AHEAD, length, n, 1);
-            float *y = w->y + n * TILE * PANEL;
-            if (p->rank_pairs)
-                memcpy(row, (uint16_t *)y + i * PANEL, 2 * channels);
-            else
-                use.write_row(y + i * PANEL, channels, p->half, row);
-        }
 }
 
 static void forward(piece *w)
 {
     const problem *p = w->p;
+    if (p->in_blocks)
+        begin_blocks(BLOCK);
     for (int64_t start = 0; start < p->time; start += TILE) {
         w->rows = rows_of(p, start, p->time);
-        pack(w, p->x, p->inputs, start - p->left, w->x);
         pack_ranks(w, start);
-        convolve(w, w->x, p->own, 0, p->y, start, p->time);
+        for (int64_t n = 0; n < w->panels; n++) {
+            pack(w, p->x, p->inputs, start - p->left, n, w->x);
+            prefetch(w, p->x, start - p->left + p->taps - 1, p->inputs, n, 0);
+            convolve(w, n, w->x, p->own, 0, p->y, start, p->time);
+        }
     }
 }
 
@@ -264,42 +266,36 @@ static void gradient_of_heads(const piece *w, int64_t panel, int64_t start, cons
                           heads.width, heads.count);
 }
 
-/* What the outputs from `start` on add to the gradients of z and u; their own gradient and z are
-   packed from row `skipped` on. */
-static void add_to_factors(const piece *w, int64_t start, long skipped)
+/* What panel `n` of the outputs from `start` on adds to the gradients of z and u; their own gradient
+   and z are packed from row `skipped` on. */
+static void add_to_factors(const piece *w, int64_t n, int64_t start, long skipped)
 {
     const problem *p = w->p;
     long count = smaller(p->time - start, TILE), tap = p->stride * PANEL;
-    const float *z = w->z + skipped * p->stride;
-    pack(w, p->x, p->inputs, start - p->left, w->x);
-    if (p->rank_pairs)
-        turn_ranks(w, skipped, count);
-    for (int64_t n = 0; n < w->panels; n++) {
-        int64_t panel = w->first_panel + n;
-        const float *x = w->x + n * w->most_rows * PANEL;
-        const float *grad = w->grad + (n * w->most_rows + skipped) * PANEL;
-        float *grad_u = NULL, *grad_z = NULL;
-        if (p->grad_u)
-            grad_u = p->grad_u + (w->b / p->sentences * panels_of(p) + panel) * p->taps * tap;
-        if (p->grad_z && p->heads)
-            gradient_of_heads(w, panel, start, x, grad, count);
-        else if (p->grad_z)
-            grad_z = p->grad_z + ((panel * p->time + start) * p->batch + w->b) * p->stride;
-        if (grad_u && !start && w->b % p->sentences == 0)
-            memset(grad_u, 0, 4 * p->taps * tap);
-        if (p->rank_pairs && grad_u && grad_z) {
-            gradients_of_blocks(x, grad, w->turned_z, p->channel_pairs + panel * p->taps * tap,
-                                p->stride, grad_u, grad_z, p->batch * p->stride, count, p->taps);
-            continue;
-        }
-        if (grad_u && p->is_static)
-            use.static_gradient(x, grad, grad_u, tap, count, p->taps);
-        else if (grad_u)
-            use.up_gradient(x, grad, z, p->stride, grad_u, count, p->taps, p->ranks);
-        if (grad_z)
-            use.z_gradient(x, grad, taps_of(w, n), p->stride, grad_z, p->batch * p->stride, count,
-                           p->taps, p->ranks);
+    int64_t panel = w->first_panel + n;
+    const float *grad = w->grad + (n * w->most_rows + skipped) * PANEL;
+    float *grad_u = NULL, *grad_z = NULL;
+    if (p->grad_u)
+        grad_u = p->grad_u + (w->b / p->sentences * panels_of(p) + panel) * p->taps * tap;
+    if (p->grad_z && p->heads)
+        gradient_of_heads(w, panel, start, w->x, grad, count);
+    else if (p->grad_z)
+        grad_z = p->grad_z + ((panel * p->time + start) * p->batch + w->b) * p->stride;
+    if (grad_u && !start && w->b % p->sentences == 0)
+        memset(grad_u, 0, 4 * p->taps * tap);
+    if (p->in_blocks && grad_u && grad_z) {
+        gradients_of_blocks(w->x, grad, w->turned_z, w->channel_pairs + n * pairs_of_panel(p),
+                            p->stride, grad_u, grad_z, p->batch * p->stride, count, p->taps);
+        return;
     }
+    if (grad_u && p->is_static)
+        use.static_gradient(w->x, grad, grad_u, tap, count, p->taps);
+    else if (grad_u)
+        use.up_gradient(w->x, grad, w->z + skipped * p->stride, p->stride, grad_u, count, p->taps,
+                        p->ranks);
+    if (grad_z)
+        use.z_gradient(w->x, grad, taps_of(w, n), p->stride, grad_z, p->batch * p->stride, count,
+                       p->taps, p->ranks);
 }
 
 /* grad_x[j] = sum_k w[j + left - k, k] grad[j + left - k]: a convolution with turned taps, those
@@ -309,13 +305,29 @@ static void backward(piece *w)
     const problem *p = w->p;
     int64_t last = p->taps - 1, end = p->inputs > p->time ? p->inputs : p->time;
     for (int64_t start = 0; start < end; start += TILE) {
+        int64_t first = start + p->left - last;
         w->rows = rows_of(p, start, end);
-        pack(w, p->grad, p->time, start + p->left - last, w->grad);
-        pack_ranks(w, start + p->left - last);
-        if (p->grad_x.data && start < p->inputs)
-            convolve(w, w->grad, p->own < 0 ? -1 : last - p->own, 1, p->grad_x, start, p->inputs);
-        if ((p->grad_u || p->grad_z) && start < p->time)
-            add_to_factors(w, start, last - p->left);
+        pack_ranks(w, first);
+        if (p->in_blocks)
+            begin_blocks(BLOCK);
+        for (int64_t n = 0; n < w->panels; n++) {
+            float *grad = w->grad + n * w->most_rows * PANEL;
+            pack(w, p->grad, p->time, first, n, grad);
+            prefetch(w, p->grad, first + last, p->time, n, 0);
+            if (p->grad_x.data && start < p->inputs)
+                convolve(w, n, grad, p->own < 0 ? -1 : last - p->own, 1, p->grad_x, start, p->inputs);
+        }
+        if (!(p->grad_u || p->grad_z) || start >= p->time)
+            continue;
+        if (p->in_blocks) {
+            begin_blocks(2 * BLOCK);
+            turn_ranks(w, last - p->left, smaller(p->time - start, TILE));
+        }
+        for (int64_t n = 0; n < w->panels; n++) {
+            pack(w, p->x, p->inputs, start - p->left, n, w->x);
+            prefetch(w, p->x, start - p->left + last, p->inputs, n, 0);
+            add_to_factors(w, n, start, last - p->left);
+        }
     }
 }
 
@@ -325,39 +337,66 @@ typedef struct {
     int64_t group, next, failed; /* group: panels that a thread takes at once */
 } job;
 
-static float *allocate(piece *w, int64_t panels)
+/* The next `size` bytes of scratch, in lines of their own. */
+static void *take(char **scratch, size_t size)
 {
-    long stride = z_stride(w->p);
-    size_t row = panels * PANEL, size = w->most_rows * (2 * row + stride) + TILE * row;
-    size_t kernels = w->p->rank_pairs ? w->p->taps * TILE * BLOCK : 0;
-    size_t halves = w->p->rank_pairs ? (w->most_rows + TILE) * stride : 0;
-    w->x = aligned_alloc(64, (4 * (size + kernels) + 2 * halves + 63) / 64 * 64);
-    w->grad = w->x + w->most_rows * row, w->y = w->grad + w->most_rows * row;
-    w->z = w->y + TILE * row;
-    w->kernels = w->z + w->most_rows * stride;
-    w->half_z = (uint16_t *)(w->kernels + kernels);
-    w->turned_z = w->half_z + w->most_rows * stride;
-    return w->x;
+    char *taken = *scratch;
+    *scratch += (size + 63) / 64 * 64;
+    return taken;
+}
+
+/* Divides `scratch`; returns where it ends. */
+static char *divide(piece *w, int64_t panels, char *scratch)
+{
+    const problem *p = w->p;
+    size_t rows = 4 * w->most_rows * PANEL, stride = z_stride(p), pairs = panels * pairs_of_panel(p);
+    w->x = take(&scratch, rows);
+    w->grad = take(&scratch, panels * rows);
+    w->y = take(&scratch, 4 * TILE * PANEL);
+    w->z = take(&scratch, 4 * w->most_rows * stride);
+    if (!p->in_blocks)
+        return scratch;
+    w->kernels = take(&scratch, 4 * p->taps * BLOCK * BLOCK);
+    w->half_z = take(&scratch, 2 * w->most_rows * stride);
+    w->turned_z = take(&scratch, 2 * stride * TILE);
+    w->rank_pairs = take(&scratch, 2 * pairs);
+    w->channel_pairs = take(&scratch, 2 * pairs);
+    return scratch;
+}
+
+/* Makes `first` the first panel of at most `panels`. */
+static void move_to_panels(piece *w, int64_t first, int64_t panels)
+{
+    const problem *p = w->p;
+    if (first == w->first_panel)
+        return;
+    w->first_panel = first;
+    w->panels = smaller(panels_of(p) - first, panels);
+    for (int64_t n = 0; p->in_blocks && n < w->panels; n++) {
+        pair_ranks(taps_of(w, n), p->taps * p->stride, w->rank_pairs + n * pairs_of_panel(p));
+        if (p->grad_u)
+            pair_channels(taps_of(w, n), p->taps, p->stride,
+                          w->channel_pairs + n * pairs_of_panel(p));
+    }
 }
 
 static void work(void *argument)
 {
     job *j = argument;
     const problem *p = j->p;
-    piece w = {.p = p, .most_rows = TILE + p->taps - 1};
-    if (!allocate(&w, j->group)) {
+    piece w = {.p = p, .first_panel = -1, .most_rows = TILE + p->taps - 1};
+    char *scratch = aligned_alloc(64, divide(&w, j->group, NULL) - (char *)NULL);
+    if (!scratch) {
         __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
         return;
     }
-    if (p->rank_pairs)
-        begin_blocks();
+    divide(&w, j->group, scratch);
     for (;;) {
         int64_t n = j->group * __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
         int64_t padded = (panels_of(p) + j->group - 1) / j->group * j->group;
         if (n >= pieces_of_sentences(p) * padded)
             break;
-        w.first_panel = n % padded;
-        w.panels = smaller(panels_of(p) - w.first_panel, j->group);
+        move_to_panels(&w, n % padded, j->group);
         int64_t first = n / padded * p->sentences, end = smaller(first + p->sentences, p->batch);
         for (w.b = first; w.b < end; w.b++)
             if (j->backward)
@@ -365,9 +404,9 @@ static void work(void *argument)
             else
                 forward(&w);
     }
-    if (p->rank_pairs)
+    if (p->in_blocks)
         end_blocks();
-    free(w.x);
+    free(scratch);
 }
 
 /* Returns 0, or 1 when there was no memory for scratch. `parallel` is OpenMP's GOMP_parallel,

@@ -8,13 +8,14 @@
 #if defined(HAS_AMX)
 
 #define WITH_AMX \
-    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,amx-tile,amx-bf16")))
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,avx2,amx-tile,amx-bf16")))
 
 /* The compiler does not know that the instructions after it read memory. */
 #define STORED __asm__ volatile("" ::: "memory")
 
-/* 0 to 3 and 6: 16 x 16 sums; 4: 16 x 16 left factors; 5 and 7: 8 x 16 pairs of right ones. */
-static WITH_AMX void begin_blocks(void)
+/* 0 to 3 and 6: 16 x 16 sums; 4: 16 left factors of `terms` terms each; 5 and 7: pairs of terms of
+   16 right ones. */
+static WITH_AMX void begin_blocks(int terms)
 {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -22,8 +23,8 @@ static WITH_AMX void begin_blocks(void)
         uint8_t rows[16];
     } shapes = {.palette = 1};
     for (int n = 0; n < 8; n++) {
-        shapes.bytes[n] = n == 4 ? 32 : 64;
-        shapes.rows[n] = n == 5 || n == 7 ? 8 : 16;
+        shapes.bytes[n] = n == 4 ? 2 * terms : 64;
+        shapes.rows[n] = n == 5 || n == 7 ? terms / 2 : 16;
     }
     STORED;
     _tile_loadconfig(&shapes);
@@ -43,88 +44,148 @@ static WITH_AMX void halve_ranks(const float *z, long count, uint16_t *to)
     }
 }
 
+/* BLOCK floats each of two rows, which are bfloat16, side by side. */
+static inline WITH_AMX __m512i pairs_of(const float *even, const float *odd)
+{
+    __m512i low = _mm512_srli_epi32(_mm512_loadu_si512(even), 16);
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_loadu_si512(odd));
+}
+
+/* A panel of u in pairs of ranks, [taps, stride / 2, PANEL, 2]. */
+static WITH_AMX void pair_ranks(const float *u, long rows, uint16_t *to)
+{
+    for (long n = 0; n < rows; n += 2)
+        for (long c = 0; c < PANEL; c += BLOCK)
+            _mm512_storeu_si512(to + n * PANEL + 2 * c,
+                                pairs_of(u + n * PANEL + c, u + (n + 1) * PANEL + c));
+}
+
+/* A panel of u in pairs of channels, [PANEL / BLOCK, taps, BLOCK / 2, stride, 2], `taps`
+   rounded up to even, with zeros for one that is not there. */
+static WITH_AMX void pair_channels(const float *u, long taps, long stride, uint16_t *to)
+{
+    long even = taps + taps % 2;
+    for (long c = 0; c < PANEL; c++)
+        for (long k = 0; k < even; k++) {
+            long row = (c / BLOCK * even + k) * (BLOCK / 2) + c % BLOCK / 2;
+            for (long r = 0; r < stride; r++) {
+                const char *value = (const char *)(u + (k * stride + r) * PANEL + c);
+                uint16_t *at = to + 2 * (row * stride + r) + c % 2;
+                *at = 0;
+                if (k < taps)
+                    memcpy(at, value + 2, 2);
+            }
+        }
+}
+
+/* The kernels of a block of positions and channels, [taps, BLOCK, BLOCK]. */
+static inline WITH_AMX void kernels_of_block(
+    const uint16_t *z, long z_step, long stride, const uint16_t *u, long u_step, float *kernels,
+    long taps)
+{
+    STORED;
+#define ADD(n)                                                                           \
+    if (k + n < taps) {                                                                  \
+        _tile_loadd(4, z + (k + n) * z_step * stride + r, 2 * stride);                   \
+        _tile_loadd(5, u + (k + n) * u_step + r * PANEL, 4 * PANEL);                     \
+        _tile_dpbf16ps(n, 4, 5);                                                         \
+    }
+#define WRITE(n)                                                                         \
+    if (k + n < taps)                                                                    \
+        _tile_stored(n, kernels + (k + n) * BLOCK * BLOCK, 4 * BLOCK);
+    for (long k = 0; k < taps; k += 4) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (long r = 0; r < stride; r += BLOCK) {
+            ADD(0) ADD(1) ADD(2) ADD(3)
+        }
+        WRITE(0) WRITE(1) WRITE(2) WRITE(3)
+    }
+#undef ADD
+#undef WRITE
+    STORED;
+}
+
+static inline WITH_AMX void convolve_block(
+    const float *x, const float *kernels, long own, uint16_t *y, long taps)
+{
+    for (long i = 0; i < BLOCK; i += ROWS) {
+        vector_avx512 sums[ROWS];
+        begin_avx512(sums, x + i * PANEL, own);
+        for (long k = 0; k < taps; k++)
+            UNROLL for (int n = 0; n < ROWS; n++)
+                sums[n] += *at_avx512(kernels + (k * BLOCK + i + n) * BLOCK) *
+                           *at_avx512(x + (i + n + k) * PANEL);
+        UNROLL for (int n = 0; n < ROWS; n++)
+            _mm256_storeu_si256((__m256i *)(y + (i + n) * PANEL),
+                                (__m256i)_mm512_cvtneps_pbh((__m512)sums[n]));
+    }
+}
+
 /* y[i] = sum_k (sum_r z[i + k z_step][r] u[k][r]) x[i + k], and the row x[i + own] if there is one.
-   y is bfloat16; u has pairs of ranks: [taps, stride / 2, PANEL, 2]. `kernels` is scratch:
-   [taps, TILE, BLOCK]. */
+   y is bfloat16; u has pairs of ranks. `kernels` is scratch: [taps, BLOCK, BLOCK]. */
 static WITH_AMX void convolve_blocks(
     const float *x, const uint16_t *z, long z_step, long stride, const uint16_t *u, long u_step,
     float *kernels, long own, uint16_t *y, long count, long taps)
 {
-    STORED;
-#define ADD(n)                                                                           \
-    if (n * BLOCK < count) {                                                             \
-        _tile_loadd(4, z + (n * BLOCK + k * z_step) * stride + r, 2 * stride);           \
-        _tile_dpbf16ps(n, 4, 5);                                                         \
-    }
-#define WRITE(n)                                                                         \
-    if (n * BLOCK < count)                                                               \
-        _tile_stored(n, kernels + (k * TILE + n * BLOCK) * BLOCK, 4 * BLOCK);
-    for (long c = 0; c < PANEL; c += BLOCK) {
-        for (long k = 0; k < taps; k++) {
-            _tile_zero(0);
-            _tile_zero(1);
-            _tile_zero(2);
-            _tile_zero(3);
-            for (long r = 0; r < stride; r += BLOCK) {
-                _tile_loadd(5, u + k * u_step + r * PANEL + 2 * c, 4 * PANEL);
-                ADD(0) ADD(1) ADD(2) ADD(3)
-            }
-            WRITE(0) WRITE(1) WRITE(2) WRITE(3)
+    for (long c = 0; c < PANEL; c += BLOCK)
+        for (long i = 0; i < count; i += BLOCK) {
+            kernels_of_block(z + i * stride, z_step, stride, u + 2 * c, u_step, kernels, taps);
+            convolve_block(x + i * PANEL + c, kernels, own, y + i * PANEL + c, taps);
         }
-        STORED;
-        for (long i = 0; i < count; i++) {
-            __m512 sum = own < 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(x + (i + own) * PANEL + c);
-            for (long k = 0; k < taps; k++)
-                sum = _mm512_fmadd_ps(_mm512_loadu_ps(kernels + (k * TILE + i) * BLOCK),
-                                      _mm512_loadu_ps(x + (i + k) * PANEL + c), sum);
-            _mm256_storeu_si256((__m256i *)(y + i * PANEL + c), (__m256i)_mm512_cvtneps_pbh(sum));
-        }
-    }
-#undef ADD
-#undef WRITE
 }
 
-/* grad[i] x[i] of BLOCK channels: rows[i], and in `pairs` those of two rows side by side; zeros
-   from `count` to the end of its block. */
-static inline WITH_AMX void products(
-    const float *x, const float *grad, long count, uint16_t *rows, uint16_t *pairs)
+/* Products of a tile's gradients and inputs, BLOCK channels and two taps: by position, those of the
+   first tap before those of the second; and of each tap, in pairs of positions. */
+typedef struct {
+    uint16_t rows[TILE][2 * BLOCK], pairs[2][TILE / 2][2 * BLOCK];
+} __attribute__((aligned(64))) products;
+
+/* grad[i] x[i] and grad[i] x[i + 1]. The latter are zero without a `second_tap`, all are from `count`
+   to the end of the tile. */
+static inline WITH_AMX void multiply(
+    const float *x, const float *grad, long count, int second_tap, products *p)
 {
-    const __m512i side_by_side = _mm512_set_epi16(
-        31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
-        19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i quarters = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
     for (long i = 0; i < count; i += 2) {
-        __m512 p[2];
-        for (int n = 0; n < 2; n++)
-            p[n] = i + n < count ? _mm512_mul_ps(_mm512_loadu_ps(grad + (i + n) * PANEL),
-                                                 _mm512_loadu_ps(x + (i + n) * PANEL))
-                                 : _mm512_setzero_ps();
-        __m512i both = (__m512i)_mm512_cvtne2ps_pbh(p[1], p[0]);
-        _mm512_store_si512(rows + i * BLOCK, both);
-        _mm512_store_si512(pairs + i * BLOCK, _mm512_permutexvar_epi16(side_by_side, both));
+        __m512i turned[2];
+        for (int n = 0; n < 2; n++) {
+            __m512 of_tap[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+            if (i + n < count) {
+                __m512 g = _mm512_loadu_ps(grad + (i + n) * PANEL);
+                of_tap[0] = _mm512_mul_ps(g, _mm512_loadu_ps(x + (i + n) * PANEL));
+                if (second_tap)
+                    of_tap[1] = _mm512_mul_ps(g, _mm512_loadu_ps(x + (i + n + 1) * PANEL));
+            }
+            __m512i row = (__m512i)_mm512_cvtne2ps_pbh(of_tap[1], of_tap[0]);
+            _mm512_store_si512(p->rows[i + n], row);
+            turned[n] = _mm512_permutexvar_epi64(quarters, row);
+        }
+        _mm512_store_si512(p->pairs[0][i / 2], _mm512_unpacklo_epi16(turned[0], turned[1]));
+        _mm512_store_si512(p->pairs[1][i / 2], _mm512_unpackhi_epi16(turned[0], turned[1]));
     }
-    long end = (count + 1) / 2 * 2, size = 2 * BLOCK * ((count + BLOCK - 1) / BLOCK * BLOCK - end);
-    memset(rows + end * BLOCK, 0, size);
-    memset(pairs + end * BLOCK, 0, size);
+    long pairs = (count + 1) / 2, rest = TILE / 2 - pairs;
+    memset(p->rows[2 * pairs], 0, 2 * rest * sizeof(p->rows[0]));
+    memset(p->pairs[0][pairs], 0, rest * sizeof(p->rows[0]));
+    memset(p->pairs[1][pairs], 0, rest * sizeof(p->rows[0]));
 }
 
 /* grad_u[k][r] += sum_i z[r][i] grad[i] x[i + k], and grad_z[i][r] = sum_k sum_c u[k][r][c]
    grad[i][c] x[i + k][c], whose rows are z_step apart. Here z is [stride, TILE], and u has pairs of
-   channels: [taps, PANEL / 2, stride, 2]. */
+   channels. Products are made ready while the processor uses those before them. */
 static WITH_AMX void gradients_of_blocks(
     const float *x, const float *grad, const uint16_t *z, const uint16_t *u, long stride,
     float *grad_u, float *grad_z, long z_step, long count, long taps)
 {
-    uint16_t rows[TILE * BLOCK] __attribute__((aligned(64)));
-    uint16_t pairs[TILE * BLOCK] __attribute__((aligned(64)));
+    products all[2];
     float sums[BLOCK * BLOCK] __attribute__((aligned(64)));
-    STORED;
+    long twos = (taps + 1) / 2, steps = PANEL / BLOCK * twos;
 #define ADD(n)                                                                           \
     if (n * BLOCK < count) {                                                             \
-        _tile_loadd(4, rows + n * BLOCK * BLOCK, 2 * BLOCK);                             \
+        _tile_loadd(4, p->rows[n * BLOCK], 4 * BLOCK);                                   \
         _tile_dpbf16ps(n, 4, 5);                                                         \
-        _tile_loadd(7, pairs + n * BLOCK * BLOCK, 4 * BLOCK);                            \
-        _tile_loadd(4, z + r * TILE + n * BLOCK, 2 * TILE);                              \
-        _tile_dpbf16ps(6, 4, 7);                                                         \
     }
 #define WRITE(n)                                                                         \
     if (n * BLOCK < count) {                                                             \
@@ -138,16 +199,28 @@ static WITH_AMX void gradients_of_blocks(
         _tile_zero(1);
         _tile_zero(2);
         _tile_zero(3);
-        for (long c = 0; c < PANEL; c += BLOCK)
-            for (long k = 0; k < taps; k++) {
-                products(x + k * PANEL + c, grad + c, count, rows, pairs);
-                STORED;
-                float *to = grad_u + (k * stride + r) * PANEL + c;
-                _tile_loadd(5, u + (k * PANEL + c) * stride + 2 * r, 4 * stride);
+        for (long n = 0; n <= steps; n++) {
+            long c = n / twos * BLOCK, k = n % twos * 2;
+            if (n < steps)
+                multiply(x + k * PANEL + c, grad + c, count, k + 1 < taps, &all[n % 2]);
+            STORED;
+            if (!n)
+                continue;
+            const products *p = &all[(n - 1) % 2];
+            c = (n - 1) / twos * BLOCK, k = (n - 1) % twos * 2;
+            _tile_loadd(5, u + 2 * ((n - 1) * BLOCK * stride + r), 4 * stride);
+            ADD(0) ADD(1) ADD(2) ADD(3)
+            for (long tap = 0; tap < 2 && k + tap < taps; tap++) {
+                float *to = grad_u + ((k + tap) * stride + r) * PANEL + c;
                 _tile_loadd(6, to, 4 * PANEL);
-                ADD(0) ADD(1) ADD(2) ADD(3)
+                for (long i = 0; i < count; i += 2 * BLOCK) {
+                    _tile_loadd(7, p->pairs[tap][i / 2], 4 * BLOCK);
+                    _tile_loadd(4, z + r * TILE + i, 2 * TILE);
+                    _tile_dpbf16ps(6, 4, 7);
+                }
                 _tile_stored(6, to, 4 * PANEL);
             }
+        }
         WRITE(0) WRITE(1) WRITE(2) WRITE(3)
     }
 #undef ADD
@@ -156,9 +229,11 @@ static WITH_AMX void gradients_of_blocks(
 }
 
 #else
-static void begin_blocks(void) {}
+static void begin_blocks(int terms) {}
 static void end_blocks(void) {}
 static void halve_ranks(const float *z, long count, uint16_t *to) {}
+static void pair_ranks(const float *u, long rows, uint16_t *to) {}
+static void pair_channels(const float *u, long taps, long stride, uint16_t *to) {}
 static void convolve_blocks(
     const float *x, const uint16_t *z, long z_step, long stride, const uint16_t *u, long u_step,
     float *kernels, long own, uint16_t *y, long count, long taps) {}

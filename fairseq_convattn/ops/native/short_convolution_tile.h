@@ -1,8 +1,9 @@
 /* The work on one tile of time and PANEL channels, for one instruction set; see
    instruction_sets.h. All rows of channels are PANEL floats, rows of ranks `stride` floats. */
 
-/* PANEL floats from `count` of a row, as many as there are, with zeros after them. */
-static void NAME(read_row)(const void *row, long count, int half, float *to)
+/* PANEL floats from the first `count` of a row, with zeros after them. */
+static inline __attribute__((always_inline)) void NAME(read_channels)(
+    const void *row, long count, int half, float *to)
 {
     for (long c = 0; c < PANEL; c += LANES) {
         NAME(vector) v = {0};
@@ -13,7 +14,16 @@ static void NAME(read_row)(const void *row, long count, int half, float *to)
     }
 }
 
-static void NAME(write_row)(const float *from, long count, int half, void *row)
+static void NAME(read_row)(const void *row, long count, int half, float *to)
+{
+    if (count == PANEL)
+        NAME(read_channels)(row, PANEL, half, to);
+    else
+        NAME(read_channels)(row, count, half, to);
+}
+
+static inline __attribute__((always_inline)) void NAME(write_channels)(
+    const float *from, long count, int half, void *row)
 {
     for (long c = 0; c < count; c += LANES)
         if (half)
@@ -22,17 +32,37 @@ static void NAME(write_row)(const float *from, long count, int half, void *row)
             NAME(store)((float *)row + c, count - c, *NAME(at)(from + c));
 }
 
-/* y[i] += sum_k (sum_r z[i + k z_step][r] u[k][r]) x[i + k], ROWS rows at once; u_step floats from
-   one tap of u to the next. */
+static void NAME(write_row)(const float *from, long count, int half, void *row)
+{
+    if (count == PANEL)
+        NAME(write_channels)(from, PANEL, half, row);
+    else
+        NAME(write_channels)(from, count, half, row);
+}
+
+/* Sets sums[n] to row n + own of x, or to zeros if `own` is negative. */
+static inline __attribute__((always_inline)) void NAME(begin)(
+    NAME(vector) *sums, const float *x, long own)
+{
+    const NAME(vector) zeros = {0};
+    if (own < 0)
+        UNROLL for (int n = 0; n < ROWS; n++)
+            sums[n] = zeros;
+    else
+        UNROLL for (int n = 0; n < ROWS; n++)
+            sums[n] = *NAME(at)(x + own * PANEL + n * PANEL);
+}
+
+/* y[i] = sum_k (sum_r z[i + k z_step][r] u[k][r]) x[i + k], and x[i + own] if there is one, ROWS rows
+   at once; u_step floats from one tap of u to the next. */
 static void NAME(convolve_panel)(
     const float *x, const float *z, long z_step, long stride, const float *u, long u_step,
-    float *y, long count, long taps, long ranks)
+    long own, float *y, long count, long taps, long ranks)
 {
     for (long i = 0; i < count; i += ROWS)
         for (long c = 0; c < PANEL; c += LANES) {
             NAME(vector) sums[ROWS];
-            UNROLL for (int n = 0; n < ROWS; n++)
-                sums[n] = *NAME(at)(y + (i + n) * PANEL + c);
+            NAME(begin)(sums, x + i * PANEL + c, own);
             for (long k = 0; k < taps; k++) {
                 NAME(vector) w[ROWS] = {{0}};
                 const float *zk = z + (i + k * z_step) * stride, *uk = u + k * u_step + c;
@@ -49,19 +79,18 @@ static void NAME(convolve_panel)(
         }
 }
 
-/* y[i] += sum_k (u[k] + z[i][h][k]) x[i + k], ROWS rows at once, z of the head h of each channel;
-   u_step floats from one tap of u to the next, z_step of z, z_stride from one row of z to the next.
-   `with_heads` is a constant where inlined; without them z is not read. */
-static inline __attribute__((always_inline)) void NAME(add_convolution)(
+/* y[i] = sum_k (u[k] + z[i][h][k]) x[i + k], and x[i + own] if there is one, ROWS rows at once, z of
+   the head h of each channel; u_step floats from one tap of u to the next, z_step of z, z_stride from
+   one row of z to the next. `with_heads` is a constant where inlined; without them z is not read. */
+static inline __attribute__((always_inline)) void NAME(convolve_rows)(
     const float *x, const float *z, long z_step, long z_stride, const float *u, long u_step,
-    float *y, long count, long taps, long width, long heads, const int with_heads)
+    long own, float *y, long count, long taps, long width, long heads, const int with_heads)
 {
     for (long i = 0; i < count; i += ROWS)
         for (long h = 0; h < heads; h++)
             for (long c = h * width; c < (h + 1) * width; c += LANES) {
                 NAME(vector) sums[ROWS];
-                UNROLL for (int n = 0; n < ROWS; n++)
-                    sums[n] = *NAME(at)(y + (i + n) * PANEL + c);
+                NAME(begin)(sums, x + i * PANEL + c, own);
                 for (long k = 0; k < taps; k++) {
                     NAME(vector) v = *NAME(at)(u + k * u_step + c);
                     const float *zk = with_heads ? z + i * z_stride + h * taps + k * z_step : z;
@@ -75,16 +104,16 @@ static inline __attribute__((always_inline)) void NAME(add_convolution)(
 }
 
 static void NAME(convolve_static)(
-    const float *x, const float *u, long u_step, float *y, long count, long taps)
+    const float *x, const float *u, long u_step, long own, float *y, long count, long taps)
 {
-    NAME(add_convolution)(x, NULL, 0, 0, u, u_step, y, count, taps, PANEL, 1, 0);
+    NAME(convolve_rows)(x, NULL, 0, 0, u, u_step, own, y, count, taps, PANEL, 1, 0);
 }
 
 static void NAME(convolve_headwise)(
     const float *x, const float *z, long z_step, long z_stride, const float *u, long u_step,
-    float *y, long count, long taps, long width, long heads)
+    long own, float *y, long count, long taps, long width, long heads)
 {
-    NAME(add_convolution)(x, z, z_step, z_stride, u, u_step, y, count, taps, width, heads, 1);
+    NAME(convolve_rows)(x, z, z_step, z_stride, u, u_step, own, y, count, taps, width, heads, 1);
 }
 
 /* grad_z[i][h][k] = sum_c grad[i][c] x[i + k][c] over the channels of each head; rows of grad_z are

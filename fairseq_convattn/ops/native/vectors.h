@@ -68,13 +68,15 @@ static inline NAME(vector) NAME(load_half)(const uint16_t *p, long count, float 
 /* As store, rounded to bfloat16, ties to even. */
 static inline void NAME(store_half)(uint16_t *p, long count, NAME(vector) v)
 {
-    NAME(bits) bits = (NAME(bits))v, is_nan = (NAME(bits))(v != v);
-    NAME(bits) nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    bits = ((bits >> 16 | 0x40) & is_nan) | (nearest & ~is_nan);
+    NAME(bits) bits = (NAME(bits))v, high = bits >> 16, quiet = high | 0x40;
+    NAME(bits) nearest = (bits + 0x7fff + (high & 1)) >> 16;
 #if LANES == 16
     __mmask16 there = count < LANES ? (1u << count) - 1 : 0xffff;
-    _mm256_mask_storeu_epi16(p, there, _mm512_cvtepi32_epi16((__m512i)bits));
+    __mmask16 is_nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
+    __m512i halves = _mm512_mask_mov_epi32((__m512i)nearest, is_nan, (__m512i)quiet);
+    _mm256_mask_storeu_epi16(p, there, _mm512_cvtepi32_epi16(halves));
 #else
+    bits = (NAME(bits))NAME(select)((NAME(ints))(v != v), (NAME(vector))quiet, (NAME(vector))nearest);
     NAME(halves) halves = __builtin_convertvector(bits, NAME(halves));
     memcpy(p, &halves, count < LANES ? 2 * count : 2 * LANES);
 #endif

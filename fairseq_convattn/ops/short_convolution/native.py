@@ -20,10 +20,9 @@ class _Problem(ctypes.Structure):
     _fields_ = [
         *((n, ctypes.c_int64) for n in ("time", "inputs", "batch", "channels", "ranks", "taps")),
         *((n, ctypes.c_int64) for n in ("left", "sentences", "own", "half", "stride")),
-        *((n, ctypes.c_int64) for n in ("is_static", "heads", "head_dim")),
+        *((n, ctypes.c_int64) for n in ("is_static", "heads", "head_dim", "in_blocks")),
         *((n, Sequence) for n in ("x", "y", "grad", "grad_x")),
-        *((n, ctypes.c_void_p) for n in ("z", "u", "rank_pairs", "channel_pairs")),
-        *((n, ctypes.c_void_p) for n in ("grad_z", "grad_u")),
+        *((n, ctypes.c_void_p) for n in ("z", "u", "grad_z", "grad_u")),
     ]
 
 
@@ -49,17 +48,6 @@ def _in_panels(up: Tensor, vector: int = VECTOR) -> Tensor:
     return padded.unflatten(2, (-1, PANEL)).permute(2, 1, 0, 3).contiguous()
 
 
-def _in_pairs(u: Tensor, x: Tensor, z: Tensor, up: Tensor) -> tuple[Tensor, Tensor] | None:
-    """``[panels, taps, ranks / 2, channels, 2]`` and ``[panels, taps, channels / 2, ranks, 2]`` of
-    panels, if AMX is to multiply: all is bfloat16."""
-    if native.instructions() != "amx" or {x.dtype, z.dtype, up.dtype} != {torch.bfloat16}:
-        return None
-    half = u.bfloat16()
-    ranks = half.unflatten(2, (-1, 2)).transpose(3, 4).contiguous()
-    channels = half.unflatten(3, (-1, 2)).movedim(2, 3).contiguous()
-    return ranks, channels
-
-
 class _Kernels:
     """Runs the kernels on given inputs.
 
@@ -74,7 +62,7 @@ class _Kernels:
         self.x, self.z, self.up, self.is_static = dense(x), z, up, z.dim() == 4
         self.ranks = z.flatten(2).float().contiguous()
         self.u = _in_panels(up, 1 if self.is_static else VECTOR)
-        self.pairs = None if self.is_static else _in_pairs(self.u, x, z, up)
+        all_halves = {x.dtype, z.dtype, up.dtype} == {torch.bfloat16}
         self.problem = _Problem(
             time=z.size(0),
             inputs=x.size(0),
@@ -90,13 +78,11 @@ class _Kernels:
             is_static=self.is_static,
             heads=heads,
             head_dim=self.head_dim,
+            in_blocks=all_halves and not self.is_static and native.instructions() == "amx",
             x=Sequence.of(self.x),
             z=self.ranks.data_ptr(),
             u=self.u.data_ptr(),
         )
-        if self.pairs is not None:
-            pairs = (t.data_ptr() for t in self.pairs)
-            self.problem.rank_pairs, self.problem.channel_pairs = pairs
 
     def forward(self) -> Tensor:
         y = self.x.new_empty(self.z.size(0), *self.x.shape[1:])
