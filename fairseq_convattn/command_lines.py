@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import os
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -28,7 +29,12 @@ def one_line_errors(*errors: type[Exception]) -> Iterator[None]:
 
 def printable(text: str) -> str:
     """A text for a terminal: control characters, which a file can bring, are escaped."""
-    return "".join(x if x.isprintable() else x.encode("unicode_escape").decode() for x in text)
+    joiners = "\u200c\u200d"  # of Persian and of emoji
+
+    def is_plain(x: str) -> bool:
+        return x.isprintable() or unicodedata.category(x) == "Zs" or x in joiners
+
+    return "".join(x if is_plain(x) else x.encode("unicode_escape").decode() for x in text)
 
 
 def flag(option: str) -> str:

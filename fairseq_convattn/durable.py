@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,23 @@ def require_new(path: str | Path) -> None:
         raise FileExistsError(f"{path} is there already; it is not overwritten")
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no directory {Path(path).parent}")
+
+
+def require_no_links(paths: Iterable[Path], choice: str) -> None:
+    """Check that nothing is written through a symbolic link, which can lead to any file.
+
+    Args:
+        choice: what the user chose the folder by.
+
+    Raises:
+        FileExistsError: a path is one.
+    """
+    for path in paths:
+        if path.is_symlink():
+            raise FileExistsError(
+                f"{path} is a symbolic link, through which another file could be overwritten; "
+                f"remove it or choose another {choice}"
+            )
 
 
 @contextmanager

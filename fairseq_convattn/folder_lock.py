@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from .durable import require_no_links
+
 _SECONDS_TO_END = 10
 
 
@@ -21,15 +23,10 @@ def locked(folder: Path, *own: str) -> Iterator[None]:
 
     Raises:
         BlockingIOError: another run holds the lock.
-        FileExistsError: the folder has files of something else, or a symbolic link to a file.
+        FileExistsError: the folder has files of something else, or a symbolic link.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.rglob("*"):
-        if path.is_symlink() and not path.is_dir():  # a folder that others have packed may have one
-            raise FileExistsError(
-                f"{path} is a symbolic link, through which this run could overwrite another file; "
-                "remove it or choose another folder with --output"
-            )
+    require_no_links(folder.rglob("*"), "--output")  # others may have packed the folder
     begun = {"lock", *(f"{name}.partial" for name in own)}
     files = {file.name for file in folder.iterdir()} - begun
     if files and files.isdisjoint(own):

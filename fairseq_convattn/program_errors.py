@@ -49,7 +49,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 def _one_line(error: BaseException) -> str | None:
     """The line to print instead of a traceback; None to keep the traceback."""
     text = str(error)
-    if isinstance(error, ValueError | TimeoutError) and _was_raised_here(error):
+    if isinstance(error, ValueError | TimeoutError | FileExistsError) and _was_raised_here(error):
         return " ".join(text.split())
     not_opened = isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError)
     if not_opened and isinstance(error.filename, str | bytes):
@@ -224,6 +224,10 @@ _LINES: dict[re.Pattern, Callable[[re.Match], str | None]] = {
     re.compile(r"^cannot mmap an empty file$"): lambda found: (
         "a binarised file is empty: its text was (fairseq-preprocess printed '0 sents'), or "
         "the copy is incomplete"
+    ),
+    re.compile(r"^[Ss]entences lengths should not exceed max_tokens=(\d+)"): lambda found: (
+        f"a sample has more than the {found[1]} tokens of a batch: raise --max-tokens (in a recipe "
+        "--device-batch)"
     ),
     re.compile(r"^float division$|^negative dimensions are not allowed$"): _no_block,
     re.compile(r"^Error\(s\) in loading state_dict"): _other_weights,

@@ -128,7 +128,7 @@ require_in_source() {
 begin() {
   local tool
   for tool in fairseq-preprocess python "${needs[@]}"; do
-    command -v "$tool" >/dev/null || python -c "import $tool" 2>/dev/null ||
+    command -v "$tool" >/dev/null || python -P -c "import $tool" 2>/dev/null ||
       die "$tool is not installed: run 'bash scripts/setup.sh', or pip install $tool"
   done
   [ -n "$source_dir" ] || command -v curl >/dev/null ||
@@ -217,7 +217,7 @@ unpack() {
   echo "unpacking $1"
   mkdir -p "$unpacked"
   case "$1" in
-    *.zip) python -m zipfile -e "$obtained" "$unpacked" ;;
+    *.zip) python -P -m zipfile -e "$obtained" "$unpacked" ;;
     *.7z) unpack_7z "$(command -v "${SEVEN_ZIP[@]}" | head -n 1)" ;;
     *) tar -xf "$obtained" -C "$unpacked" --no-same-owner ;;
   esac || die "$obtained cannot be unpacked"
@@ -313,7 +313,7 @@ check_text() {
 
 # wc -w goes by the locale, and the words of a release are those between ASCII spaces
 lines_and_words() { # FILE
-  python - "$1" <<'END'
+  python -P - "$1" <<'END'
 import os
 import sys
 

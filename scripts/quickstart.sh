@@ -185,7 +185,7 @@ lm() {
 # compare_perplexity: that of score.log with that of entropy.json
 compare_perplexity() {
   echo
-  python - "$output" <<'END'
+  python -P - "$output" <<'END'
 import json
 import re
 import sys

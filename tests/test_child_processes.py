@@ -36,23 +36,26 @@ def signals():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("place", ["lock", "settings.json.partial", "seed1/train.log"])
-@pytest.mark.parametrize("exists", [True, False])
-def test_no_run_writes_through_a_link(tmp_path, place, exists):
-    """As a folder that somebody else has packed may have; folders may be elsewhere."""
-    private, folder = tmp_path / "private", tmp_path / "run"
-    if exists:
+@pytest.mark.parametrize("place", ["lock", "settings.json.partial", "seed1/train.log", "logs"])
+@pytest.mark.parametrize("what", ["file", "folder", None])
+def test_no_run_writes_through_a_link(tmp_path, place, what):
+    """As a folder that somebody else has packed may have; the folder may itself be elsewhere."""
+    private, folder, link = tmp_path / "private", tmp_path / "run", tmp_path / "link"
+    if what == "file":
         private.write_text("kept")
+    elif what == "folder":
+        private.mkdir()
     (folder / "seed1").mkdir(parents=True)
-    (folder / "checkpoints").symlink_to(tmp_path)
-    with locked(folder, "checkpoints"):
+    link.symlink_to(folder)
+    with locked(link, "seed1"):
         pass
     (folder / "lock").unlink()
     (folder / place).symlink_to(private)
     with pytest.raises(FileExistsError, match=f"{place} is a symbolic link"):
-        with locked(folder, "checkpoints"):
+        with locked(folder, "seed1"):
             pass
-    assert private.exists() == exists and (not exists or private.read_text() == "kept")
+    assert private.exists() == bool(what) and (what != "file" or private.read_text() == "kept")
+    assert what != "folder" or not list(private.iterdir())
 
 
 @pytest.mark.usefixtures("signals")

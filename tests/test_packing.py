@@ -134,6 +134,41 @@ def test_a_language_is_no_path_to_a_private_file(here, tmp_path):
     assert packed and not any("secret" in file.read_text() for file in packed)
 
 
+@pytest.mark.parametrize("place", ["bin/dict.key.txt", "bpe/codes", "bpe", "bin"])
+def test_no_file_is_packed_that_is_elsewhere_than_the_data(here, tmp_path, place):
+    run, data, private = tmp_path / "run", tmp_path / "data", tmp_path / "private"
+    run = run_of_a_recipe(here, run, "translation")
+    shutil.copytree(here / "data" / "translation", data / "bin")
+    (data / "bpe").mkdir()
+    pack.pack(run, tmp_path / "packed", data)
+    link = data / place
+    if link.is_dir():
+        shutil.copytree(link, private)
+        shutil.rmtree(link)
+    private.mkdir(exist_ok=True)
+    (private / "codes").write_text("secret")
+    link.symlink_to(private if "/" not in place else private / "codes")
+    with pytest.raises(ReportError, match="is a link out of"):
+        pack.pack(run, tmp_path / "again", data)
+    assert not (tmp_path / "again").exists()
+
+
+def test_no_data_are_packed_that_only_the_checkpoint_names(here, tmp_path, monkeypatch):
+    run = run_of_a_recipe(here, tmp_path / "run", "translation")
+    data = tmp_path / "private" / "bin"
+    shutil.copytree(here / "data" / "translation", data)
+    trained_with_paths(run)
+    for checkpoint in (run / "checkpoints").iterdir():
+        state = torch.load(checkpoint)
+        state["cfg"]["task"]["data"] = str(data)
+        torch.save(state, checkpoint)
+    with pytest.raises(ReportError, match=f"its data were in {data}: .*give --data {data}"):
+        pack.pack(run, tmp_path / "packed")
+    pack.pack(run, tmp_path / "packed", data)
+    monkeypatch.chdir(tmp_path)
+    pack.pack(run, tmp_path / "nearby")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [("lm", "the words of its dictionary, split by spaces"), ("translation", "writes subwords")],

@@ -25,6 +25,8 @@ from conftest import (
 
 from fairseq_convattn import program_errors, programs
 from fairseq_convattn.architectures import ConvAttnModel, checks
+from fairseq_convattn.checkpoints.files import read_checkpoint
+from fairseq_convattn.command_lines import printable
 
 
 def reported(capsys, call, *arguments) -> str:
@@ -317,7 +319,7 @@ def test_a_perplexity_of_a_translator_is_an_error(trained, monolingual, capsys):
     """Of fairseq's own, too, of which its task asks this attribute."""
     line = reported(capsys, eval_lm, monolingual, trained)
     assert line.startswith("error: this is a translation or summarization model: it needs --task ")
-    assert line.endswith(", not language_modeling (of fairseq-eval-lm)")
+    assert line.endswith(", not language_modeling, as fairseq-eval-lm sets it")
     line = reported(capsys, lambda: ConvAttnModel.supported_targets)
     assert line.startswith("error: the checkpoint is not a language model")
 
@@ -345,12 +347,38 @@ def test_a_language_model_translates_nothing_and_starts_no_translator(
     assert line == (
         "error: this is a language model: it needs --task language_modeling, not translation"
     )
-    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--finetune-from-model", str(last))
-    line = reported(capsys, train, data, tmp_path / "new", *given)
-    assert line == (
-        f"error: {last} has only a decoder, --arch dynamic_conv_tiny an encoder and a decoder: "
-        "give a checkpoint of the same task"
-    )
+    state, fairseqs = torch.load(last), tmp_path / "fairseqs.pt"
+    state["cfg"]["model"].update(_name="transformer_lm", arch="transformer_lm")
+    torch.save(state, fairseqs)
+    for start in (last, fairseqs):
+        given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--finetune-from-model", str(start))
+        line = reported(capsys, train, data, tmp_path / "new", *given)
+        assert line == (
+            f"error: {start} has only a decoder, --arch dynamic_conv_tiny an encoder and a "
+            "decoder: give a checkpoint of the same task"
+        )
+
+
+def test_a_message_has_no_control_characters(capsys):
+    line = reported(capsys, read_checkpoint, "a\x1b[2Jb\u200dc.pt")
+    assert line == "error: a\\x1b[2Jb\u200dc.pt: there is no such file"
+    assert printable("mon\u00a0dossier\u3000") == "mon\u00a0dossier\u3000"
+
+
+def test_a_sample_that_is_longer_than_a_batch(data, tmp_path, capsys):
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1", "--max-tokens", "4")
+    line = reported(capsys, train, data, tmp_path, *given)
+    assert line.startswith("error: a sample has more than the 4 tokens of a batch: raise --max-tok")
+
+
+def test_a_link_in_the_folder_of_a_training(data, tmp_path, capsys):
+    (tmp_path / "private").write_text("kept")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint_best.pt").symlink_to(tmp_path / "private")
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
+    line = reported(capsys, train, data, tmp_path / "run", *given)
+    assert line.endswith("could be overwritten; remove it or choose another --save-dir")
+    assert (tmp_path / "private").read_text() == "kept"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

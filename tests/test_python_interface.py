@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import small_models
@@ -268,12 +269,19 @@ def test_what_other_kinds_of_models_do(here):
     assert model.predict("regression", model.encode("oak")) != 0  # the log-probability of one class
     expected = model.fill_mask("oak <mask> elm", topk=4)
     assert all(text == f"oak{word} elm" for text, _, word in expected)
-    with torch.no_grad():  # fairseq's own gives the next word's probability then
+    with torch.no_grad():  # fairseq's own gives the probability of the word before then
         bias = model.model.encoder.lm_head.bias
         bias[[0, 1, 2, 3, model.task.mask_idx]] = 9
     found = model.fill_mask("oak <mask> elm", topk=4)
     assert [x[2] for x in found] == [x[2] for x in expected]
     assert all(more[1] > 10 * less[1] for more, less in zip(expected, found, strict=True))
+    everything = model.fill_mask("oak <mask> elm", topk=99)
+    special = re.compile("madeup|[<>]")
+    assert len(everything) > 9 and not any(special.search(text) for text, _, _ in everything)
+    dictionary = model.task.source_dictionary
+    dictionary.symbols = [symbol.lstrip("\u2581") for symbol in dictionary.symbols]
+    model.bpe = SimpleNamespace(encode=str, decode=str)
+    assert all(text == f"oak {word} elm" for text, _, word in model.fill_mask("oak <mask> elm"))
     for text in ("oak", "<mask> <mask>"):
         with pytest.raises(ValueError, match=f"'{text}' must have one <mask>"):
             model.fill_mask(text)

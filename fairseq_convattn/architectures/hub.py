@@ -34,6 +34,7 @@ DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_predicti
 # options of fairseq-generate that no model from Python follows
 _OF_COMMANDS = {"prefix_size", "lm_path", "retain_dropout", "constraints", "nbest"}
 _KINDS = (FairseqEncoderDecoderModel, FairseqLanguageModel, FairseqEncoderModel)
+_WORD = "\u2581"  # begins a word's first piece, by SentencePiece
 CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # found by fairseq beside a checkpoint
 _BINARISED = "the folder that fairseq-preprocess wrote"
 _PIECES_FILE, _CODES_FILE = "sentencepiece_model", "bpe_codes"
@@ -223,11 +224,18 @@ def _full(sentences: str | Iterable[str]) -> str | list[str]:
 
 def _subword_option(dictionary: Dictionary) -> str | None:
     """The option of ``from_pretrained`` that splits text into a dictionary's subwords, if any."""
-    if any(symbol.startswith("\u2581") for symbol in dictionary.symbols):
+    if any(symbol.startswith(_WORD) for symbol in dictionary.symbols):
         return "sentencepiece_model=FILE"
     if any(symbol.endswith("@@") for symbol in dictionary.symbols):
         return "bpe='subword_nmt', bpe_codes=FILE"
     return None
+
+
+def _types_of_text(dictionary: Dictionary) -> list[int]:
+    """The types that stand for text: no special symbols, and none that only make up numbers."""
+    special = re.compile("<mask>$|madeupword")
+    types = enumerate(dictionary.symbols)
+    return [n for n, x in types if n >= dictionary.nspecial and not special.match(x)]
 
 
 class _NoSubwords:
@@ -247,9 +255,9 @@ class ConvAttnMaskedHub(RobertaHubInterface):
         self.bpe = self.bpe or _NoSubwords()
 
     def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple]:
-        """The ``topk`` most probable fillings of the one ``<mask>`` of a text: each the filled
-        text, its probability and the word. Special symbols, which fairseq's own drops after it has
-        taken ``topk``, are none.
+        """The ``topk`` most probable fillings of the one ``<mask>`` of a text, or all: each the
+        filled text, its probability and the word. Special symbols, which fairseq's own drops after
+        it has taken ``topk``, are none.
 
         Raises:
             ValueError: the model was fine-tuned, or the text does not have one ``<mask>``.
@@ -267,17 +275,19 @@ class ConvAttnMaskedHub(RobertaHubInterface):
         at = (tokens == self.task.mask_idx).nonzero().item()
         with model_eval(self.model):
             logits = self.model(tokens.long()[None].to(self.device), features_only=False)[0]
-        probabilities = logits[0, at].float().softmax(-1)
-        probabilities[: dictionary.nspecial] = probabilities[self.task.mask_idx] = 0
+        probabilities = logits[0, at].detach().float().softmax(-1)
+        types = _types_of_text(dictionary)
+        values, places = probabilities[types].topk(min(topk, len(types)))
         return [
-            self._filled(masked_input, dictionary[int(piece)], float(probability))
-            for probability, piece in zip(*probabilities.topk(topk), strict=True)
+            self._filled(masked_input, dictionary[types[place]], value)
+            for value, place in zip(values.tolist(), places.tolist(), strict=True)
         ]
 
     def _filled(self, masked_input: str, piece: str, probability: float) -> tuple:
-        starts_word = piece.startswith("\u2581")
-        word = f"{' ' if starts_word else ''}{self.bpe.decode(piece)}"
-        mask = " <mask>" if " <mask>" in masked_input else "<mask>"
+        word = f"{' ' if piece.startswith(_WORD) else ''}{self.bpe.decode(piece)}"
+        symbols = self.task.source_dictionary.symbols
+        has_blank = word.startswith(" ") or any(symbol.startswith(_WORD) for symbol in symbols)
+        mask = " <mask>" if has_blank and " <mask>" in masked_input else "<mask>"
         return masked_input.replace(mask, word), probability, word
 
     def predict(self, head: str, tokens: Tensor, return_logits: bool = False) -> Tensor:

@@ -296,8 +296,8 @@ def require_task(model: str, task: FairseqTask) -> None:
     for name, other in TASK_MODELS.items():
         if other != model and isinstance(task, TASK_REGISTRY[name]):
             own = " or ".join(name for name in TASK_MODELS if TASK_MODELS[name] == model)
-            also = " (of fairseq-eval-lm)" if name == "language_modeling" else ""
-            raise ValueError(f"this is a {_KINDS[model]}: it needs --task {own}, not {name}{also}")
+            by = ", as fairseq-eval-lm sets it" if name == "language_modeling" else ""
+            raise ValueError(f"this is a {_KINDS[model]}: it needs --task {own}, not {name}{by}")
 
 
 def _fill(cfg: Namespace | DictConfig, stored: dict) -> None:

@@ -140,9 +140,9 @@ def check_optimizer(state: Any) -> None:
         CheckpointError: it does.
     """
     optimizer = state.get("last_optimizer_state") if isinstance(state, dict) else None
-    for name, value in _values(optimizer):
+    for name, value in _everything(optimizer):
         option = name.rpartition(".")[2]
-        if option in ("fused", "foreach") and value not in (None, False):
+        if option in ("fused", "foreach") and value is not None and value is not False:
             raise CheckpointError(f"its optimizer's {option} is {str(value)[:80]}, not False")
 
 
@@ -173,8 +173,6 @@ def check_configuration(state: Any, as_stored: bool = True) -> None:
             raise CheckpointError(f"its option {name} is a {type(value).__name__}")
         if isinstance(value, str) and any(map(refers.search, texts_of(value))):
             raise CheckpointError(f"its option {name} is {value[:80]!r}, which looks things up")
-        if field == "dataset_impl" and value == "fasta":
-            raise CheckpointError(f"its option {name} is {value}: fairseq reads it with a shell")
         if isinstance(value, str) and field not in FREE_TEXT and is_active(value):
             raise CheckpointError(f"its option {name} is {value[:80]!r}, which is code")
 
@@ -257,16 +255,32 @@ def as_container(config: Any) -> Any:
 
 
 def _plain_value(name: str, value: Any) -> Any:
-    """A container as a plain one; all else as it is."""
+    """A container as a plain one; all else as it is.
+
+    Raises:
+        CheckpointError: a dictionary has an attribute instead of a method. Others are not used.
+    """
     if OmegaConf.is_config(value):
         value = as_container(value)
+    if isinstance(value, dict):
+        for attribute in getattr(value, "__dict__", ()):
+            if hasattr(type(value), attribute):
+                raise CheckpointError(f"{name} has {attribute} of its own")
     return vars(value) if isinstance(value, Namespace) else value
 
 
 def _values(
     root: Any, plain: Callable[[str, Any], Any] = _plain_value
 ) -> Iterator[tuple[str, Any]]:
-    """Everything in nested containers, which ``plain`` makes plain, by dotted name."""
+    """The values in nested containers, by dotted name."""
+    containers = (Mapping, list, tuple, set, frozenset)
+    return (item for item in _everything(root, plain) if not isinstance(item[1], containers))
+
+
+def _everything(
+    root: Any, plain: Callable[[str, Any], Any] = _plain_value
+) -> Iterator[tuple[str, Any]]:
+    """Nested containers, which ``plain`` makes plain, and their values, by dotted name."""
     waiting, seen = [("", root)], 0
     while waiting:
         name, value = waiting.pop()
@@ -278,5 +292,4 @@ def _values(
             waiting += [(f"{name}.{key}".lstrip("."), inner) for key, inner in value.items()]
         elif isinstance(value, (list, tuple, set, frozenset)):
             waiting += [(f"{name}.{place}", inner) for place, inner in enumerate(value)]
-        else:
-            yield name, value
+        yield name, value

@@ -71,6 +71,8 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
     if not path.is_file():
         if named:
             raise CheckpointError(f"--restore-file {path}: there is no such file")
+        if checkpoint.continue_once and path == Path(checkpoint.continue_once):
+            raise CheckpointError(f"--continue-once {path}: there is no such file")
         return
     try:
         state = as_mapping(read_outline(path))
@@ -96,15 +98,23 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
 
 
 def _require_same_stacks(path: Path, state: Mapping[str, Any], cfg: DictConfig) -> None:
-    architectures = architecture_of(state), architecture_of({"cfg": cfg})
-    if not all(map(is_ours, architectures)):
+    architecture = architecture_of({"cfg": cfg})
+    if not is_ours(architecture):
         return
-    found, needed = (ARCH_MODEL_REGISTRY[name].schema.stacks for name in architectures)
-    if found != needed:
+    found, needed = _stacks(state), ARCH_MODEL_REGISTRY[architecture].schema.stacks
+    if found and found != needed:
         raise CheckpointError(
-            f"{path} has {_NAMED[found]}, --arch {architectures[1]} {_NAMED[needed]}: give a "
+            f"{path} has {_NAMED[found]}, --arch {architecture} {_NAMED[needed]}: give a "
             "checkpoint of the same task"
         )
+
+
+def _stacks(state: Mapping[str, Any]) -> tuple[str, ...]:
+    """The stacks of a checkpoint's model; none if neither its architecture nor its weights say."""
+    architecture, weights = architecture_of(state), as_mapping(state.get("model"))
+    if is_ours(architecture):
+        return ARCH_MODEL_REGISTRY[architecture].schema.stacks
+    return tuple(x for x in _STACKS if any(str(w).startswith(f"{x}.layers.") for w in weights))
 
 
 def _other_network(state: Mapping[str, Any], cfg: DictConfig) -> str | None:

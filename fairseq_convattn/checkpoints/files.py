@@ -32,6 +32,7 @@ from .checks import (
     naming,
     weights_digest,
 )
+from .pickles import check_memory
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ def is_lightconv(architecture: str) -> bool:
 @functools.cache
 def _warn_of_another(architecture: str) -> None:
     logger.warning(
-        "the architecture %s is not this plugin's: what loads such a model runs its package's "
+        "the architecture %r is not this plugin's: what loads such a model runs its package's "
         "code on the checkpoint's options",
         architecture,
     )
@@ -168,6 +169,7 @@ def check_file(path: str | Path) -> Any:
     check_archive(path)
     outline = read_outline(path)
     check_sizes(outline, Path(path).stat().st_size)
+    check_memory(path)
     return outline
 
 

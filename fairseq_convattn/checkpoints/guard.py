@@ -22,6 +22,7 @@ from fairseq.data.fasta_dataset import FastaDataset
 from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 
+from ..durable import require_no_links
 from . import stand_ins
 from .checks import (
     CheckpointError,
@@ -55,6 +56,7 @@ def install() -> None:
     for module, name, wrapper in (
         (checkpoint_utils, "load_checkpoint_to_cpu", _checking),
         (checkpoint_utils, "load_checkpoint", _recovering),
+        (checkpoint_utils, "verify_checkpoint_directory", _refusing_links),
         (file_utils, "load_archive_file", _refusing_archives),
         (FastaDataset, "_build_index", _refusing_shell_code),
     ):
@@ -83,13 +85,13 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
             if os.path.isfile(path):
                 outline = check_file(path)
                 check_configuration(outline)
-                check_optimizer(outline)
                 _refuse_2019(outline)
         with stand_ins.allowed():
             state = load(path, *args, **kwargs)
         with _explained(path):
             check_configuration(state, as_stored=False)  # with --model-overrides
             check_digest(state)
+            check_optimizer(state)  # where fairseq has put it
             _warn_of_unknown(args[0] if args else kwargs.get("arg_overrides"), state)
             # lightconv checkpoints have weights that were never set
             if is_ours(architecture_of(state)):
@@ -139,6 +141,20 @@ def _explained(path: str) -> Iterator[None]:
             raise CheckpointError(f"fairseq_convattn cannot check it ({name}: {error})") from error
 
 
+def _refusing_links(verify: Callable[[str], None]) -> Callable[[str], None]:
+    @functools.wraps(verify)
+    def verify_checkpoint_directory(save_dir: str) -> None:
+        """fairseq's, of folders where it overwrites no other file.
+
+        Raises:
+            FileExistsError: something in the folder is a symbolic link.
+        """
+        require_no_links(Path(save_dir).glob("*"), "--save-dir")
+        verify(save_dir)
+
+    return verify_checkpoint_directory
+
+
 def _refusing_archives(load: Callable[[str], str | None]) -> Callable[[str], str | None]:
     @functools.wraps(load)
     def load_archive_file(archive_file: str | os.PathLike) -> str | None:
@@ -159,16 +175,18 @@ def _refusing_archives(load: Callable[[str], str | None]) -> Callable[[str], str
 def _refusing_shell_code(build: Callable[..., tuple]) -> Callable[..., tuple]:
     @functools.wraps(build)
     def _build_index(self: FastaDataset, path: str) -> tuple:
-        """fairseq's, which puts the file's name into a shell command.
+        """fairseq's, which puts the file's name into a shell command and then writes an index.
 
         Raises:
             ValueError: a shell would not take the name as it is.
+            FileExistsError: the index is a symbolic link.
         """
         if re.search(r"[^\w@%+=:,./-]", path):
             raise ValueError(
-                f"{path}.fasta: fairseq hands this name to a shell, which would interpret it; let "
-                "file and folders have letters, digits and @%+=:,.-_ only"
+                f"{path}.fasta: fairseq hands this name to a shell, which would interpret it; file "
+                "and folders may have only letters, digits and @%+=:,.-_"
             )
+        require_no_links([Path(f"{path}.fasta.idx.npy")], "data folder")
         return build(self, path)
 
     return _build_index

@@ -39,10 +39,12 @@ def recovered(cfg: DictConfig, remove_leftovers: bool) -> DictConfig:
         return cfg
     newest = newest_whole(folder)
     if newest is None:
-        logger.warning("%s is damaged and no other checkpoint is there: training begins anew", last)
+        logger.warning(
+            "%r is damaged and no other checkpoint is there: training begins anew", str(last)
+        )
         _set_aside(last)
         return cfg
-    logger.warning("%s is damaged: training goes on from %s", last, newest)
+    logger.warning("%r is damaged: training goes on from %r", str(last), str(newest))
     cfg = copy.deepcopy(cfg)
     with open_dict(cfg):
         cfg.restore_file, cfg.finetune_from_model = str(newest), None

@@ -108,7 +108,8 @@ def main(given: Sequence[str] | None = None) -> None:
 
 def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> None:
     recipe = catalogue.RECIPES[options.recipe]
-    recipe = recipe.dividing(options.device_batch, extra)
+    if not options.smoke and not options.checkpoint:
+        recipe = recipe.with_batch(options.device_batch, extra)
     settings = resolve(options, recipe, extra)
     runner = Runner(settings.output, recipe.stages(settings))
     chosen = _chosen(options.stages, runner.stages)

@@ -33,7 +33,7 @@ class Batch:
         workers: number of devices, the paper's unless ``is_papers`` is False.
         update_freq: batches per device and update.
         is_papers: whether it is the paper's own division of the update.
-        longest: the longest sample, where all are cut to that many tokens.
+        longest: tokens that a sample may have, where options cut them.
     """
 
     size: int
@@ -60,12 +60,26 @@ class Batch:
         if size not in (fitting := self._sizes(self.per_update)):
             reason = f"does not divide an update of {self.per_update:,} {self.unit} evenly"
             if size < self.longest and self.unit == "tokens":
-                reason = f"samples have {self.longest:,} tokens"
-            raise RecipeError(
-                f"--device-batch {size}: {reason}; {_neighbours(size, fitting)} would fit"
-            )
+                reason = f"samples have up to {self.longest:,} tokens"
+            way_out = f"{_neighbours(size, fitting)} would fit" if fitting else "nothing would fit"
+            raise RecipeError(f"--device-batch {size}: {reason}; {way_out}")
         update_freq = self.per_update // size
         return replace(self, size=size, workers=1, update_freq=update_freq, is_papers=False)
+
+    def with_room(self, longest: int) -> "Batch":
+        """The same, of samples of up to ``longest`` tokens.
+
+        Raises:
+            RecipeError: a device takes fewer at a time.
+        """
+        batch = replace(self, longest=longest)
+        if self.unit == "tokens" and self.size < longest:
+            way_out = " or ".join(f"--device-batch {n}" for n in batch._sizes(self.per_update)[:1])
+            raise RecipeError(
+                f"samples have up to {longest:,} tokens, a device takes {self.size:,} at a time: "
+                f"give {way_out or 'shorter ones'}"
+            )
+        return batch
 
     def _sizes(self, share: int) -> list[int]:
         """The sizes of batches that make up a device's share of an update."""

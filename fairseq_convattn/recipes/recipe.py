@@ -95,7 +95,7 @@ class Recipe(ABC):
     smoke_batch: ClassVar[Batch]
     target_language: ClassVar[str | None] = None
 
-    def dividing(self, device_batch: int | None, extra: Sequence[str]) -> "Recipe":
+    def with_batch(self, device_batch: int | None, extra: Sequence[str]) -> "Recipe":
         """The same recipe, whose updates are made of batches of another size, if one is given.
 
         Args:
@@ -104,9 +104,16 @@ class Recipe(ABC):
         Raises:
             RecipeError: batches of this size cannot make an update.
         """
-        longest = {**self.training, **parse_options(extra)}.get("--tokens-per-sample") or ""
-        batch = replace(self.batch, longest=int(longest) if longest.isdecimal() else 1)
-        return replace(self, batch=batch.of(device_batch) if device_batch else batch)
+        options = {**self.training, **parse_options(extra)}
+        lengths = (
+            options.get(f"--{name}") or "" for name in ("tokens-per-sample", "max-source-tokens")
+        )
+        longest = max([1, *(int(length) for length in lengths if length.isdecimal())])
+        if device_batch:
+            batch = replace(self.batch, longest=longest).of(device_batch)
+        else:
+            batch = self.batch.with_room(longest)
+        return replace(self, batch=batch)
 
     def stages(self, settings: Settings) -> list[Stage]:
         """The stages of this run, in order."""

@@ -6,7 +6,6 @@ ConvAttnModel.from_pretrained(FOLDER), or that of ConvAttnLanguageModel and the 
 """
 
 import argparse
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,7 +65,8 @@ def pack(run: Path, output: Path, data: Path | None = None) -> None:
         CheckpointError: the model cannot be read, or has values beyond float16's.
         FileExistsError: ``output`` is there already.
         FileNotFoundError: the folder of ``output`` or the prepared data are not there.
-        ReportError: ``run`` is not a run of a recipe, a smoke test, or lacks what the card tells.
+        ReportError: ``run`` is not a run of a recipe, a smoke test, or lacks what the card tells,
+            or a file to pack is elsewhere.
     """
     record = Run(run)
     results = collected(record)
@@ -79,13 +79,13 @@ def pack(run: Path, output: Path, data: Path | None = None) -> None:
     state = read_checkpoint(model)
     state.pop("last_optimizer_state", None)
     task = state["cfg"]["task"]
-    binarised = _binarised(data) if data else Path(task["data"])
+    binarised = _binarised(data) if data else _data_of_the_training(task["data"], run)
     with appearing(output) as folder:
         folder.mkdir()
         _copy_dictionaries(binarised, folder)
         if "source_lang" in task and not task["source_lang"]:
             task["source_lang"], task["target_lang"] = infer_language_pair(str(binarised))
-        bpe = _copy_subwords(binarised.parent / "bpe", task.get("source_lang"), folder)
+        bpe = _copy_subwords(binarised.parent, task.get("source_lang"), folder)
         state["cfg"] = _configuration(state["cfg"], bpe)
         state["extra_state"] = {"train_iterator": {"epoch": 1}}
         state["model"] = _halved(state["model"], model)
@@ -101,10 +101,34 @@ def _binarised(data: Path) -> Path:
     Raises:
         FileNotFoundError: it has no dictionaries.
     """
+    data = data.resolve()
     for folder in (data / "bin", data):
         if any(folder.glob("dict*.txt")):
             return folder
     raise FileNotFoundError(f"--data: neither {data} nor {data / 'bin'} has dictionaries")
+
+
+def _data_of_the_training(data: str, run: Path) -> Path:
+    """The folder that a checkpoint names, if it is near: who wrote the file chose it.
+
+    Raises:
+        ReportError: it is not.
+    """
+    folder = Path(data).resolve()
+    if not any(folder.parent.is_relative_to(near.resolve()) for near in (Path(), run)):
+        raise ReportError(f"its data were in {data}: if they may be packed, give --data {data}")
+    return folder
+
+
+def _copy(path: Path, data: Path, to: Path) -> None:
+    """Copy one of the prepared data's files.
+
+    Raises:
+        ReportError: it is a link to a file elsewhere.
+    """
+    if not path.resolve().is_relative_to(data):
+        raise ReportError(f"{path} is a link out of {data}: only the data's own files are packed")
+    shutil.copyfile(path, to)
 
 
 def _copy_dictionaries(binarised: Path, folder: Path) -> None:
@@ -114,19 +138,19 @@ def _copy_dictionaries(binarised: Path, folder: Path) -> None:
             f"{binarised} has no dictionaries: run this where the recipe ran, or give --data"
         )
     for path in dictionaries:
-        shutil.copyfile(path, folder / path.name)
+        _copy(path, binarised.parent, folder / path.name)
 
 
-def _copy_subwords(prepared: Path, source: str | None, folder: Path) -> dict[str, str] | None:
+def _copy_subwords(data: Path, source: str | None, folder: Path) -> dict[str, str] | None:
     """What splits text, under the name that fairseq looks for; its configuration."""
     codes = ("subword_nmt", "bpe_codes", CODES)
     pieces = ("sentencepiece", "sentencepiece_model", PIECES)
     known = {"bpe.model": pieces, "codes": codes}
-    if re.fullmatch(r"[\w-]+", source or ""):  # not a path out of the folder
-        known[f"codes.{source}"] = codes
+    if Path(name := f"codes.{source}").name == name:  # no path out of the folder
+        known[name] = codes
     for name, (bpe, option, kept) in known.items():
-        if (prepared / name).is_file():
-            shutil.copyfile(prepared / name, folder / kept)
+        if (path := data / "bpe" / name).is_file():
+            _copy(path, data, folder / kept)
             return {"_name": bpe, option: kept}
     return None
 

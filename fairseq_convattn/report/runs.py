@@ -97,6 +97,8 @@ class Run:
         """The generated texts, by fairseq's name of the test set."""
         found = {}
         for path in sorted(self.folder.glob(_GENERATED)):
+            if path.is_symlink():  # to any file, which the report would show
+                raise ReportError(f"{path} is a symbolic link: give a run with its own texts")
             try:
                 found[_subset(path)] = read_texts(path)
             except ScoringError:  # treated as missing

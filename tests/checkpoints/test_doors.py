@@ -1,12 +1,15 @@
 """No option that a checkpoint brings runs code, whatever reads the checkpoint."""
 
 import dataclasses
+import io
 import itertools
+import pickle
+import pickletools
 import re
 import shutil
 import tarfile
 from argparse import Namespace
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -41,7 +44,7 @@ from fairseq_convattn.architectures import ConvAttnModel
 from fairseq_convattn.checkpoints import files, guard
 from fairseq_convattn.checkpoints.averaging import average_checkpoints
 from fairseq_convattn.checkpoints.checks import FREE_TEXT, CheckpointError, check_configuration
-from fairseq_convattn.checkpoints.files import read_checkpoint
+from fairseq_convattn.checkpoints.files import read_any_checkpoint, read_checkpoint
 from fairseq_convattn.checkpoints.legacy import convert_checkpoint
 from fairseq_convattn.glue.pretrained import read_pretrained
 from fairseq_convattn.recipes.checkpoint import evaluated
@@ -199,27 +202,110 @@ def test_no_shell_reads_a_name_of_a_fasta_file(tmp_path, monkeypatch):
     assert len(FastaDataset(str(tmp_path / "größe-b_1.2"))) == 2 and run.called
 
 
-def test_stored_data_sets_are_not_read_with_a_shell(tmp_path):
-    torch.save(checkpoint("task", "masked_lm", "dataset_impl", "fasta"), tmp_path / "evil.pt")
-    for read in (read_checkpoint, checkpoint_utils.load_checkpoint_to_cpu):
-        with pytest.raises(CheckpointError, match="task.dataset_impl is fasta"):
-            read(str(tmp_path / "evil.pt"))
+def test_the_index_of_a_fasta_file_is_not_written_through_a_link(tmp_path, monkeypatch):
+    run = Mock(return_value=b"0 1")
+    monkeypatch.setattr("fairseq.data.fasta_dataset.subprocess.check_output", run)
+    (tmp_path / "train.fasta.idx.npy").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError, match="npy is a symbolic link"):
+        FastaDataset(str(tmp_path / "train"), cache_indices=True)
+    assert not (tmp_path / "elsewhere").exists()
 
 
+def in_the_history(state, optimizer):
+    state["optimizer_history"][-1]["optimizer"] = optimizer
+
+
+def as_in_old_files(state, optimizer):
+    del state["optimizer_history"]
+    state.update(optimizer=optimizer, best_loss=1.0)
+
+
+def in_its_place(state, optimizer):
+    state["last_optimizer_state"] = optimizer
+
+
+@pytest.mark.parametrize("put", [in_its_place, in_the_history, as_in_old_files])
+@pytest.mark.parametrize(
+    "value", [True, 1, [1], (None,), {"x": None}, Namespace(), Counter([False])]
+)
 @pytest.mark.parametrize("option", ["fused", "foreach"])
-def test_an_optimizer_does_not_become_a_compiled_one(trained, tmp_path, option):
+def test_an_optimizer_does_not_become_a_compiled_one(trained, tmp_path, option, value, put):
     """torch's would write beyond a state that is smaller than its weight."""
     state, path = torch.load(trained), str(tmp_path / "x.pt")
-    (group,) = state["last_optimizer_state"]["param_groups"]
-    torch.save(state, path)
-    checkpoint_utils.load_checkpoint_to_cpu(path)
-    group[option] = True
-    torch.save(state, path)
-    with pytest.raises(CheckpointError, match=f"x.pt: its optimizer's {option} is True"):
-        checkpoint_utils.load_checkpoint_to_cpu(path)
+    optimizer = state["last_optimizer_state"]
+    (group,) = optimizer["param_groups"]
     group[option] = None
+    put(state, optimizer)
     torch.save(state, path)
     checkpoint_utils.load_checkpoint_to_cpu(path)
+    group[option] = value
+    torch.save(state, path)
+    with pytest.raises(CheckpointError, match=f"x.pt: its optimizer's {option} is .+, not False"):
+        checkpoint_utils.load_checkpoint_to_cpu(path)
+
+
+def test_no_attribute_of_a_dictionary_hides_what_is_in_it(trained, tmp_path):
+    state, path = torch.load(trained), str(tmp_path / "x.pt")
+    state["last_optimizer_state"] = hiding = OrderedDict(state["last_optimizer_state"])
+    hiding.items = OrderedDict
+    torch.save(state, path)
+    with pytest.raises(CheckpointError, match="last_optimizer_state has items of its own"):
+        checkpoint_utils.load_checkpoint_to_cpu(path)
+
+
+class Made:
+    """Pickled as a call of ``function``."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        Made(torch.ByteTensor, 1000),
+        Made(torch.Tensor, 1000),
+        Made(torch._utils._rebuild_tensor, Made(torch.FloatStorage, 9), 0, (9,), (1,)),
+    ],
+)
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_no_weight_is_what_this_process_had_in_memory(tmp_path, weight, is_zip):
+    state, path = {"model": {"weight": weight, "other": torch.zeros(2)}}, tmp_path / "x.pt"
+    torch.save(state, path, _use_new_zipfile_serialization=is_zip)
+    with pytest.raises(
+        CheckpointError, match=r"it makes a torch\.\w*Tensor without values|not callable"
+    ):
+        read_any_checkpoint(path)
+
+
+def test_no_weight_of_an_old_file_is_without_values(tmp_path):
+    whole, cut = tmp_path / "whole.pt", tmp_path / "cut.pt"
+    state = {"model": {"weight": torch.ones(2), "shared": torch.nn.Parameter(torch.zeros(2))}}
+    torch.save(state, whole, _use_new_zipfile_serialization=False)
+    assert read_any_checkpoint(whole)["model"]["weight"].equal(torch.ones(2))
+    content = io.BytesIO(whole.read_bytes())
+    for _ in range(4):
+        list(pickletools.genops(content))
+    cut.write_bytes(content.getvalue()[: content.tell()] + pickle.dumps([], 2))
+    assert len(torch.load(cut, weights_only=True)["model"]) == 2
+    with pytest.raises(CheckpointError, match="tensors without values"):
+        read_any_checkpoint(cut)
+
+
+@pytest.mark.parametrize("name", ["checkpoint_best.pt", "checkpoint2.pt.tmp", "dummy"])
+def test_no_training_writes_through_a_link(tmp_path, name):
+    (tmp_path / "private").write_text("kept")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "private")
+    with pytest.raises(FileExistsError, match=f"{name} is a symbolic link.+--save-dir"):
+        checkpoint_utils.verify_checkpoint_directory(str(tmp_path / "run"))
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    checkpoint_utils.verify_checkpoint_directory(str(tmp_path / "link"))
+    assert (tmp_path / "private").read_text() == "kept"
 
 
 @pytest.mark.parametrize("part", ["cfg", "args"])

@@ -73,6 +73,7 @@ def test_an_option_that_a_file_brings_is_no_word_of_a_command_line(tmp_path):
         ({"attention_terms": "content,rotary"}, "x.pt: --attention-terms: unknown term 'rotary'"),
         ({"quant_noise_scalar": None}, "x.pt: quant_noise_scalar is None, which no option"),
         ({"max_positions": None}, "x.pt does not say how many positions"),
+        ({"max_positions": "512"}, "x.pt does not say how many positions"),
     ],
 )
 def test_what_a_fine_tuning_cannot_start_from(model, tmp_path, changed, message):

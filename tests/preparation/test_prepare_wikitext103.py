@@ -40,6 +40,18 @@ def test_an_option_without_its_value_is_refused(scripts, given):
     assert (run.returncode, run.stderr) == (2, f"error: {given[0]} needs a value\n")
 
 
+def test_nothing_in_the_working_directory_is_imported(scripts, wikitext, tmp_path, monkeypatch):
+    """It may be the corpus's folder, which somebody else has packed."""
+    source = tmp_path / "source"
+    for module in ("zipfile", "os", "sys", "json"):
+        (source / f"{module}.py").write_text("open('imported', 'w').close()")
+    scripts.for_release("wikitext103", **wikitext_numbers(wikitext, source / WIKITEXT))
+    scripts.stand_in("fairseq-preprocess", "echo the end is reached; exit 1")
+    monkeypatch.chdir(source)
+    run = scripts.prepare("wikitext103", "--source", ".", "--output", tmp_path / "new")
+    assert "the end is reached" in run.stderr and not (source / "imported").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.ci
 def test_wikitext103_resumes_and_is_what_fairseq_reads(scripts, wikitext, mirror, tmp_path):

@@ -221,6 +221,9 @@ def test_the_precision_is_that_of_the_training(tmp_path):
     other = resolve(command_line().parse_args(arguments), recipe, ["--fp32"])
     with pytest.raises(RecipeError, match="was run with other options .without --fp32"):
         Runner(tmp_path, recipe.stages(other)).check(["train"])
+    other = resolve(command_line().parse_args(arguments), recipe, ["--max-tokens-valid", "9"])
+    with pytest.raises(RecipeError, match="without --max-tokens-valid 9"):
+        Runner(tmp_path, recipe.stages(other)).check(["train"])
     smaller = replace(recipe, batch=recipe.batch.of(2048))
     with pytest.raises(
         RecipeError, match=r"options \(--device-batch 4096, not 2048\); repeat them"

@@ -48,7 +48,8 @@ def test_an_update_is_the_papers_in_batches_of_any_size(size):
         (WMT, 3000, "does not divide an update of 458,752 tokens evenly; 2048 or 3584 would fit"),
         (Batch(4000, 1, 1), 8000, "does not divide .* 4,000 tokens evenly; 4000 would fit"),
         (Batch(32, 4, 1, "sentences", longest=128), 24, "of 128 sentences evenly; 16 or 32 would"),
-        (Batch(3072, 8, 3, longest=3072), 1536, "samples have 3,072 tokens; 3072 would fit"),
+        (Batch(3072, 8, 3, longest=3072), 1536, "have up to 3,072 tokens; 3072 would fit"),
+        (Batch(3072, 8, 3, longest=99_999), 3072, "have up to 99,999 tokens; nothing would fit"),
         (Batch(3072, 8, 3, longest=3072), 3500, "73,728 tokens evenly; 3072 or 4096 would fit"),
     ],
 )
@@ -59,7 +60,7 @@ def test_batches_that_cannot_make_the_update_are_refused(batch, size, message):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_advice_for_a_number_of_devices_works(name):
-    batch = RECIPES[name].dividing(None, ()).batch
+    batch = RECIPES[name].with_batch(None, ()).batch
     for workers in (2, 3, 5, 7, 8, 12, 32, 512):
         with suppress(RecipeError):
             assert batch.size * batch.update_freq_for(workers) * workers == batch.per_update

@@ -60,6 +60,13 @@ def test_training_does_not_begin_from_a_folder(option, trained, data, tmp_path):
     assert not list(tmp_path.rglob("*.pt"))
 
 
+@pytest.mark.parametrize("option", ["--restore-file", "--continue-once"])
+def test_training_does_not_begin_from_nothing(option, data, tmp_path):
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
+    with pytest.raises(ValueError, match=f"{option} missing.pt: there is no such file"):
+        train(data, tmp_path / "new", *given, option, "missing.pt")
+
+
 def test_checkpoints_of_before_say_nothing(trained, data, tmp_path):
     state = torch.load(trained)
     del state["cfg"]["dictionaries"]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import time
 import zipfile
@@ -103,16 +104,16 @@ def test_a_damaged_last_checkpoint_is_passed_over(interrupted, data, tmp_path, d
     run = shutil.copytree(folder / "four", tmp_path / "run")
     last = run / "checkpoint_last.pt"
     last.write_bytes(DAMAGE[damage](last.read_bytes()))
-    old, new = "checkpoint\nline\n.pt.tmp", "checkpoint_1_3.pt.tmp"
+    old, new = "checkpoint\nline\n.pt.tmp", "checkpoint_1\n3.pt.tmp"
     for name, age in ((old, 3600), (new, 0)):
         (run / name).write_bytes(b"PK half")
         os.utime(run / name, (time.time() - age,) * 2)
     train(data, run, *given, "--max-update", "6")
     (line,) = (line for line in caplog.messages if "is damaged" in line)
-    assert line.startswith(f"{last} is damaged: training goes on from {run}/checkpoint")
+    assert line.startswith(f"{str(last)!r} is damaged: training goes on from '{run}/checkpoint")
     kept = [path.name for path in run.glob("*.tmp")]
     assert kept == [new]  # which another training may be writing
-    assert "\nline" not in caplog.text  # a log is text of this program
+    assert not re.search("\n(line|3)", caplog.text)  # a log is text of this program
     assert_same(run, folder / "six")
 
 

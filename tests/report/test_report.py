@@ -251,6 +251,14 @@ def test_what_keeps_scores_from_being_compared_is_said(tmp_path, report):
         assert found.count(f"Unconfirmed: {unconfirmed}") == 1
 
 
+def test_no_file_elsewhere_is_shown(tmp_path, report):
+    run = write_run(tmp_path / "a", texts=["dynamic"])
+    (run / "generated.test.txt").rename(tmp_path / "private")
+    (run / "generated.test.txt").symlink_to(tmp_path / "private")
+    with pytest.raises(SystemExit, match="generated.test.txt is a symbolic link"):
+        report(run)
+
+
 def test_outputs_side_by_side(tmp_path, report):
     texts = [f"dynamic {i}" for i in range(9)]
     runs = [
