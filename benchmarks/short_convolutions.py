@@ -10,7 +10,9 @@ one. On a GPU many calls are one CUDA graph, so that what is timed are kernels. 
 """
 
 import argparse
+import operator
 import os
+import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -153,10 +155,12 @@ def measure(part: str, training: bool, options: Namespace) -> Iterator[dict]:
     calls = GRAPH if options.device == "cuda" else 1
     spreads = [[time / calls for time in quartiles(each)] for each in found]
     kinds = kinds_of(part, options)
-    for kind, (lower, median, upper) in zip(kinds, spreads, strict=True):
+    for kind, times, (lower, median, upper) in zip(kinds, found, spreads, strict=True):
         figures = (f"{x:.3f}" for x in (median, lower, upper))
         which = "training" if training else "forward"
-        row = (options.dtype, which, part, kind, *figures, f"{median / spreads[0][1]:.2f}")
+        # of each round, since a shared machine's speed changes from round to round
+        ratio = statistics.median(map(operator.truediv, times, found[0]))
+        row = (options.dtype, which, part, kind, *figures, f"{ratio:.2f}")
         yield dict(zip(FIELDS, row, strict=True))
 
 
@@ -186,7 +190,8 @@ def main() -> None:
         f"{setting(f'{machine(options.device)}, {options.threads} threads')}; "
         f"{options.batch} x {options.tokens} tokens, width {WIDTH}, {HEADS} heads, "
         f"feed-forward {FFN}; {'processor' if alone else 'wall'} time, median and quartiles of "
-        f"{options.repetitions} rounds; ratio: to the first of its lines\n"
+        f"{options.repetitions} rounds; ratio: median of "
+        f"those to the first of its lines\n"
     )
     rows: list[dict] = []
     for part in ("operation", "attention", "layer"):
