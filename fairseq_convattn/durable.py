@@ -22,7 +22,7 @@ def require_new(path: str | Path) -> None:
 
 
 def require_no_links(paths: Iterable[Path], choice: str) -> None:
-    """Check that nothing is written through a symbolic link, which can lead to any file.
+    """Check that nothing is read or written through a symbolic link, which can lead to any file.
 
     Args:
         choice: what the user chose the folder by.
@@ -33,8 +33,8 @@ def require_no_links(paths: Iterable[Path], choice: str) -> None:
     for path in paths:
         if path.is_symlink():
             raise FileExistsError(
-                f"{path} is a symbolic link, through which another file could be overwritten; "
-                f"remove it or choose another {choice}"
+                f"{path} is a symbolic link, which can lead to any file; remove it or choose "
+                f"another {choice}"
             )
 
 

@@ -90,8 +90,9 @@ def _missing_subset(subset: str, path: Path) -> str:
     Args:
         path: the data folder; in it the subset, where the task is not translation.
     """
-    folder, kept = (path, 2) if path.is_dir() else (path.parent, 1)
-    present = {".".join(file.name.split(".")[:kept]) for file in folder.glob("*.bin")}
+    folder = path if path.is_dir() else path.parent
+    parts = [file.name.split(".") for file in folder.glob("*.bin")]
+    present = {f"{first} ({second})" if path is folder else first for first, second, *_ in parts}
     there = f"; it has {', '.join(sorted(present))}" if present else ""
     return f"{folder} has no subset {subset} for these options{there}"
 

@@ -133,6 +133,9 @@ begin() {
   done
   [ -n "$source_dir" ] || command -v curl >/dev/null ||
     die "curl is not installed; a local copy works with --source DIR"
+  # somebody else may have left the folder, with links to anywhere
+  [ -z "$(find "$work" -type l -print -quit 2>/dev/null)" ] ||
+    die "$work has symbolic links: remove it or choose another folder with --output"
   mkdir -p "$work"
   exec {lock}>"$work/lock"
   flock -n "$lock" || die "another run is preparing $output"

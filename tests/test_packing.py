@@ -42,7 +42,7 @@ def run_of_a_recipe(here: Path, folder: Path, name: str, **changes) -> Path:
     task = {"lm": "language_modeling", "mlm": "masked_lm"}.get(name, name)
     (folder / "stages").mkdir()
     (folder / "stages" / "train.json").write_text(json.dumps({"settings": [{"--task": task}]}))
-    (folder / "checkpoints").symlink_to(here / "checkpoints" / name)
+    shutil.copytree(here / "checkpoints" / name, folder / "checkpoints")
     pieces = (here / "data" / name.removeprefix("m")).resolve().parent / "bpe" / "bpe.model"
     pieces.parent.mkdir(exist_ok=True)
     shutil.copyfile(here / "bpe.model", pieces)
@@ -90,11 +90,8 @@ def test_a_packed_model_is_one_folder(name, model, use, here, tmp_path, monkeypa
 
 def trained_with_paths(run: Path) -> Path:
     """The same run, whose training was given files of its machine."""
-    original = run.joinpath("checkpoints").resolve()
-    (run / "checkpoints").unlink()
-    (run / "checkpoints").mkdir()
     for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
-        state = torch.load(original / name)
+        state = torch.load(run / "checkpoints" / name)
         state["cfg"]["checkpoint"]["finetune_from_model"] = "/home/me/first.pt"
         state["cfg"]["common"]["tensorboard_logdir"] = "/home/me/curves"
         state["cfg"]["dataset"]["max_tokens"] = 777
@@ -148,9 +145,19 @@ def test_no_file_is_packed_that_is_elsewhere_than_the_data(here, tmp_path, place
     private.mkdir(exist_ok=True)
     (private / "codes").write_text("secret")
     link.symlink_to(private if "/" not in place else private / "codes")
-    with pytest.raises(ReportError, match="is a link out of"):
-        pack.pack(run, tmp_path / "again", data)
+    for given in (data, *([data / "bin"] if place != "bin" else ())):
+        with pytest.raises(ReportError, match="is a link out of"):
+            pack.pack(run, tmp_path / "again", given)
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("place", ["checkpoints", "checkpoints/checkpoint_best.pt"])
+def test_no_model_is_packed_that_is_elsewhere_than_the_run(here, tmp_path, place):
+    run = run_of_a_recipe(here, tmp_path / "run", "translation")
+    (run / place).rename(tmp_path / "private")
+    (run / place).symlink_to(tmp_path / "private")
+    with pytest.raises(FileExistsError, match=f"{place} is a symbolic link"):
+        pack.pack(run, tmp_path / "packed")
 
 
 def test_no_data_are_packed_that_only_the_checkpoint_names(here, tmp_path, monkeypatch):
@@ -217,8 +224,6 @@ def test_weights_beyond_half_precision_are_not_packed(here, tmp_path):
     best = here / "checkpoints" / "translation" / "checkpoint_best.pt"
     state = torch.load(best, weights_only=False)
     state["model"]["encoder.layers.0.fc1.bias"][0] = 1e5
-    (run / "checkpoints").unlink()
-    (run / "checkpoints").mkdir()
     torch.save({k: v for k, v in state.items() if k != "digest"}, run / "checkpoints" / best.name)
     with pytest.raises(CheckpointError, match="beyond float16.*fc1.bias"):
         pack.pack(run, tmp_path / "packed")

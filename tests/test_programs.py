@@ -107,7 +107,7 @@ def test_data_that_lack_a_subset_its_text_or_a_language(
     trained, data, tmp_path, capsys, monkeypatch
 ):
     line = reported(capsys, generate, data, trained, "--gen-subset", "dev")
-    pairs = "test.src-tgt, train.src-tgt, valid.src-tgt"
+    pairs = "test (src-tgt), train (src-tgt), valid (src-tgt)"
     assert line == f"error: {data} has no subset dev for these options; it has {pairs}"
     empty = preprocess({"train": [("a", "A")], "test": []}, tmp_path)
     for name in ("src", "tgt"):
@@ -377,7 +377,7 @@ def test_a_link_in_the_folder_of_a_training(data, tmp_path, capsys):
     (tmp_path / "run" / "checkpoint_best.pt").symlink_to(tmp_path / "private")
     given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
     line = reported(capsys, train, data, tmp_path / "run", *given)
-    assert line.endswith("could be overwritten; remove it or choose another --save-dir")
+    assert line.endswith("lead to any file; remove it or choose another --save-dir")
     assert (tmp_path / "private").read_text() == "kept"
 
 

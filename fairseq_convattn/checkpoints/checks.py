@@ -263,9 +263,12 @@ def _plain_value(name: str, value: Any) -> Any:
     if OmegaConf.is_config(value):
         value = as_container(value)
     if isinstance(value, dict):
-        for attribute in getattr(value, "__dict__", ()):
-            if hasattr(type(value), attribute):
-                raise CheckpointError(f"{name} has {attribute} of its own")
+        attributes = getattr(value, "__dict__", {})
+        for attribute in filter(functools.partial(hasattr, type(value)), attributes):
+            raise CheckpointError(f"{name} has {attribute} of its own")
+        versions = attributes.get("_metadata") or {}  # of modules; torch obeys some other entries
+        if any(x.keys() - {"version"} for x in versions.values()):
+            raise CheckpointError(f"{name} has metadata that are no versions")
     return vars(value) if isinstance(value, Namespace) else value
 
 

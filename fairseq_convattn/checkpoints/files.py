@@ -17,6 +17,7 @@ from fairseq.models.lightconv_lm import LightConvLanguageModel
 from omegaconf import DictConfig
 from torch import Tensor
 
+from ..command_lines import printable
 from ..durable import appearing
 from . import stand_ins
 from .checks import (
@@ -32,7 +33,7 @@ from .checks import (
     naming,
     weights_digest,
 )
-from .pickles import check_memory
+from .pickles import check_pickles
 
 logger = logging.getLogger(__name__)
 
@@ -138,9 +139,9 @@ def is_lightconv(architecture: str) -> bool:
 @functools.cache
 def _warn_of_another(architecture: str) -> None:
     logger.warning(
-        "the architecture %r is not this plugin's: what loads such a model runs its package's "
+        "the architecture %s is not this plugin's: what loads such a model runs its package's "
         "code on the checkpoint's options",
-        architecture,
+        printable(architecture),
     )
 
 
@@ -169,11 +170,11 @@ def check_file(path: str | Path) -> Any:
     check_archive(path)
     outline = read_outline(path)
     check_sizes(outline, Path(path).stat().st_size)
-    check_memory(path)
     return outline
 
 
 def _torch_load(path: str | Path, **options: Any) -> Any:
+    check_pickles(path)
     try:
         with stand_ins.allowed():
             return torch.load(path, map_location="cpu", weights_only=True, **options)

@@ -1,52 +1,93 @@
-"""What the pickle of a checkpoint would call, read without calling it."""
+"""What torch would make of a checkpoint's pickles, read without making it.
 
+``torch.load(weights_only=True)`` trusts a file to make ordinary tensors, which have values and lie
+within their memory.
+"""
+
+import functools
+import os
+import pickle
 import pickletools
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple, NoReturn
+
+import torch
 
 from .checks import CheckpointError, is_zip
 
-_MARK = object()
-_LEGACY = ("magic number", "protocol", "system", "content", "storages")
-"""The pickles at the beginning of a file of torch 1.5 or older."""
+_MARK, _MADE, _OTHER = object(), object(), object()
+_BEFORE_CONTENT = 3  # pickles of a file of torch 1.5 or older: magic number, protocol, system
+_TENSORS = {"torch._utils _rebuild_tensor", "torch._utils _rebuild_tensor_v2"}
+_OF_TORCH = {*_TENSORS, "torch._utils _rebuild_parameter", "torch Size", "torch device"}
 
 
-def check_memory(path: str | Path) -> None:
-    """Check that every tensor's memory is read from the file. torch would also make tensors of any
-    size by themselves, whose values are what this process had in memory.
+class _Storage(NamedTuple):
+    """What a pickle says of a storage: its type, name in the file, device and elements."""
+
+    kind: str
+    key: str
+    device: str
+    elements: int
+
+
+def check_pickles(path: str | Path) -> None:
+    """Check that a file makes ordinary tensors alone, each within a storage that the file has.
 
     Raises:
-        CheckpointError: it is not.
+        CheckpointError: it does not.
     """
+    now = os.stat(path)
+    _check_pickles(str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=1)
+def _check_pickles(path: str, *version: int) -> None:
+    """:func:`check_pickles` of a file, cached, so that an unchanged file is read once."""
     try:
         if is_zip(path):
-            with zipfile.ZipFile(path) as archive:
-                for record in archive.infolist():  # by name torch finds any of equal ones
-                    if record.filename.lower().endswith("data.pkl"):
-                        list(_storages(archive.open(record)))
+            # torch's reader, since zipfile's may find another record
+            content = torch._C.PyTorchFileReader(path).get_record("data.pkl")
+            _one_of_each(_storages(content))
             return
         with open(path, "rb") as file:
-            found = {part: set(_storages(file)) for part in _LEGACY[:-1]}
-            stored = {text for _, text, _ in pickletools.genops(file) if isinstance(text, str)}
+            for _ in range(_BEFORE_CONTENT):
+                _one_of_each(_storages(file))
+            used, stored = _one_of_each(_storages(file)), _Names(file).load()
     except CheckpointError:
         raise
     except Exception as error:  # a damaged file can fail in any way
-        raise CheckpointError(f"its pickle is damaged ({error})") from error
-    if not found["content"] <= stored:
-        raise CheckpointError("it has tensors without values")
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"it is not a checkpoint, or is damaged ({reason})") from error
+    if type(stored) is not list or sorted(used) != sorted(stored):
+        raise CheckpointError("it has tensors without values, or values without tensors")
 
 
-def _storages(pickle: IO[bytes]) -> Iterator[str]:
-    """The names of the storages that a pickle refers to.
+class _Names(pickle.Unpickler):
+    """Reads a list of texts, and refuses whatever has code."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise CheckpointError(f"it refers to {module}.{name}, which is not loaded")
+
+
+def _one_of_each(storages: Iterator[_Storage]) -> dict[str, _Storage]:
+    """Storages by name. torch takes the first of a name, whatever the others say."""
+    found: dict[str, _Storage] = {}
+    for storage in storages:
+        if found.setdefault(storage.key, storage) != storage:
+            raise CheckpointError(f"it describes the storage {storage.key} in two ways")
+    return found
+
+
+def _storages(content: bytes | IO[bytes]) -> Iterator[_Storage]:
+    """The storages that a pickle refers to.
 
     Raises:
-        CheckpointError: it makes tensors or storages by itself.
+        CheckpointError: it would make anything of torch's but tensors within them.
     """
     stack: list[Any] = []
     memo: dict[int, Any] = {}
-    for code, argument, _ in pickletools.genops(pickle):
+    for code, argument, _ in pickletools.genops(content):
         if code.name.endswith("PUT"):
             memo[argument] = stack[-1]
         elif code.name.endswith("GET"):
@@ -55,11 +96,10 @@ def _storages(pickle: IO[bytes]) -> Iterator[str]:
             stack.append(_MARK)
         else:
             taken = _taken(stack, code)
+            made = _made(code.name, argument, taken)
             if code.name == "BINPERSID":
-                yield taken[0][2]
-            if code.name in ("REDUCE", "NEWOBJ") and str(taken[0]).endswith(("Tensor", "Storage")):
-                raise CheckpointError(f"it makes a {taken[0].replace(' ', '.')} without values")
-            stack += [_made(code, argument, taken)] * len(code.stack_after)
+                yield made
+            stack += [made] * len(code.stack_after)
 
 
 def _taken(stack: list[Any], code: pickletools.OpcodeInfo) -> list[Any]:
@@ -73,8 +113,59 @@ def _taken(stack: list[Any], code: pickletools.OpcodeInfo) -> list[Any]:
     return taken[::-1]
 
 
-def _made(code: pickletools.OpcodeInfo, argument: Any, taken: list[Any]) -> Any:
-    """What it leaves there: a text or a tuple; None for all else."""
-    if code.name.endswith(("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")):
+def _made(name: str, argument: Any, taken: list[Any]) -> Any:
+    """What an instruction leaves on the stack, as far as it matters here."""
+    if name == "BINPERSID":
+        return _storage(taken[0])
+    if name in ("REDUCE", "NEWOBJ"):
+        return _called(name, *taken)
+    if name == "BUILD":
+        if isinstance(taken[0], _Storage) or taken[0] is _MADE:
+            raise CheckpointError("it changes a tensor, which is not an ordinary tensor then")
+        return taken[0]
+    if name.startswith("TUPLE") or name == "EMPTY_TUPLE":
         return tuple(taken)
-    return argument if isinstance(argument, str) else None
+    if name == "NONE":
+        return None
+    return argument if isinstance(argument, int | str) else _OTHER
+
+
+def _storage(told: Any) -> _Storage:
+    word, kind, key, device, elements, *view = told
+    texts = word, kind, key, device
+    if word != "storage" or not all(type(x) is str for x in texts) or type(elements) is not int:
+        raise CheckpointError("it refers to something else than storages")
+    if view not in ([], [None]):  # as none is that torch writes
+        raise CheckpointError(f"its storage {key:.80} is a part of another one")
+    return _Storage(kind, key, device, elements)
+
+
+def _called(name: str, function: Any, arguments: Any) -> object:
+    """What a call leaves on the stack.
+
+    Raises:
+        CheckpointError: it is none of those that make ordinary tensors.
+    """
+    shown = str(function).replace(" ", ".")
+    of_torch = shown.partition(".")[0] == "torch"
+    if (
+        not isinstance(function, str)
+        or of_torch
+        and (name != "REDUCE" or function not in _OF_TORCH)
+    ):
+        raise CheckpointError(f"it calls {shown:.80}, which makes what is not an ordinary tensor")
+    if function in _TENSORS and not _is_within(*arguments[:4]):
+        raise CheckpointError("it has a tensor that reaches beyond its storage")
+    return _MADE if of_torch else _OTHER
+
+
+def _is_within(storage: Any, offset: Any, sizes: Any, strides: Any) -> bool:
+    """Whether all elements of a tensor are in its storage."""
+    if not (isinstance(storage, _Storage) and len(sizes) == len(strides)):
+        return False
+    if not all(type(n) is int and n >= 0 for n in (offset, *sizes, *strides)):
+        return False
+    if 0 in sizes:
+        return True
+    last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+    return last < storage.elements

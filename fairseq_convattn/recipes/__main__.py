@@ -312,7 +312,8 @@ def _require_evaluable(recipe: Recipe, settings: Settings, stages: Sequence[str]
 def _require_start(extra: Sequence[str]) -> None:
     start = parse_options(extra).get("--finetune-from-model")
     if start and not Path(start).is_file():
-        raise RecipeError(f"--finetune-from-model {start}: there is no such file")
+        reason = "it is a folder; give one of its .pt files" if Path(start).is_dir() else ""
+        raise RecipeError(f"--finetune-from-model {start}: {reason or 'there is no such file'}")
 
 
 def _require_new(settings: Settings) -> None:

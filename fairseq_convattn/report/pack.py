@@ -21,7 +21,7 @@ from ..checkpoints.checks import CheckpointError, check_finite
 from ..checkpoints.files import read_checkpoint, write_checkpoint
 from ..checkpoints.legacy import plain_configuration
 from ..command_lines import one_line_errors
-from ..durable import appearing
+from ..durable import appearing, require_no_links
 from ..markdown import code
 from ..run_records import write_json
 from . import ReportError
@@ -63,7 +63,7 @@ def pack(run: Path, output: Path, data: Path | None = None) -> None:
 
     Raises:
         CheckpointError: the model cannot be read, or has values beyond float16's.
-        FileExistsError: ``output`` is there already.
+        FileExistsError: ``output`` is there already, or the model is a symbolic link.
         FileNotFoundError: the folder of ``output`` or the prepared data are not there.
         ReportError: ``run`` is not a run of a recipe, a smoke test, or lacks what the card tells,
             or a file to pack is elsewhere.
@@ -76,6 +76,7 @@ def pack(run: Path, output: Path, data: Path | None = None) -> None:
         raise ReportError(f"{run} does not say its {', '.join(missing) or 'task'}")
     scored = "average.pt" if "average" in record.stages else use.checkpoint
     model = run / "checkpoints" / scored
+    require_no_links([model.parent, model], "run")
     state = read_checkpoint(model)
     state.pop("last_optimizer_state", None)
     task = state["cfg"]["task"]
@@ -120,14 +121,14 @@ def _data_of_the_training(data: str, run: Path) -> Path:
     return folder
 
 
-def _copy(path: Path, data: Path, to: Path) -> None:
+def _copy(path: Path, to: Path) -> None:
     """Copy one of the prepared data's files.
 
     Raises:
-        ReportError: it is a link to a file elsewhere.
+        ReportError: a link leads out of its folder.
     """
-    if not path.resolve().is_relative_to(data):
-        raise ReportError(f"{path} is a link out of {data}: only the data's own files are packed")
+    if path.resolve().parent != path.parent:
+        raise ReportError(f"{path} is a link out of its folder: only the data's own are packed")
     shutil.copyfile(path, to)
 
 
@@ -138,7 +139,7 @@ def _copy_dictionaries(binarised: Path, folder: Path) -> None:
             f"{binarised} has no dictionaries: run this where the recipe ran, or give --data"
         )
     for path in dictionaries:
-        _copy(path, binarised.parent, folder / path.name)
+        _copy(path, folder / path.name)
 
 
 def _copy_subwords(data: Path, source: str | None, folder: Path) -> dict[str, str] | None:
@@ -150,7 +151,7 @@ def _copy_subwords(data: Path, source: str | None, folder: Path) -> dict[str, st
         known[name] = codes
     for name, (bpe, option, kept) in known.items():
         if (path := data / "bpe" / name).is_file():
-            _copy(path, data, folder / kept)
+            _copy(path, folder / kept)
             return {"_name": bpe, option: kept}
     return None
 

@@ -292,6 +292,7 @@ def test_a_training_that_is_validated_within_epochs_is_evaluable(more):
 def test_what_a_training_lacks_is_told_before_any_work(tmp_path):
     for options, message in (
         (["--", "--finetune-from-model", "no.pt"], "--finetune-from-model no.pt: there is no such"),
+        (["--", "--finetune-from-model", "."], "--finetune-from-model .: it is a folder; give one"),
         (["--data", "Smith, J"], "the data folder Smith, J: fairseq-preprocess splits paths at"),
     ):
         with pytest.raises(SystemExit, match=f"^error: {message}"):
