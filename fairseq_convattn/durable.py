@@ -34,7 +34,7 @@ def require_no_links(paths: Iterable[Path], choice: str) -> None:
         if path.is_symlink():
             raise FileExistsError(
                 f"{path} is a symbolic link, which can lead to any file; remove it or choose "
-                f"another {choice}"
+                f"another {choice} (which may itself be a link)"
             )
 
 

@@ -169,7 +169,7 @@ def test_no_data_are_packed_that_only_the_checkpoint_names(here, tmp_path, monke
         state = torch.load(checkpoint)
         state["cfg"]["task"]["data"] = str(data)
         torch.save(state, checkpoint)
-    with pytest.raises(ReportError, match=f"its data were in {data}: .*give --data {data}"):
+    with pytest.raises(ReportError, match=f"its data are in {data}: .*give --data {data}"):
         pack.pack(run, tmp_path / "packed")
     pack.pack(run, tmp_path / "packed", data)
     monkeypatch.chdir(tmp_path)

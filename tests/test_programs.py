@@ -377,7 +377,9 @@ def test_a_link_in_the_folder_of_a_training(data, tmp_path, capsys):
     (tmp_path / "run" / "checkpoint_best.pt").symlink_to(tmp_path / "private")
     given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--max-update", "1")
     line = reported(capsys, train, data, tmp_path / "run", *given)
-    assert line.endswith("lead to any file; remove it or choose another --save-dir")
+    assert line.endswith(
+        "lead to any file; remove it or choose another --save-dir (which may itself be a link)"
+    )
     assert (tmp_path / "private").read_text() == "kept"
 
 

@@ -117,7 +117,7 @@ def _data_of_the_training(data: str, run: Path) -> Path:
     """
     folder = Path(data).resolve()
     if not any(folder.parent.is_relative_to(near.resolve()) for near in (Path(), run)):
-        raise ReportError(f"its data were in {data}: if they may be packed, give --data {data}")
+        raise ReportError(f"its data are in {folder}: if they may be packed, give --data {folder}")
     return folder
 
 

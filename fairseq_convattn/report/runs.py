@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..durable import require_no_links
 from ..run_records import CommandOptions, read_json
 from ..scoring.generated import ScoringError, Texts, read_texts
 from . import ReportError
@@ -35,7 +36,7 @@ class Run:
 
     Raises:
         ReportError: there is no run, or its files are damaged.
-        OSError: a file cannot be read.
+        OSError: a file cannot be read, or is a symbolic link.
     """
 
     def __init__(self, folder: Path):
@@ -45,6 +46,8 @@ class Run:
         if not results.is_file():
             inside = f"; runs in it are {folder}/*" if list(folder.glob("*/results.json")) else ""
             raise ReportError(f"{folder} is not a run of a recipe: it has no results.json{inside}")
+        for shown in ("results.json", "stages", "stages/*", "logs", "logs/*", _GENERATED):
+            require_no_links(folder.glob(shown), "run")
         self.folder = folder
         self.content = read_object(results, NEEDED)
         self.mixer: str = self.content["mixer"]
@@ -97,8 +100,6 @@ class Run:
         """The generated texts, by fairseq's name of the test set."""
         found = {}
         for path in sorted(self.folder.glob(_GENERATED)):
-            if path.is_symlink():  # to any file, which the report would show
-                raise ReportError(f"{path} is a symbolic link: give a run with its own texts")
             try:
                 found[_subset(path)] = read_texts(path)
             except ScoringError:  # treated as missing

@@ -1,5 +1,6 @@
 """No option that a checkpoint brings runs code, whatever reads the checkpoint."""
 
+import copyreg
 import dataclasses
 import io
 import itertools
@@ -245,12 +246,13 @@ def test_an_optimizer_does_not_become_a_compiled_one(trained, tmp_path, option, 
         checkpoint_utils.load_checkpoint_to_cpu(path)
 
 
-def test_no_attribute_of_a_dictionary_hides_what_is_in_it(trained, tmp_path):
+@pytest.mark.parametrize("method", ["items", "keys", "values", "__iter__"])
+def test_no_attribute_of_a_dictionary_hides_what_is_in_it(trained, tmp_path, method):
     state, path = torch.load(trained), str(tmp_path / "x.pt")
     state["last_optimizer_state"] = hiding = OrderedDict(state["last_optimizer_state"])
-    hiding.items = OrderedDict
+    setattr(hiding, method, OrderedDict)
     torch.save(state, path)
-    with pytest.raises(CheckpointError, match="last_optimizer_state has items of its own"):
+    with pytest.raises(CheckpointError, match=f"last_optimizer_state has {method} of its own"):
         checkpoint_utils.load_checkpoint_to_cpu(path)
 
 
@@ -272,6 +274,15 @@ class Changed(torch.nn.Parameter):
         return *empty, (Made(*empty), 0, (1000,), (1,))
 
 
+class New:
+    """Pickled as a call of ``ByteTensor.__new__``."""
+
+    __class__ = torch.ByteTensor
+
+    def __reduce_ex__(self, protocol):
+        return copyreg.__newobj__, (torch.ByteTensor, 1000)
+
+
 EXTENDED = torch.zeros(2).storage(), 0, (9,), (1,), False, {}  # beyond the storage
 
 
@@ -282,6 +293,8 @@ EXTENDED = torch.zeros(2).storage(), 0, (9,), (1,), False, {}  # beyond the stor
         Made(torch.Tensor, 1000),
         Made(torch._utils._rebuild_tensor, Made(torch.FloatStorage, 9), 0, (9,), (1,)),
         Made(torch._tensor._rebuild_from_type_v2, torch.ByteTensor, torch.Tensor, (1000,), {}),
+        Made(torch._utils._rebuild_tensor, Made(torch.UntypedStorage, 9), 0, (9,), (1,)),
+        New(),
         Changed(torch.zeros(0)),
         Made(torch._utils._rebuild_tensor_v2, *EXTENDED),
     ],

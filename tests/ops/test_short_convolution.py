@@ -278,6 +278,20 @@ def test_every_instruction_set(instructions):
 
 
 @needs_kernels
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("taps", [1, 3, 5])
+def test_odd_taps_of_many_channels(taps, threads):
+    """AMX computes two taps at once, and two threads take a panel of channels each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        tensors = inputs("low_rank", 70, taps, 600, torch.bfloat16, 17)
+        compare("low_rank", tensors, "native", TOLERANCES[torch.bfloat16], causal=True)
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_kernels
 @pytest.mark.parametrize("instructions", ["portable", "avx2", "avx512", "amx"])
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_some_sentences_at_a_time(monkeypatch, kind, instructions):

@@ -43,8 +43,7 @@ def test_an_option_without_its_value_is_refused(scripts, given):
 def test_nothing_in_the_working_directory_is_imported(scripts, wikitext, tmp_path, monkeypatch):
     """It may be the corpus's folder, which somebody else has packed."""
     source = tmp_path / "source"
-    for module in ("zipfile", "os", "sys", "json"):
-        (source / f"{module}.py").write_text("open('imported', 'w').close()")
+    (source / "zipfile.py").write_text("open('imported', 'w').close()")
     scripts.for_release("wikitext103", **wikitext_numbers(wikitext, source / WIKITEXT))
     scripts.stand_in("fairseq-preprocess", "echo the end is reached; exit 1")
     monkeypatch.chdir(source)

@@ -251,11 +251,14 @@ def test_what_keeps_scores_from_being_compared_is_said(tmp_path, report):
         assert found.count(f"Unconfirmed: {unconfirmed}") == 1
 
 
-def test_no_file_elsewhere_is_shown(tmp_path, report):
+@pytest.mark.parametrize(
+    "place", ["generated.test.txt", "results.json", "logs", "logs/train.log", "stages/train.json"]
+)
+def test_no_file_elsewhere_is_shown(tmp_path, report, place):
     run = write_run(tmp_path / "a", texts=["dynamic"])
-    (run / "generated.test.txt").rename(tmp_path / "private")
-    (run / "generated.test.txt").symlink_to(tmp_path / "private")
-    with pytest.raises(SystemExit, match="generated.test.txt is a symbolic link"):
+    (run / place).rename(tmp_path / "private")
+    (run / place).symlink_to(tmp_path / "private")
+    with pytest.raises(SystemExit, match=f"{place} is a symbolic link"):
         report(run)
 
 
