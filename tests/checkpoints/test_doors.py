@@ -226,11 +226,18 @@ def in_its_place(state, optimizer):
     state["last_optimizer_state"] = optimizer
 
 
-@pytest.mark.parametrize("put", [in_its_place, in_the_history, as_in_old_files])
 @pytest.mark.parametrize(
-    "value", [True, 1, [1], (None,), {"x": None}, Namespace(), Counter([False])]
+    ("option", "value", "put"),
+    [
+        ("foreach", True, in_its_place),
+        ("fused", True, in_the_history),
+        ("fused", True, as_in_old_files),
+        *(
+            ("fused", value, in_its_place)
+            for value in (True, 1, [1], (None,), {"x": None}, Namespace(), Counter([False]))
+        ),
+    ],
 )
-@pytest.mark.parametrize("option", ["fused", "foreach"])
 def test_an_optimizer_does_not_become_a_compiled_one(trained, tmp_path, option, value, put):
     """torch's would write beyond a state that is smaller than its weight."""
     state, path = torch.load(trained), str(tmp_path / "x.pt")
