@@ -266,10 +266,17 @@ def _plain_value(name: str, value: Any) -> Any:
         attributes = getattr(value, "__dict__", {})
         for attribute in filter(functools.partial(hasattr, type(value)), attributes):
             raise CheckpointError(f"{name} has {attribute} of its own")
-        versions = attributes.get("_metadata") or {}  # of modules; torch obeys some other entries
-        if any(x.keys() - {"version"} for x in versions.values()):
+        if not _are_versions(attributes.get("_metadata", {})):
             raise CheckpointError(f"{name} has metadata that are no versions")
     return vars(value) if isinstance(value, Namespace) else value
+
+
+def _are_versions(metadata: Any) -> bool:
+    """Whether these are versions of modules, as torch stores them; it obeys some other entries."""
+    inner = dict.values(metadata) if isinstance(metadata, dict) else [None]
+    return not getattr(metadata, "__dict__", None) and all(
+        type(x) is dict and x.keys() <= {"version"} for x in inner
+    )
 
 
 def _values(

@@ -5,6 +5,7 @@ import io
 import pickle
 import pickletools
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -131,7 +132,16 @@ def test_metadata_do_not_exchange_a_models_parameters(tmp_path):
     state = {"model": torch.nn.Linear(2, 2).state_dict()}
     torch.save(state, tmp_path / "good.pt")
     assert read_any_checkpoint(tmp_path / "good.pt")
-    state["model"]._metadata[""]["assign_to_params_buffers"] = True
-    torch.save(state, tmp_path / "evil.pt")
-    with pytest.raises(CheckpointError, match="model has metadata that are no versions"):
-        read_any_checkpoint(tmp_path / "evil.pt")
+    versions = state["model"]._metadata
+    hiding = OrderedDict({"": {"assign_to_params_buffers": True}})
+    hiding.values = OrderedDict
+    for other in (
+        {"": {"version": 1, "assign_to_params_buffers": True}},
+        hiding,
+        [versions],
+        {"": 1},
+    ):
+        state["model"]._metadata = other
+        torch.save(state, tmp_path / "evil.pt")
+        with pytest.raises(CheckpointError, match="model has metadata that are no versions"):
+            read_any_checkpoint(tmp_path / "evil.pt")
