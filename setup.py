@@ -47,7 +47,7 @@ setup(
         "omegaconf>=2.3,<3",
         "sacrebleu>=2.4,<3",
         "rouge-score>=0.1.2,<0.2",
-        "sentencepiece>=0.2,<0.3",
+        "sentencepiece>=0.2.2,<0.3",
         "tqdm",
     ],
     extras_require={

@@ -38,6 +38,34 @@ def require_no_links(paths: Iterable[Path], choice: str) -> None:
             )
 
 
+def entries(folder: Path, choice: str) -> list[Path]:
+    """What is in a folder; nothing if there is none. A glob would skip one that cannot be listed.
+
+    Args:
+        choice: what the user chose the folder by.
+
+    Raises:
+        FileExistsError: it cannot be listed.
+    """
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except PermissionError as error:
+        raise FileExistsError(
+            f"{folder} cannot be listed, so symbolic links in it are not seen; allow it "
+            f"(chmod u+r) or choose another {choice}"
+        ) from error
+
+
+def everything_in(folder: Path, choice: str) -> Iterator[Path]:
+    """:func:`entries` of a folder and of all folders in it, but not behind symbolic links."""
+    for path in entries(folder, choice):
+        yield path
+        if path.is_dir() and not path.is_symlink():
+            yield from everything_in(path, choice)
+
+
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
     """A place to write a file or a directory that appears at ``path`` complete or not at all.

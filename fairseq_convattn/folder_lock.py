@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from .durable import require_no_links
+from .durable import everything_in, require_no_links
 
 _SECONDS_TO_END = 10
 
@@ -23,10 +23,12 @@ def locked(folder: Path, *own: str) -> Iterator[None]:
 
     Raises:
         BlockingIOError: another run holds the lock.
-        FileExistsError: the folder has files of something else, or a symbolic link.
+        FileExistsError: the folder has files of something else, or a symbolic link, or one in it
+            cannot be listed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    require_no_links(folder.rglob("*"), "--output")  # others may have packed the folder
+    # others may have packed the folder
+    require_no_links(everything_in(folder, "--output"), "--output")
     begun = {"lock", *(f"{name}.partial" for name in own)}
     files = {file.name for file in folder.iterdir()} - begun
     if files and files.isdisjoint(own):

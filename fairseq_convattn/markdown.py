@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from .command_lines import printable
+
 MISSING = "\u2013"
 """Shown for a missing figure."""
 
@@ -33,11 +35,11 @@ def raw_table(content: Table) -> str:
 
 def code(content: str) -> str:
     """As inline code."""
-    return f"`{' '.join(content.replace('`', ' ').split())}`"
+    return f"`{printable(' '.join(content.replace('`', ' ').split()))}`"
 
 
 def text(content: str) -> str:
-    """Escape Markdown."""
+    """Escape Markdown and what a terminal would obey."""
     for sign in "\\`*|<>":
         content = content.replace(sign, f"\\{sign}")
-    return " ".join(content.split())
+    return printable(" ".join(content.replace("](", "]\\(").split()))

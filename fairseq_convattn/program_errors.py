@@ -33,7 +33,8 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
         if line:
             print(f"error: {printable(line)}", file=sys.stderr)
             return
-    sys.__excepthook__(kind, error, trace)
+    for line in "".join(traceback.format_exception(kind, error, trace)).split("\n"):
+        print(printable(line), file=sys.stderr)
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -92,7 +93,10 @@ def _missing_subset(subset: str, path: Path) -> str:
     """
     folder = path if path.is_dir() else path.parent
     parts = [file.name.split(".") for file in folder.glob("*.bin")]
-    present = {f"{first} ({second})" if path is folder else first for first, second, *_ in parts}
+    present = {
+        f"{first} ({second})" if more and path is folder else first
+        for first, second, *more in parts
+    }
     there = f"; it has {', '.join(sorted(present))}" if present else ""
     return f"{folder} has no subset {subset} for these options{there}"
 

@@ -19,7 +19,8 @@ declare -A names=()
 SEVEN_ZIP=(7z 7za bsdtar)  # any of them
 note=""                   # what is to be known of the data when they are ready
 
-die() { echo "error: $*" >&2; exit 1; }
+# die MESSAGE: without control characters, which a file could have brought
+die() { printf 'error: %s\n' "$*" | tr -d '\000-\010\013-\037\177' >&2; exit 1; }
 
 # print_usage DEFAULT_OUTPUT: of the command that was typed, this script or convattn prepare
 print_usage() {
@@ -133,16 +134,22 @@ begin() {
   done
   [ -n "$source_dir" ] || command -v curl >/dev/null ||
     die "curl is not installed; a local copy works with --source DIR"
-  # somebody else may have left the folder, with links to anywhere
-  [ -z "$(find "$work" -type l -print -quit 2>/dev/null)" ] ||
-    die "$work has symbolic links: remove it or choose another folder with --output"
   mkdir -p "$work"
+  require_no_links "$work"
   exec {lock}>"$work/lock"
   flock -n "$lock" || die "another run is preparing $output"
   trap clean_up EXIT
   rm -rf "$work"/*.partial
   release=$work/release.partial
   origin >"$work/origin"
+}
+
+# require_no_links FOLDER: somebody else may have left it, with links to anywhere
+require_no_links() {
+  local found
+  found=$(find "$1" -type l -print -quit) ||
+    die "$1 cannot be searched for symbolic links: remove it or choose another folder with --output"
+  [ -z "$found" ] || die "$1 has symbolic links: remove it or choose another folder with --output"
 }
 
 clean_up() {
@@ -219,11 +226,13 @@ unpack() {
   obtain "$@"
   echo "unpacking $1"
   mkdir -p "$unpacked"
+  obtained=$(realpath "$obtained") # tar takes h:file for a file of the host h
   case "$1" in
     *.zip) python -P -m zipfile -e "$obtained" "$unpacked" ;;
     *.7z) unpack_7z "$(command -v "${SEVEN_ZIP[@]}" | head -n 1)" ;;
     *) tar -xf "$obtained" -C "$unpacked" --no-same-owner ;;
   esac || die "$obtained cannot be unpacked"
+  find "$unpacked" -type l -delete
   [ -n "${3:-}" ] || note_sum "$obtained"
 }
 

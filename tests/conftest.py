@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import importlib.util
 import io
@@ -69,6 +70,20 @@ def nothing_of_the_users(tmp_path_factory) -> Iterator[Path]:
         patch.chdir(folder)
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         yield folder
+
+
+@pytest.fixture
+def unlistable(monkeypatch) -> Callable[[Path], None]:
+    """Makes a folder one that may be entered but not listed, which a mode cannot for root."""
+    folders, listdir = set(), os.listdir
+
+    def refusing(folder="."):
+        if Path(folder) in folders:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return listdir(folder)
+
+    monkeypatch.setattr(os, "listdir", refusing)
+    return folders.add
 
 
 @pytest.fixture(scope="session")

@@ -58,6 +58,14 @@ def test_no_run_writes_through_a_link(tmp_path, place, what):
     assert what != "folder" or not list(private.iterdir())
 
 
+def test_no_run_writes_where_links_are_not_seen(tmp_path, unlistable):
+    (tmp_path / "seed1" / "logs").mkdir(parents=True)
+    unlistable(tmp_path / "seed1" / "logs")
+    with pytest.raises(FileExistsError, match="logs cannot be listed.+another --output"):
+        with locked(tmp_path, "seed1"):
+            pass
+
+
 @pytest.mark.usefixtures("signals")
 def test_a_command_is_ended_by_a_signal_that_comes_while_it_is_started(monkeypatch):
     exit_on_signals()

@@ -8,6 +8,7 @@ from statistics import fmean
 from torch import Tensor
 
 from ..checkpoints.checks import CheckpointError
+from ..command_lines import printable
 from ..markdown import MISSING, Table, table
 from .checkpoint import analysis, layer_names, stack_title
 from .curves import VECTOR_TERMS
@@ -60,7 +61,8 @@ def markdown(results: Sequence[dict]) -> str:
     """What was found, and a table of R^2 by checkpoint and positions."""
     parts = []
     for name, stack in results[-1]["stacks"].items():
-        parts += [f"{stack_title(name)}: {line}" for line in (*findings(stack), *stack["notes"])]
+        lines = [f"{stack_title(name)}: {line}" for line in (*findings(stack), *stack["notes"])]
+        parts += map(printable, lines)
     rows = [
         [str(result["updates"] or ""), stack_title(name), *cells]
         for result in results

@@ -123,10 +123,11 @@ def check_sizes(state: Any, size: int) -> None:
 
 def _is_ordinary(tensor: Tensor) -> bool:
     """Whether its values are all in its storage: torch does not check a sparse tensor's indices.
-    It has no attributes, which could replace methods."""
+    It has no attributes, which could replace methods, and no hooks."""
     is_plain = type(tensor) in (Tensor, nn.Parameter) and not vars(tensor)
     return (
         is_plain
+        and tensor._backward_hooks in (None, {})
         and tensor.layout is torch.strided
         and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
     )
@@ -258,25 +259,39 @@ def _plain_value(name: str, value: Any) -> Any:
     """A container as a plain one; all else as it is.
 
     Raises:
-        CheckpointError: a dictionary has an attribute instead of a method. Others are not used.
+        CheckpointError: a dictionary has an attribute instead of a method, or metadata other than
+            versions. Other attributes are not used.
     """
     if OmegaConf.is_config(value):
         value = as_container(value)
     if isinstance(value, dict):
         attributes = getattr(value, "__dict__", {})
-        for attribute in filter(functools.partial(hasattr, type(value)), attributes):
-            raise CheckpointError(f"{name} has {attribute} of its own")
+        for attribute in attributes:
+            if hasattr(type(value), attribute):
+                raise CheckpointError(f"{name} has {attribute} of its own")
         if not _are_versions(attributes.get("_metadata", {})):
             raise CheckpointError(f"{name} has metadata that are no versions")
     return vars(value) if isinstance(value, Namespace) else value
 
 
 def _are_versions(metadata: Any) -> bool:
-    """Whether these are versions of modules, as torch stores them; it obeys some other entries."""
+    """Whether these are versions of modules and of their spectral norms, as torch stores them; it
+    obeys some other entries."""
     inner = dict.values(metadata) if isinstance(metadata, dict) else [None]
-    return not getattr(metadata, "__dict__", None) and all(
-        type(x) is dict and x.keys() <= {"version"} for x in inner
+    return not getattr(metadata, "__dict__", None) and all(map(_is_version, inner))
+
+
+def _is_version(module: Any) -> bool:
+    """Whether it is like ``{"version": 1}``, with a dictionary of other versions if the module has
+    spectral norms."""
+    if type(module) is not dict:
+        return False
+    versions = {**module}
+    norms = versions.pop("spectral_norm", {})
+    numbers = type(norms) is dict and all(
+        type(x) is int for x in (*norms.values(), *versions.values())
     )
+    return numbers and versions.keys() <= {"version"}
 
 
 def _values(

@@ -16,7 +16,7 @@ from ..architectures.dictionaries import (
     reversed_direction,
 )
 from ..architectures.options import mixer_options
-from ..command_lines import flag
+from ..command_lines import flag, printable
 from .checks import CheckpointError
 from .files import architecture_of, as_mapping, is_ours, read_outline, stored_options
 from .recovery import LAST
@@ -87,7 +87,7 @@ def require_same_model(checkpoint: DictConfig, cfg: DictConfig, is_first: bool) 
     if begins_anew:
         if network and is_first:
             computes = "the new model computes something else with its weights"
-            logger.warning("%s %s: %s", path, network, computes)
+            logger.warning("%s %s: %s", path, printable(network), computes)
         return
     direction = reversed_direction(languages_of(as_mapping(state.get("cfg"))), languages_of(cfg))
     if difference := direction or network:

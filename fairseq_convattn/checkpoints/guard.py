@@ -22,7 +22,7 @@ from fairseq.data.fasta_dataset import FastaDataset
 from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 
-from ..durable import require_no_links
+from ..durable import entries, require_no_links
 from . import stand_ins
 from .checks import (
     CheckpointError,
@@ -147,9 +147,9 @@ def _refusing_links(verify: Callable[[str], None]) -> Callable[[str], None]:
         """fairseq's, of folders where it overwrites no other file.
 
         Raises:
-            FileExistsError: something in the folder is a symbolic link.
+            FileExistsError: something in the folder is a symbolic link, or cannot be seen.
         """
-        require_no_links(Path(save_dir).glob("*"), "--save-dir")
+        require_no_links(entries(Path(save_dir), "--save-dir"), "--save-dir")
         verify(save_dir)
 
     return verify_checkpoint_directory

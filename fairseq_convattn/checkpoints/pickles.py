@@ -8,6 +8,7 @@ import functools
 import os
 import pickle
 import pickletools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
@@ -18,8 +19,8 @@ from .checks import CheckpointError, is_zip
 
 _MARK, _MADE, _OTHER = object(), object(), object()
 _BEFORE_CONTENT = 3  # pickles of a file of torch 1.5 or older: magic number, protocol, system
-_TENSORS = {"torch._utils _rebuild_tensor", "torch._utils _rebuild_tensor_v2"}
-_OF_TORCH = {*_TENSORS, "torch._utils _rebuild_parameter", "torch Size", "torch device"}
+_ARGUMENTS = {"torch._utils _rebuild_tensor": 4, "torch._utils _rebuild_tensor_v2": 6}
+_OF_TORCH = {*_ARGUMENTS, "torch._utils _rebuild_parameter", "torch Size", "torch device"}
 
 
 class _Storage(NamedTuple):
@@ -132,8 +133,9 @@ def _made(name: str, argument: Any, taken: list[Any]) -> Any:
 
 def _storage(told: Any) -> _Storage:
     word, kind, key, device, elements, *view = told
-    texts = word, kind, key, device
-    if word != "storage" or not all(type(x) is str for x in texts) or type(elements) is not int:
+    # of other letters, torch and pickletools could read two texts from the same bytes
+    are_texts = all(type(x) is str and x.isascii() for x in (word, kind, key, device))
+    if word != "storage" or not are_texts or type(elements) is not int:
         raise CheckpointError("it refers to something else than storages")
     if view not in ([], [None]):  # as none is that torch writes
         raise CheckpointError(f"its storage {key:.80} is a part of another one")
@@ -146,24 +148,29 @@ def _called(name: str, function: Any, arguments: Any) -> object:
     Raises:
         CheckpointError: it is none of those that make ordinary tensors.
     """
-    shown = str(function).replace(" ", ".")
-    of_torch = shown.partition(".")[0] == "torch"
-    if (
-        not isinstance(function, str)
-        or of_torch
-        and (name != "REDUCE" or function not in _OF_TORCH)
-    ):
+    is_name = isinstance(function, str)
+    of_torch = is_name and re.split("[ .]", function)[0] == "torch"
+    is_refused = of_torch and (name != "REDUCE" or function not in _OF_TORCH)
+    if not is_name or is_refused:
+        shown = str(function).replace(" ", ".")
         raise CheckpointError(f"it calls {shown:.80}, which makes what is not an ordinary tensor")
-    if function in _TENSORS and not _is_within(*arguments[:4]):
-        raise CheckpointError("it has a tensor that reaches beyond its storage")
-    return _MADE if of_torch else _OTHER
+    if not of_torch:
+        return _OTHER
+    if count := _ARGUMENTS.get(function):
+        if len(arguments) > count:
+            raise CheckpointError("it has a tensor with a state, which is not an ordinary tensor")
+        if not _is_within(*arguments[:4]):
+            raise CheckpointError("it has a tensor that reaches beyond its storage")
+    return _MADE
 
 
 def _is_within(storage: Any, offset: Any, sizes: Any, strides: Any) -> bool:
     """Whether all elements of a tensor are in its storage."""
-    if not (isinstance(storage, _Storage) and len(sizes) == len(strides)):
+    if not isinstance(storage, _Storage) or not type(sizes) is type(strides) is tuple:
         return False
     if not all(type(n) is int and n >= 0 for n in (offset, *sizes, *strides)):
+        return False
+    if len(sizes) != len(strides):
         return False
     if 0 in sizes:
         return True

@@ -40,7 +40,7 @@ _LOSING = {
     *("--no-save", "--save-interval", "--checkpoint-suffix", "--no-epoch-checkpoints"),
     "--keep-last-epochs",
 }
-_LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss (\S+) ")
+_LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss ([\d.]+) ")
 
 
 class Run(NamedTuple):

@@ -17,7 +17,14 @@ from ..architectures.presets import ARCHITECTURE_NAMES
 from ..checkpoints.checks import CheckpointError
 from ..checkpoints.recovery import restore_last
 from ..child_processes import CommandFailed
-from ..command_lines import at_dashes, missing_modules, one_line_errors, seed_number, whole_number
+from ..command_lines import (
+    at_dashes,
+    missing_modules,
+    one_line_errors,
+    printable,
+    seed_number,
+    whole_number,
+)
 from ..folder_lock import locked
 from ..run_records import parse_options, read_json, sha256, write_json
 from ..training_options import option_of, refusal
@@ -266,12 +273,17 @@ def _dry_run(
         lines += [f"--arch {architecture} presets {preset_options(architecture)}"]
         lines += [settings.devices.explain(recipe.used_batch(settings), settings.smoke)]
         lines += [] if settings.smoke else settings.devices.notes()
-    lines = [*(f"# {line}" for line in lines), f"mkdir -p {shlex.quote(str(settings.output))}"]
+    lines = [*map(_comment, lines), f"mkdir -p {shlex.quote(str(settings.output))}"]
     for stage in stages:
         if stage.name in chosen:
-            title = f"# {stage.name}: {stage.note}" if stage.note else f"# {stage.name}"
-            lines += ["", title, *stage.lines()]
+            title = f"{stage.name}: {stage.note}" if stage.note else stage.name
+            lines += ["", _comment(title), *stage.lines()]
     return lines
+
+
+def _comment(line: str) -> str:
+    """Of a shell script: a checkpoint's text does not end it."""
+    return f"# {printable(line)}"
 
 
 def _published(name: str, figures: Mapping[str, float]) -> str:
@@ -352,7 +364,7 @@ def _run(
     write_json(content, path)
     print(f"wrote {path}")
     if scores:
-        print("\n".join(("", *score_lines(content))))
+        print("\n".join(("", *map(printable, score_lines(content)))))
 
 
 if __name__ == "__main__":

@@ -159,8 +159,9 @@ def _other_systems(
     """Rows of published figures and of baselines."""
     rows: dict[str, dict[str, str]] = {}
     for score in scores:
+        source = text(score["published_in"])
         cells = {
-            f"{mixer}, published {notes.reference(text(score['published_in']))}": f"{figure:.2f}"
+            f"{text(mixer)}, published {notes.reference(source)}": f"{figure:.2f}"
             for mixer, figure in score["published"].items()
         }
         if baseline := score.get("baseline"):
@@ -225,9 +226,9 @@ def _cells_of_run(content: Mapping[str, Any], notes: _Notes) -> dict[str, str]:
         "system": text(", ".join(filter(None, system))),
         "parameters": _thousands(content.get("parameters")),
         "updates": _thousands(content.get("updates")),
-        "precision": content.get("precision") or MISSING,
+        "precision": text(content.get("precision") or MISSING),
         "time": " ".join(time),
-        "commit": f"{git['commit'][:7]}{changed}" if git else MISSING,
+        "commit": f"{text(git['commit'][:7])}{changed}" if git else MISSING,
     }
 
 

@@ -22,7 +22,7 @@ from ..checkpoints.files import read_checkpoint, write_checkpoint
 from ..checkpoints.legacy import plain_configuration
 from ..command_lines import one_line_errors
 from ..durable import appearing, require_no_links
-from ..markdown import code
+from ..markdown import code, text
 from ..run_records import write_json
 from . import ReportError
 from .collected import collected, results_table
@@ -128,7 +128,10 @@ def _copy(path: Path, to: Path) -> None:
         ReportError: a link leads out of its folder.
     """
     if path.resolve().parent != path.parent:
-        raise ReportError(f"{path} is a link out of its folder: only the data's own are packed")
+        raise ReportError(
+            f"{path} leads to {path.resolve()}: only files of the data's own folder are packed; "
+            "give --data the folder that has them"
+        )
     shutil.copyfile(path, to)
 
 
@@ -200,15 +203,15 @@ def _card(
     kept = {path.name for path in folder.iterdir()}
     size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
     parts = [
-        f"# {results['title']}, {results['architecture']}",
+        f"# {text(results['title'])}, {text(results['architecture'])}",
         f"{results['parameters']:,} parameters in half precision, {size:.1f} MB.",
         "```python\n"
         f"from fairseq_convattn.architectures import {use.model}\n\n"
         f"{use.model}.from_pretrained({name!r}).{use.call.format(text=source)}\n```",
     ]
-    training = [f"By the command above, after {results['paper']}; {results['origin']}."]
+    training = [f"By the command above, after {text(results['paper'])}; {text(results['origin'])}."]
     if results.get("reading"):
-        training.append(f"Chosen here: {results['reading']}.")
+        training.append(f"Chosen here: {text(results['reading'])}.")
     if answer:
         parts.append(f"With the recipe's decoding options it answers {code(answer)}.")
     if CODES in kept:
@@ -223,7 +226,7 @@ def _card(
         " ".join(training),
         "`results.json` has the versions, the checksums of the data and the validation curve.",
         "## Limits",
-        f"It learned from one corpus, {results['title']}; before you pass it on, read that "
+        f"It learned from one corpus, {text(results['title'])}; before you pass it on, read that "
         "corpus's licence. Other text is answered badly.",
     ]
     return "\n\n".join(parts) + "\n"

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..durable import require_no_links
+from ..durable import entries, require_no_links
 from ..run_records import CommandOptions, read_json
 from ..scoring.generated import ScoringError, Texts, read_texts
 from . import ReportError
@@ -19,6 +19,7 @@ NEEDED = ("title", "paper", "mixer", "command", "environment", "scores")
 _NEEDED_OF_A_SCORE = ("name", "score", "signature", "published", "published_in")
 _DECODING = re.compile(r"Translated ([\d,]+) sentences .*\(([\d.]+) sentences/s")
 _GENERATED = "generated.*.txt"
+_SHOWN = ("results.json", "stages", "logs")
 # settings of a training that say where and how much it writes, and how it reads
 _NOT_OF_THE_EXPERIMENT = (
     *("command", "--seed", "--save-dir", "--user-dir", "--log-format", "--log-interval"),
@@ -35,8 +36,8 @@ class Run:
         stages: records of the stages that are done, by name, the first one first.
 
     Raises:
-        ReportError: there is no run, or its files are damaged.
-        OSError: a file cannot be read, or is a symbolic link.
+        ReportError: there is no run, or its files are damaged or elsewhere.
+        OSError: a file cannot be read.
     """
 
     def __init__(self, folder: Path):
@@ -46,8 +47,7 @@ class Run:
         if not results.is_file():
             inside = f"; runs in it are {folder}/*" if list(folder.glob("*/results.json")) else ""
             raise ReportError(f"{folder} is not a run of a recipe: it has no results.json{inside}")
-        for shown in ("results.json", "stages", "stages/*", "logs", "logs/*", _GENERATED):
-            require_no_links(folder.glob(shown), "run")
+        _require_no_links(folder)
         self.folder = folder
         self.content = read_object(results, NEEDED)
         self.mixer: str = self.content["mixer"]
@@ -120,6 +120,20 @@ class Run:
                 reference = directory / scoring["--reference"]
                 found.setdefault(_subset(hypothesis), {**scoring, "--reference": str(reference)})
         return found
+
+
+def _require_no_links(run: Path) -> None:
+    """Of what is shown.
+
+    Raises:
+        ReportError: something is a symbolic link, or cannot be seen.
+    """
+    try:
+        shown = [x for x in entries(run, "run") if x.name in _SHOWN or x.match(_GENERATED)]
+        shown += [*entries(run / "stages", "run"), *entries(run / "logs", "run")]
+        require_no_links(shown, "run")
+    except FileExistsError as error:
+        raise ReportError(error) from error
 
 
 def given_options(content: Mapping[str, Any]) -> list[str]:

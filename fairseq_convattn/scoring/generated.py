@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_LINE = re.compile(r"([STHD])-(\d+)\t(.*)")
+_LINE = re.compile(r"([STHD])-(\d{1,18})\t(.*)")
 _HYPOTHESIS = re.compile(r"[HD]-\d+\t-?(\d|inf|nan)")
 
 

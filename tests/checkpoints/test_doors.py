@@ -271,6 +271,12 @@ def test_no_training_writes_through_a_link(tmp_path, name):
     assert (tmp_path / "private").read_text() == "kept"
 
 
+def test_no_training_writes_where_links_are_not_seen(tmp_path, unlistable):
+    unlistable(tmp_path)
+    with pytest.raises(FileExistsError, match="cannot be listed.+another --save-dir"):
+        checkpoint_utils.verify_checkpoint_directory(str(tmp_path))
+
+
 @pytest.mark.parametrize("part", ["cfg", "args"])
 @pytest.mark.parametrize("options", ["model: {x: 1}", ["model"], ()])
 def test_options_are_mappings(tmp_path, part, options):

@@ -51,6 +51,21 @@ def test_nothing_in_the_working_directory_is_imported(scripts, wikitext, tmp_pat
     assert "the end is reached" in run.stderr and not (source / "imported").exists()
 
 
+def test_nothing_is_written_through_links_that_somebody_left(scripts, tmp_path):
+    source, work = tmp_path / "source", tmp_path / "new.preparing"
+    source.mkdir()
+    (work / "text").mkdir(parents=True)
+    (work / "text" / "train").symlink_to(tmp_path / "private")
+    arguments = ("wikitext103", "--source", source, "--output", tmp_path / "new", "--sample")
+    for split in SPLITS:
+        (source / f"wiki.{split}.tokens").write_text("\n a\n")
+    scripts.stand_in("fairseq-preprocess", "exit 1")
+    assert_refused(scripts.prepare(*arguments), f"{work} has symbolic links")
+    scripts.stand_in("find", "exit 1")
+    assert_refused(scripts.prepare(*arguments), f"{work} cannot be searched for symbolic links")
+    assert not (tmp_path / "private").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.ci
 def test_wikitext103_resumes_and_is_what_fairseq_reads(scripts, wikitext, mirror, tmp_path):

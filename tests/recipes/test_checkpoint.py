@@ -79,6 +79,16 @@ def test_the_mixer_of_a_checkpoint_is_named_as_its_architecture(options, mixer, 
     assert evaluated(model, "translation") == (False, mixer)
 
 
+def test_a_checkpoint_adds_no_command_to_a_script(tmp_path, capsys):
+    model = tmp_path / "new\ntouch name.pt"
+    options = {"decoder_mixers": "dynamic\ntouch mixer\n#"}
+    write_checkpoint({"model": {}, "cfg": {"model": options}}, model)
+    main(["multi30k", "--checkpoint", str(model), "--dry-run"])
+    script = f"PATH=\n{capsys.readouterr().out}"  # no command is found
+    run = subprocess.run(["bash"], cwd=tmp_path, input=script, capture_output=True, text=True)
+    assert "mkdir: No such file" in run.stderr and "touch: " not in run.stderr
+
+
 @pytest.mark.parametrize("place", ["languages", "task", "args"])
 def test_a_model_of_another_language_is_refused(place, tmp_path):
     model, task = tmp_path / "model.pt", {"source_lang": "en", "target_lang": "de"}

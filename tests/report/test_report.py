@@ -258,8 +258,21 @@ def test_no_file_elsewhere_is_shown(tmp_path, report, place):
     run = write_run(tmp_path / "a", texts=["dynamic"])
     (run / place).rename(tmp_path / "private")
     (run / place).symlink_to(tmp_path / "private")
-    with pytest.raises(SystemExit, match=f"{place} is a symbolic link"):
+    with pytest.raises(SystemExit, match=rf"{place} is a symbolic link.+itself be a link\)$"):
         report(run)
+
+
+def test_nothing_is_shown_that_may_be_elsewhere(tmp_path, report, unlistable):
+    run = write_run(tmp_path / "a", texts=["dynamic"])
+    unlistable(run / "logs")
+    with pytest.raises(SystemExit, match="logs cannot be listed.+another run$"):
+        report(run)
+
+
+def test_what_a_run_says_is_no_command_to_a_terminal_or_page(tmp_path, report):
+    run = write_run(tmp_path / "a", unconfirmed="\x1b]0;title\x07 ![x](http://example)")
+    _, printed = report(run)
+    assert r"Unconfirmed: \x1b]0;title\x07 ![x]\(http://example)." in printed
 
 
 def test_outputs_side_by_side(tmp_path, report):
