@@ -1,3 +1,4 @@
+import os
 import re
 import runpy
 from pathlib import Path
@@ -30,7 +31,7 @@ setup(
             # all for each, as they know what they were compiled with
             depends=[str(file) for file in sorted(Path(kernels).glob("*.[ch]"))],
             define_macros=[("CONVATTN_SOURCES", f"{checksum}u")],
-            extra_compile_args=["-O3"],
+            extra_compile_args=[] if "-O" in os.environ.get("CFLAGS", "") else ["-O3"],
             libraries=["m"],
             optional=True,  # without it, PyTorch computes
         )

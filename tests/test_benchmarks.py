@@ -42,7 +42,6 @@ def test_long_inputs(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_host_time(tmp_path):
     sizes = "--tokens 8 --batch-tokens 16 --repetitions 2"
     rows, _ = measured(tmp_path, "host_time", sizes, "--models dynamic,transformer")
@@ -83,7 +82,6 @@ def test_block_sizes(operation, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_dropout(tmp_path):
     rows, _ = measured(tmp_path, "dropout", "--tokens 8 --sentences 2 --repetitions 2")
     assert len({(row["part"], row["dropout"]) for row in rows}) == len(rows) == 6
@@ -99,14 +97,22 @@ def test_compiled_layers(tmp_path):
     assert ratio == pytest.approx(float(row["ratio"])) and float(row["compiling_s"]) > 0
 
 
-def test_bad_options_are_refused_before_any_measurement(tmp_path):
-    for name, options, message in (
-        ("long_inputs", f"--csv {tmp_path / 'no' / 'file.csv'}", "has no folder"),
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("long_inputs", "--csv /no/folder/file.csv", "has no folder"),
         ("long_inputs", "--models dynamics", "is none of dynamic"),
         ("composite_attention", "--heads 0", "--heads: must be a whole number of at least 1"),
-    ):
-        refused = run(name, options)
-        assert refused.returncode == 2 and message in refused.stderr and not refused.stdout
+    ],
+)
+def test_bad_options_are_refused_before_any_measurement(
+    benchmark_of, monkeypatch, capsys, name, options, message
+):
+    monkeypatch.setattr(sys, "argv", [name, *options.split()])
+    with pytest.raises(SystemExit) as refused:
+        benchmark_of(name).main()
+    found = capsys.readouterr()
+    assert refused.value.code == 2 and message in found.err and not found.out
 
 
 @pytest.mark.slow

@@ -73,12 +73,9 @@ def test_a_plugin_that_adds_a_mixer(here, tmp_path):
     data, there = here / "data" / "translation", ("--user-dir", tmp_path / "own", "--cpu")
     length = ("--max-tokens", "600", "--max-update", "2", "--save-dir", tmp_path, "--lr", "0.01")
     length = (*length, "--optimizer", "adam", "--required-batch-size-multiple", "1")
-    runs = [command("fairseq-train", data, *there, "--arch", "mean_tiny", *length, cwd=tmp_path)]
-    checkpoint = ("--path", tmp_path / "checkpoint_last.pt", "--required-batch-size-multiple", "1")
-    runs += [command("fairseq-generate", data, *there, *checkpoint, cwd=tmp_path)]
-    assert all(run.returncode == 0 for run in runs), runs[-1].stderr
-    assert "Mean()" in runs[0].stdout + runs[0].stderr
-    assert "Generate test with beam=5" in runs[1].stdout
+    run = command("fairseq-train", data, *there, "--arch", "mean_tiny", *length, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "Mean()" in run.stdout + run.stderr
     code = (
         "import own, torch; from fairseq_convattn.mixers import MixerConfig, build_mixer; "
         "mixer, x = build_mixer(MixerConfig('mean', 4, 2, causal=True)), torch.randn(5, 3, 4); "

@@ -37,7 +37,6 @@ def test_one_binarised_sentence_is_generated_for_as_a_list_is():
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_scores_what_its_card_says(shared):
     texts = shared / "data" / "multi30k" / "tok"
     source, reference = (

@@ -171,15 +171,19 @@ def test_warns_of_sentences_that_fairseq_would_drop(caplog):
     assert not caplog.records
 
 
-def test_every_architecture_builds():
-    for arch, preset in ENCODER_DECODER_PRESETS.items():
+def of_every_shape_and_mixer(presets):
+    return (x for x in presets.items() if x[0].startswith("attention_") or x[0].endswith("tiny"))
+
+
+def test_architectures_build():
+    for arch, preset in of_every_shape_and_mixer(ENCODER_DECODER_PRESETS):
         model = skeleton(ConvAttnModel, Namespace(**preset), 10, 12)
         assert len(model.encoder.layers) == preset["encoder_layers"], arch
-    for arch, preset in LANGUAGE_MODEL_PRESETS.items():
+    for arch, preset in of_every_shape_and_mixer(LANGUAGE_MODEL_PRESETS):
         model = skeleton(ConvAttnLanguageModel, Namespace(**preset), 200_000)
         assert arch in ARCH_CONFIG_REGISTRY
         assert len(model.decoder.layers) == preset["decoder_layers"], arch
-    for arch, preset in MASKED_LM_PRESETS.items():
+    for arch, preset in of_every_shape_and_mixer(MASKED_LM_PRESETS):
         model = skeleton(ConvAttnMaskedLanguageModel, Namespace(**preset), 100)
         layers = model.encoder.sentence_encoder.layers
         assert len(layers) == preset["encoder_layers"], arch

@@ -78,7 +78,7 @@ def sanitized(tmp_path_factory):
         )
 
     sanitizers = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
-    flags = f"{sanitizers} -fno-omit-frame-pointer -g"
+    flags = f"-O1 {sanitizers} -fno-omit-frame-pointer -g"
     built = python("setup.py", "-q", "build_ext", "--inplace", CFLAGS=flags)
     assert list((copy / "fairseq_convattn" / "ops" / "native").glob("_kernels*")), built.stderr
     preload = {"LD_PRELOAD": preloaded, "ASAN_OPTIONS": "detect_leaks=0"}
