@@ -74,7 +74,7 @@ OPERATIONS = {
         convolve_shortly,
         [(4, 15), (3, 16), (8, 64), (4, 17), (3, 33), (16, 64), (16, 1)],
     ),
-    "static_convolution": (convolve_statically, [(5,), (17,), (32,)]),
+    "static_convolution": (convolve_statically, [(17,), (5,), (32,)]),
 }
 
 
