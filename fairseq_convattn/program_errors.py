@@ -239,4 +239,7 @@ _LINES: dict[re.Pattern, Callable[[re.Match], str | None]] = {
     re.compile(r"could not parse ModelProto from (.+)"): lambda found: (
         f"{found[1]} is not a SentencePiece model; give the .model file"
     ),
+    re.compile(r'"(.+)": Is a directory'): lambda found: (
+        f"{found[1]} is a folder; give one of its files"
+    ),
 }

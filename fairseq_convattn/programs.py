@@ -47,6 +47,20 @@ _VALUES_OF_LISTS = {
     **dict.fromkeys(("--encoder-mixers", "--decoder-mixers"), "|".join(MIXERS)),
     "--attention-terms": "|".join(TERMS),
 }
+_SUBWORDS = ("--remove-bpe", "--post-process")
+_SUBWORDS_OF_FAIRSEQ = (
+    *(
+        "sentencepiece",
+        "subword_nmt",
+        "@@",
+        "@@ ",
+        "wordpiece",
+        "letter",
+        "silence",
+        "_EOW",
+        "none",
+    ),
+)
 _SKIPPED = re.compile(r"(\S+) samples have invalid sizes .* max_positions=(\d+)")
 
 
@@ -75,6 +89,9 @@ def install(arguments: Sequence[str]) -> None:
     if Path(arguments[0]).name == "fairseq-train":
         require_arch(arguments[1:])
         refuse_another_task(arguments[1:])
+        _require(arguments[1:], "--optimizer", "for example adam")
+    else:
+        _require(arguments[1:], "--path", "the checkpoint")
     if Path(arguments[0]).name in DROPPING:
         _warn_of_dropped_sentences(arguments[1:])
 
@@ -109,6 +126,13 @@ def require_arch(options: Sequence[str]) -> None:
         raise SystemExit(
             "error: give --arch, for example dynamic_conv_tiny; 'convattn architectures' lists them"
         )
+
+
+def _require(options: Sequence[str], name: str, value: str) -> None:
+    """Exit where fairseq, without an option, would end in a traceback."""
+    given = {option_of(word) for word in options}
+    if name not in given and not _asks_for_help(options):
+        raise SystemExit(f"error: give {name}, {value}")
 
 
 def refuse_another_task(options: Sequence[str]) -> None:
@@ -151,7 +175,13 @@ def _refuse_options_of_lightconv(options: Sequence[str]) -> None:
 
 
 def _refuse_values(options: Sequence[str]) -> None:
-    given = _given(options, "--beam", "--model-overrides", model_overrides="{}")
+    given = _given(options, "--beam", "--model-overrides", *_SUBWORDS, model_overrides="{}")
+    for option in _SUBWORDS:
+        value = getattr(given, option[2:].replace("-", "_"))
+        if value is not None and value not in _SUBWORDS_OF_FAIRSEQ:
+            close = difflib.get_close_matches(value, _SUBWORDS_OF_FAIRSEQ, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise SystemExit(f"error: {option}: fairseq knows no {value}{hint}")
     if re.fullmatch(r"-\d+|0+", given.beam or ""):
         raise SystemExit(f"error: --beam: must be at least 1, not {given.beam}")
     try:

@@ -1,5 +1,6 @@
 """Checks options of fairseq-train by its own parser, without running it."""
 
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import NoReturn
@@ -11,6 +12,13 @@ def option_of(word: str) -> str:
     """The option that a word of a command line names: ``--lr`` of ``--lr=1``, ``-a`` of ``-aNAME``;
     of a value its beginning."""
     return word.partition("=")[0] if word.startswith("--") else word[:2]
+
+
+def task_of(options: Sequence[str]) -> str:
+    """fairseq's name of the task that a command line gives."""
+    found = [value for option, value in itertools.pairwise((*options, "")) if option == "--task"]
+    found += [word.partition("=")[2] for word in options if word.startswith("--task=")]
+    return found[-1] if found else "translation"
 
 
 class _Refused(Exception):

@@ -38,12 +38,13 @@ def train(
             raise FileExistsError(
                 f"{model_prefix}{ending} is there already: delete it or choose another name"
             )
+    if model_prefix.endswith("/") or Path(model_prefix).is_dir():
+        raise ValueError(f"--model-prefix {model_prefix}: a folder; give FOLDER/NAME")
     folder = Path(model_prefix).parent
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; make it first: mkdir -p {folder}")
     for file in files:
-        if not Path(file).exists():
-            raise FileNotFoundError(f"{file}: no such file")
+        require_file(file)
     # SentencePiece would learn pieces of the broken characters; a pipe cannot be read twice
     for file in filter(os.path.isfile, files):
         with open(file, "rb") as text:
@@ -96,14 +97,20 @@ def write(contents: dict[str, bytes]) -> None:
 def encode(model: str, text: BinaryIO, pieces: TextIO) -> None:
     import sentencepiece
 
-    if not Path(model).is_file():
-        raise FileNotFoundError(f"{model}: no such file")
+    require_file(model)
     try:
         processor = sentencepiece.SentencePieceProcessor(model_file=model)
     except RuntimeError:
         raise ValueError(f"{model} is not a SentencePiece model; give the .model file") from None
     for line in decoded(text, "standard input"):
         print(*processor.encode(line.rstrip("\n"), out_type=str), file=pieces)
+
+
+def require_file(path: str) -> None:
+    if not Path(path).exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give one of its files")
 
 
 def decoded(text: BinaryIO, name: str) -> Iterator[str]:

@@ -111,10 +111,14 @@ def test_what_keeps_pieces_from_being_learned_is_said(tmp_path):
     assert "bpe.model is there already: delete it or choose another" in train("bpe", too_many[1])
     assert f"{tmp_path}/no: no such folder" in train("no/bpe", "9")
     assert "bpe.model: give it without .model" in train("bpe.model", "9")
+    for folder in (".", "new/"):
+        assert f"--model-prefix {tmp_path / folder}" in train(folder, "9")
     (tmp_path / "text").unlink()
     assert train("none", "9") == f"error: {tmp_path / 'text'}: no such file\n"
     encode = convattn("sentencepiece", "encode", "--model", tmp_path / "none.model")
     assert encode.stderr == f"error: {tmp_path / 'none.model'}: no such file\n"
+    encode = convattn("sentencepiece", "encode", "--model", tmp_path)
+    assert encode.stderr == f"error: {tmp_path} is a folder; give one of its files\n"
     (tmp_path / "text").write_text("")
     assert train("none", "9") == f"error: {tmp_path / 'text'}: no text\n"
 

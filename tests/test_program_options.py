@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -22,6 +23,40 @@ def test_a_training_without_an_architecture_does_not_begin(monkeypatch):
     programs.require_arch(["DATA", "--user-dir", str(PLUGIN), "--help"])
     with pytest.raises(SystemExit, match="give --arch, for example dynamic_conv_tiny"):
         programs.require_arch(["DATA", "--user-dir", str(PLUGIN)])
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ("fairseq-train DATA --arch dynamic_conv_tiny", "give --optimizer, for example adam"),
+        *(
+            (f"fairseq-{name} DATA --task translation", "give --path, the checkpoint")
+            for name in ("generate", "interactive", "eval-lm", "validate")
+        ),
+        (
+            "fairseq-generate DATA --path x.pt --remove-bpe sentencepeice",
+            "--remove-bpe: fairseq knows no sentencepeice; did you mean sentencepiece?",
+        ),
+        (
+            "fairseq-generate DATA --path=x.pt --post-process=bpe",
+            "--post-process: fairseq knows no bpe",
+        ),
+    ],
+)
+def test_what_fairseq_would_find_out_late_is_told_at_once(given, message, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(SystemExit, match=re.escape(message)), warnings.catch_warnings():
+        programs.install(given.split())
+
+
+@pytest.mark.parametrize("bpe", ["", "=@@ ", " subword_nmt", " sentencepiece"])
+def test_all_subwords_of_fairseqs_are_taken(bpe, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    given = ["fairseq-generate", "DATA", "--path=x.pt", *f"--remove-bpe{bpe}".split(" ", 1)]
+    with warnings.catch_warnings():
+        programs.install([word for word in given if word])
 
 
 def test_an_architecture_for_another_task_is_told_before_options_that_the_task_lacks():

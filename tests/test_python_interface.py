@@ -12,6 +12,7 @@ import pytest
 import small_models
 import torch
 from conftest import ROOT, command, eval_lm, generate
+from omegaconf import OmegaConf
 from small_models import PIECES, SOURCES, load
 
 from fairseq_convattn.architectures import (
@@ -105,6 +106,15 @@ def test_translates_as_fairseq_generate(here, caplog):
     assert "required-batch-size-multiple" not in caplog.text
     longer = "cedar " * 300  # than the --max-tokens of the training
     assert isinstance(model.translate(longer, beam=1, max_len_b=2), str)
+
+
+@pytest.mark.parametrize("bpe", [None, {"_name": "sentencepiece"}])
+def test_fairseq_interactive_says_that_it_does_not_split_text(here, bpe, caplog):
+    model = load(ConvAttnModel, "translation", **PIECES)
+    cfg = {"interactive": {"buffer_size": 1}, "dataset": {}, "generation": {}, "bpe": bpe}
+    model.models[0].prepare_for_inference_(OmegaConf.create(cfg))
+    found = "give --bpe sentencepiece --sentencepiece-model FILE, unless" in caplog.text
+    assert found == (bpe is None)
 
 
 def test_summarizes_as_fairseq_generate(here):

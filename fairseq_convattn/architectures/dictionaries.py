@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import utils
+from fairseq.data import Dictionary
 from omegaconf import DictConfig, ListConfig, open_dict
 from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 
 STORED, LANGUAGES = "dictionaries", "languages"
+WORD = "\u2581"  # begins a word's first piece, by SentencePiece
 _DIGEST = re.compile(r"\d+ [0-9a-f]{64}")
 SIDES = ("source", "target")
 _WAY_OUT = (
@@ -24,6 +26,15 @@ _WAY_OUT = (
 _TABLE = re.compile(
     r"(encoder|decoder)\.(?:sentence_encoder\.)?embed_tokens\.(?:embeddings\.\d+\.0\.)?weight"
 )
+
+
+def subwords_of(dictionary: Dictionary) -> str | None:
+    """fairseq's name of the subwords that a dictionary has; None for words."""
+    if any(symbol.startswith(WORD) for symbol in dictionary.symbols):
+        return "sentencepiece"
+    if any(symbol.endswith("@@") for symbol in dictionary.symbols):
+        return "subword_nmt"
+    return None
 
 
 def remember_dictionaries(cfg: Any, task: Any, needed: Sequence[str] = SIDES) -> None:

@@ -28,13 +28,18 @@ from fairseq.utils import model_eval
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from .dictionaries import WORD, subwords_of
+
 logger = logging.getLogger(__name__)
 
 DICTIONARIES = ("dict*.txt", "input0/dict.txt")  # the second: sentence_prediction's
 # options of fairseq-generate that no model from Python follows
 _OF_COMMANDS = {"prefix_size", "lm_path", "retain_dropout", "constraints", "nbest"}
 _KINDS = (FairseqEncoderDecoderModel, FairseqLanguageModel, FairseqEncoderModel)
-_WORD = "\u2581"  # begins a word's first piece, by SentencePiece
+_SUBWORD_OPTIONS = {
+    "sentencepiece": "sentencepiece_model=FILE",
+    "subword_nmt": "bpe='subword_nmt', bpe_codes=FILE",
+}
 CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # found by fairseq beside a checkpoint
 _BINARISED = "the folder that fairseq-preprocess wrote"
 _PIECES_FILE, _CODES_FILE = "sentencepiece_model", "bpe_codes"
@@ -192,8 +197,8 @@ class ConvAttnHub(GeneratorHubInterface):
     def _warn_of_unknown_tokens(self, sentences: Sequence[Tensor]) -> None:
         """Warn of the first sentence of which the dictionary has less than half."""
         way_out = "is the text in the language of the training, and prepared as there?"
-        if self.bpe is None and (option := _subword_option(self.src_dict)):
-            way_out = f"is the text split into subwords? Give {option}"
+        if self.bpe is None and (kind := subwords_of(self.src_dict)):
+            way_out = f"is the text split into subwords? Give {_SUBWORD_OPTIONS[kind]}"
         for sentence in sentences:
             tokens = sentence[sentence != self.src_dict.eos()]
             unknown = int((tokens == self.src_dict.unk()).sum())
@@ -220,15 +225,6 @@ def _full(sentences: str | Iterable[str]) -> str | list[str]:
         if not text.strip():
             raise ValueError(f"sentence {number} is empty; leave it out")
     return texts
-
-
-def _subword_option(dictionary: Dictionary) -> str | None:
-    """The option of ``from_pretrained`` that splits text into a dictionary's subwords, if any."""
-    if any(symbol.startswith(_WORD) for symbol in dictionary.symbols):
-        return "sentencepiece_model=FILE"
-    if any(symbol.endswith("@@") for symbol in dictionary.symbols):
-        return "bpe='subword_nmt', bpe_codes=FILE"
-    return None
 
 
 def _types_of_text(dictionary: Dictionary) -> list[int]:
@@ -284,9 +280,9 @@ class ConvAttnMaskedHub(RobertaHubInterface):
         ]
 
     def _filled(self, masked_input: str, piece: str, probability: float) -> tuple:
-        word = f"{' ' if piece.startswith(_WORD) else ''}{self.bpe.decode(piece)}"
+        word = f"{' ' if piece.startswith(WORD) else ''}{self.bpe.decode(piece)}"
         symbols = self.task.source_dictionary.symbols
-        has_blank = word.startswith(" ") or any(symbol.startswith(_WORD) for symbol in symbols)
+        has_blank = word.startswith(" ") or any(symbol.startswith(WORD) for symbol in symbols)
         mask = " <mask>" if has_blank and " <mask>" in masked_input else "<mask>"
         return masked_input.replace(mask, word), probability, word
 

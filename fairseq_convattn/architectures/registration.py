@@ -24,7 +24,7 @@ from ..command_lines import flag
 from ..mixers.options import refuse
 from . import checks
 from .config import Configuration, Schema, configure, given_values
-from .dictionaries import check_types
+from .dictionaries import check_types, subwords_of
 from .layer_mixers import kept_layers, unread
 from .presets import FAMILY_OPTIONS
 
@@ -36,6 +36,10 @@ TASK_MODELS = {
     "language_modeling": "convattn_lm",
     "masked_lm": "convattn_mlm",
     "sentence_prediction": "convattn_mlm",
+}
+_SUBWORD_OPTIONS = {
+    "sentencepiece": "--bpe sentencepiece --sentencepiece-model FILE",
+    "subword_nmt": "--bpe subword_nmt --bpe-codes FILE",
 }
 _KINDS = {
     "convattn": "translation or summarization model",
@@ -73,9 +77,15 @@ class ConfiguredModel:
 
     def prepare_for_inference_(self, cfg: DictConfig) -> None:
         """Called by fairseq's commands that decode. fairseq-interactive then skips and reports
-        lines that are too long, instead of ending at the first one."""
+        lines that are too long, instead of ending at the first one, and warns if it splits none."""
         if OmegaConf.select(cfg, "interactive.buffer_size"):
             cfg.dataset.skip_invalid_size_inputs_valid_test = True
+            stack = self.encoder if hasattr(self, "encoder") else self.decoder
+            if cfg.bpe is None and (kind := subwords_of(stack.dictionary)):
+                logger.warning(
+                    "the model reads subwords: give %s, unless the input is split already",
+                    _SUBWORD_OPTIONS[kind],
+                )
         super().prepare_for_inference_(cfg)
 
     def load_state_dict(

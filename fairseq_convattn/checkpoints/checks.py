@@ -71,6 +71,8 @@ def check_archive(path: str | Path) -> None:
     Raises:
         CheckpointError: it is not.
     """
+    if not os.path.getsize(path):
+        raise CheckpointError("it is empty")
     if is_zip(path):
         now = os.stat(path)
         _check_zip(str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)

@@ -145,7 +145,12 @@ def _warn_of_another(architecture: str) -> None:
     )
 
 
-def _load(path: str | Path) -> Any:
+def require_file(path: str | Path) -> None:
+    """Check that a file is there.
+
+    Raises:
+        CheckpointError: it is not, or is a folder; the message does not name it.
+    """
     if Path(path).is_dir():
         raise CheckpointError("it is a folder; give one of its .pt files")
     if not Path(path).is_file():
@@ -153,6 +158,10 @@ def _load(path: str | Path) -> Any:
         close = difflib.get_close_matches(Path(path).name, others, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise CheckpointError(f"there is no such file{hint}")
+
+
+def _load(path: str | Path) -> Any:
+    require_file(path)
     check_file(path)
     return _torch_load(path)
 

@@ -23,6 +23,7 @@ from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 
 from ..durable import entries, require_no_links
+from ..training_options import task_of
 from . import stand_ins
 from .checks import (
     CheckpointError,
@@ -33,13 +34,15 @@ from .checks import (
     naming,
 )
 from .continuation import require_same_model
-from .files import architecture_of, as_mapping, check_file, is_ours
+from .files import architecture_of, as_mapping, check_file, is_ours, stored_options
 from .option_text import evaluated
 from .recovery import LAST, recovered
 
 logger = logging.getLogger(__name__)
 
 NAMES_OF_2019 = {"encoder.layers.0.linear1.weight", "encoder.layers.0.layer_norms.0.weight"}
+
+_EVALUATING_PAIRS = ("fairseq-generate", "fairseq-interactive", "fairseq-validate")
 
 # fairseq's modules that evaluate options
 EVALUATING = (
@@ -93,6 +96,7 @@ def _checking(load: Callable[..., dict]) -> Callable[..., dict]:
             check_digest(state)
             check_optimizer(state)  # where fairseq has put it
             _warn_of_unknown(args[0] if args else kwargs.get("arg_overrides"), state)
+            _warn_of_another_task(state)
             # lightconv checkpoints have weights that were never set
             if is_ours(architecture_of(state)):
                 check_finite(state["model"])
@@ -112,6 +116,19 @@ def _warn_of_unknown(overrides: dict[str, Any] | None, state: dict) -> None:
         logger.warning(
             "--model-overrides: the checkpoint has no option %s, which changes nothing%s",
             *(name, f"; did you mean {close[0]}?" if close else ""),
+        )
+
+
+def _warn_of_another_task(state: dict) -> None:
+    """Warn of a model that fairseq evaluates by a task which cuts or scores in another way."""
+    if Path(sys.argv[0]).name not in _EVALUATING_PAIRS:
+        return
+    trained, given = stored_options(state, "task").get("_name"), task_of(sys.argv[1:])
+    if trained != given and {trained, given} == {"translation", "summarization"}:
+        logger.warning(
+            "the checkpoint was trained with --task %s, and is used with %s: lengths and cuts are "
+            "other ones",
+            *(trained, given),
         )
 
 

@@ -58,8 +58,7 @@ def _check_pickles(path: str, *version: int) -> None:
     except CheckpointError:
         raise
     except Exception as error:  # a damaged file can fail in any way
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"it is not a checkpoint, or is damaged ({reason})") from error
+        raise CheckpointError("it is not a checkpoint, or is damaged") from error
     if type(stored) is not list or sorted(used) != sorted(stored):
         raise CheckpointError("it has tensors without values, or values without tensors")
 

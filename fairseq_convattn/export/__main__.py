@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from ..architectures.hub import DICTIONARIES
-from ..checkpoints.checks import CheckpointError
-from ..checkpoints.files import architecture_of, read_outline
+from ..checkpoints.checks import CheckpointError, naming
+from ..checkpoints.files import architecture_of, read_outline, require_file
 from ..command_lines import missing_modules, one_line_errors
 from ..durable import appearing, require_new
 from . import export
@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.onnx and (missing := missing_modules("onnx", "onnxscript")):
         sys.exit(f"error: --onnx needs {missing}")
     with one_line_errors(ValueError):
-        if Path(arguments.checkpoint).is_dir():
-            raise ValueError(f"{arguments.checkpoint} is a folder; give one of its checkpoints")
+        with naming(arguments.checkpoint):
+            require_file(arguments.checkpoint)
         require_new(output)
         programs, start = export(_loaded(arguments.checkpoint, arguments.data))
         with appearing(output) as complete:
@@ -73,10 +73,10 @@ def _loaded(checkpoint: str, data: str | None) -> BaseFairseqModel:
             architecture = architecture_of(read_outline(checkpoint))
             if architecture in {*ARCH_MODEL_REGISTRY, *MODEL_REGISTRY}:
                 raise
-            raise CheckpointError(
-                f"{checkpoint} cannot be loaded: it needs the plugin that defines its "
-                f"architecture, {architecture}"
-            ) from None
+            lacks = f"it needs the plugin that defines its architecture, {architecture}"
+            if architecture is None:
+                lacks = "it does not say how its model was built"
+            raise CheckpointError(f"{checkpoint} cannot be loaded: {lacks}") from None
     return model
 
 

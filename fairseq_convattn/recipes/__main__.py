@@ -333,8 +333,10 @@ def _require_new(settings: Settings) -> None:
     data = settings.data
     if "," in str(data):
         raise RecipeError(f"the data folder {data}: fairseq-preprocess splits paths at ','")
-    if data.is_dir() and not settings.binarised.is_dir() and any(data.iterdir()):
-        raise RecipeError(f"--data {data} has no folder bin and is not empty; choose another")
+    if data.exists() and not settings.binarised.is_dir():
+        raise RecipeError(
+            f"--data {data} is there and has no folder bin; choose another with --data"
+        )
 
 
 def _tell_of_another_precision(settings: Settings) -> None:

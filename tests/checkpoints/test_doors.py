@@ -258,25 +258,6 @@ def test_no_attribute_of_a_dictionary_hides_what_is_in_it(trained, tmp_path, met
         checkpoint_utils.load_checkpoint_to_cpu(path)
 
 
-@pytest.mark.parametrize("name", ["checkpoint_best.pt", "checkpoint2.pt.tmp", "dummy"])
-def test_no_training_writes_through_a_link(tmp_path, name):
-    (tmp_path / "private").write_text("kept")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / name).symlink_to(tmp_path / "private")
-    with pytest.raises(FileExistsError, match=f"{name} is a symbolic link.+--save-dir"):
-        checkpoint_utils.verify_checkpoint_directory(str(tmp_path / "run"))
-    (tmp_path / "link").symlink_to(tmp_path / "run")
-    (tmp_path / "run" / name).unlink()
-    checkpoint_utils.verify_checkpoint_directory(str(tmp_path / "link"))
-    assert (tmp_path / "private").read_text() == "kept"
-
-
-def test_no_training_writes_where_links_are_not_seen(tmp_path, unlistable):
-    unlistable(tmp_path)
-    with pytest.raises(FileExistsError, match="cannot be listed.+another --save-dir"):
-        checkpoint_utils.verify_checkpoint_directory(str(tmp_path))
-
-
 @pytest.mark.parametrize("part", ["cfg", "args"])
 @pytest.mark.parametrize("options", ["model: {x: 1}", ["model"], ()])
 def test_options_are_mappings(tmp_path, part, options):

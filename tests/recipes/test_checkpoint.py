@@ -156,7 +156,7 @@ def test_data_of_something_else_are_refused(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "notes").touch()
     arguments = ["multi30k", "--data", str(tmp_path / "data"), "--output", str(tmp_path / "run")]
-    with pytest.raises(SystemExit, match="--data .*data has no folder bin and is not empty"):
+    with pytest.raises(SystemExit, match="--data .*data is there and has no folder bin"):
         main(arguments)
     assert not (tmp_path / "run").exists()
 
