@@ -29,10 +29,10 @@ def one_line_errors(*errors: type[Exception]) -> Iterator[None]:
 
 def printable(text: str) -> str:
     """A text for a terminal: control characters, which a file can bring, are escaped."""
-    joiners = "\u200c\u200d"  # of Persian and of emoji
+    others = "\t\u200c\u200d"  # the latter join letters of Persian, and emoji
 
     def is_plain(x: str) -> bool:
-        return x.isprintable() or unicodedata.category(x) == "Zs" or x in joiners
+        return x.isprintable() or unicodedata.category(x) == "Zs" or x in others
 
     return "".join(x if is_plain(x) else x.encode("unicode_escape").decode() for x in text)
 

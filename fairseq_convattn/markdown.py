@@ -22,15 +22,16 @@ class Table(NamedTuple):
 
 
 def table(content: Table) -> str:
-    """A table whose cells are plain text."""
-    return raw_table(content._replace(rows=[list(map(text, row)) for row in content.rows]))
+    """A table whose heads and cells are plain text."""
+    columns, rows = list(map(text, content.columns)), [list(map(text, x)) for x in content.rows]
+    return raw_table(Table(columns, rows, list(map(text, content.numeric))))
 
 
 def raw_table(content: Table) -> str:
-    """A table whose cells are Markdown."""
+    """A table whose heads and cells are Markdown."""
     rules = ["---:" if name in content.numeric else "---" for name in content.columns]
-    heads = list(map(text, content.columns))
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rules, *content.rows))
+    lines = (content.columns, rules, *content.rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def code(content: str) -> str:

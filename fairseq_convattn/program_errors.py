@@ -33,8 +33,8 @@ def report(kind: type[BaseException], error: BaseException, trace: TracebackType
         if line:
             print(f"error: {printable(line)}", file=sys.stderr)
             return
-    for line in "".join(traceback.format_exception(kind, error, trace)).split("\n"):
-        print(printable(line), file=sys.stderr)
+    text = "".join(traceback.format_exception(kind, error, trace)).removesuffix("\n")
+    print(*map(printable, text.split("\n")), sep="\n", file=sys.stderr)
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -10,18 +10,19 @@ import re
 import sys
 import traceback
 import warnings
-from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from fairseq.data.data_utils import post_process
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
 
 from .architectures.registration import check_task, warn_of_dropped_sentences
 from .checkpoints.files import is_ours
+from .command_lines import flag
 from .mixers import MIXERS
 from .ops.attention import TERMS
 from .program_errors import report
-from .training_options import option_of
+from .training_options import option_of, values_of
 
 PROGRAMS = {
     f"fairseq-{name}" for name in ("train", "generate", "interactive", "eval-lm", "validate")
@@ -47,20 +48,6 @@ _VALUES_OF_LISTS = {
     **dict.fromkeys(("--encoder-mixers", "--decoder-mixers"), "|".join(MIXERS)),
     "--attention-terms": "|".join(TERMS),
 }
-_SUBWORDS = ("--remove-bpe", "--post-process")
-_SUBWORDS_OF_FAIRSEQ = (
-    *(
-        "sentencepiece",
-        "subword_nmt",
-        "@@",
-        "@@ ",
-        "wordpiece",
-        "letter",
-        "silence",
-        "_EOW",
-        "none",
-    ),
-)
 _SKIPPED = re.compile(r"(\S+) samples have invalid sizes .* max_positions=(\d+)")
 
 
@@ -89,9 +76,9 @@ def install(arguments: Sequence[str]) -> None:
     if Path(arguments[0]).name == "fairseq-train":
         require_arch(arguments[1:])
         refuse_another_task(arguments[1:])
-        _require(arguments[1:], "--optimizer", "for example adam")
     else:
         _require(arguments[1:], "--path", "the checkpoint")
+        _refuse_subwords(Path(arguments[0]).name, arguments[1:])
     if Path(arguments[0]).name in DROPPING:
         _warn_of_dropped_sentences(arguments[1:])
 
@@ -103,7 +90,7 @@ def check_options(options: Sequence[str]) -> None:
     An unknown architecture is left to another plugin that is the ``--user-dir``: it may register it
     after importing this one.
     """
-    given = _given(options, "--arch", "--user-dir")
+    given = values_of(options, "--arch", "--user-dir")
     if is_ours(given.arch):
         _refuse_options_of_lightconv(options)
         _refuse_spaces(options)
@@ -118,14 +105,16 @@ def check_options(options: Sequence[str]) -> None:
 
 
 def require_arch(options: Sequence[str]) -> None:
-    """Exit where fairseq-train, without an architecture, would end in an empty RuntimeError. Other
-    plugins may have a default, so this one must be the ``--user-dir``."""
-    given = _given(options, "--arch", "--user-dir")
+    """Exit where fairseq-train, without an architecture or an optimizer, would end in a traceback.
+    Other plugins may have a default, so this one must be the ``--user-dir``."""
+    given = values_of(options, "--arch", "--user-dir")
     is_user_dir = Path(given.user_dir or "").name == PACKAGE.name
     if is_user_dir and given.arch is None and not _asks_for_help(options):
         raise SystemExit(
             "error: give --arch, for example dynamic_conv_tiny; 'convattn architectures' lists them"
         )
+    if is_user_dir:
+        _require(options, "--optimizer", "for example adam")
 
 
 def _require(options: Sequence[str], name: str, value: str) -> None:
@@ -138,7 +127,7 @@ def _require(options: Sequence[str], name: str, value: str) -> None:
 def refuse_another_task(options: Sequence[str]) -> None:
     """Exit with the architecture's tasks, where argparse would complain of options that
     fairseq-train's ``--task`` lacks."""
-    given = _given(options, "--arch", "--task", task="translation")
+    given = values_of(options, "--arch", "--task", task="translation")
     if is_ours(given.arch) and given.task and not _asks_for_help(options):
         try:
             check_task(ARCH_MODEL_NAME_REGISTRY[given.arch], given)
@@ -148,20 +137,10 @@ def refuse_another_task(options: Sequence[str]) -> None:
 
 def _warn_of_dropped_sentences(options: Sequence[str]) -> None:
     names = "--task", "--required-batch-size-multiple"
-    given = _given(options, *names, task="translation", required_batch_size_multiple="8")
+    given = values_of(options, *names, task="translation", required_batch_size_multiple="8")
     multiple = given.required_batch_size_multiple or ""
     if multiple.isdecimal() and not _asks_for_help(options):
         warn_of_dropped_sentences(given.task, int(multiple))
-
-
-def _given(options: Sequence[str], *names: str, **defaults: str) -> Namespace:
-    """The values of some options, else ``defaults`` or None. An option without a value, which
-    fairseq refuses, has None."""
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in names:
-        parser.add_argument(name, *(["-a"] if name == "--arch" else ()), nargs="?")
-    parser.set_defaults(**defaults)
-    return parser.parse_known_args(options)[0]
 
 
 def _asks_for_help(options: Sequence[str]) -> bool:
@@ -175,13 +154,7 @@ def _refuse_options_of_lightconv(options: Sequence[str]) -> None:
 
 
 def _refuse_values(options: Sequence[str]) -> None:
-    given = _given(options, "--beam", "--model-overrides", *_SUBWORDS, model_overrides="{}")
-    for option in _SUBWORDS:
-        value = getattr(given, option[2:].replace("-", "_"))
-        if value is not None and value not in _SUBWORDS_OF_FAIRSEQ:
-            close = difflib.get_close_matches(value, _SUBWORDS_OF_FAIRSEQ, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise SystemExit(f"error: {option}: fairseq knows no {value}{hint}")
+    given = values_of(options, "--beam", "--model-overrides", model_overrides="{}")
     if re.fullmatch(r"-\d+|0+", given.beam or ""):
         raise SystemExit(f"error: --beam: must be at least 1, not {given.beam}")
     try:
@@ -193,6 +166,23 @@ def _refuse_values(options: Sequence[str]) -> None:
             "error: --model-overrides: must be like \"{'max_target_positions': 8192}\", "
             f"not {given.model_overrides!r}"
         )
+
+
+def _refuse_subwords(program: str, options: Sequence[str]) -> None:
+    """Exit where fairseq would end in a traceback once it has decoded or scored."""
+    given = vars(values_of(options, "--remove-bpe", "--post-process"))
+    for name, value in given.items():
+        if program == "fairseq-eval-lm" and value not in (None, "subword_nmt", "@@ "):
+            raise SystemExit(
+                f"error: {flag(name)}: fairseq-eval-lm has no {value!r}; give subword_nmt, or "
+                "leave it out"
+            )
+        try:
+            post_process("", value)
+        except NotImplementedError:
+            raise SystemExit(
+                f"error: {flag(name)}: fairseq has no {value!r}; give sentencepiece or subword_nmt"
+            ) from None
 
 
 def _refuse_spaces(options: Sequence[str]) -> None:

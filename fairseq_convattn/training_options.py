@@ -1,7 +1,7 @@
-"""Checks options of fairseq-train by its own parser, without running it."""
+"""Options of fairseq's commands: their values, and checks of fairseq-train's by its own parser."""
 
-import itertools
 import logging
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -14,11 +14,14 @@ def option_of(word: str) -> str:
     return word.partition("=")[0] if word.startswith("--") else word[:2]
 
 
-def task_of(options: Sequence[str]) -> str:
-    """fairseq's name of the task that a command line gives."""
-    found = [value for option, value in itertools.pairwise((*options, "")) if option == "--task"]
-    found += [word.partition("=")[2] for word in options if word.startswith("--task=")]
-    return found[-1] if found else "translation"
+def values_of(options: Sequence[str], *names: str, **defaults: str) -> Namespace:
+    """The values of some options, else ``defaults`` or None. An option without a value, which
+    fairseq refuses, has None."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in names:
+        parser.add_argument(name, *(["-a"] if name == "--arch" else ()), nargs="?")
+    parser.set_defaults(**defaults)
+    return parser.parse_known_args(options)[0]
 
 
 class _Refused(Exception):

@@ -18,6 +18,7 @@ splits=(train valid test) # what binarise looks for, in files of these names or 
 declare -A names=()
 SEVEN_ZIP=(7z 7za bsdtar)  # any of them
 note=""                   # what is to be known of the data when they are ready
+another="remove it or choose another folder with --output"
 
 # die MESSAGE: without control characters, which a file could have brought
 die() { printf 'error: %s\n' "$*" | tr -d '\000-\010\013-\037\177' >&2; exit 1; }
@@ -97,7 +98,7 @@ require_same_origin() {
   [ -f "$1/origin" ] || return 0
   found=$(cat "$1/origin")
   [ "$found" = "$(origin)" ] ||
-    die "$1 is $found; remove it or choose another folder with --output"
+    die "$1 is $found; $another"
 }
 
 # plain FILE: its content, unpacked if it is FILE.gz
@@ -134,22 +135,23 @@ begin() {
   done
   [ -n "$source_dir" ] || command -v curl >/dev/null ||
     die "curl is not installed; a local copy works with --source DIR"
+  [ ! -L "$work" ] && [ ! -L "$work/lock" ] || die "$work has symbolic links: $another"
   mkdir -p "$work"
-  require_no_links "$work"
   exec {lock}>"$work/lock"
   flock -n "$lock" || die "another run is preparing $output"
+  require_no_links
   trap clean_up EXIT
   rm -rf "$work"/*.partial
   release=$work/release.partial
   origin >"$work/origin"
 }
 
-# require_no_links FOLDER: somebody else may have left it, with links to anywhere
+# require_no_links: in $work, which somebody else may have left, with links to anywhere
 require_no_links() {
   local found
-  found=$(find "$1" -type l -print -quit) ||
-    die "$1 cannot be searched for symbolic links: remove it or choose another folder with --output"
-  [ -z "$found" ] || die "$1 has symbolic links: remove it or choose another folder with --output"
+  found=$(find "$work" -type l -print -quit) ||
+    die "$work cannot be searched for symbolic links: $another"
+  [ -z "$found" ] || die "$work has symbolic links: $another"
 }
 
 clean_up() {
@@ -226,7 +228,7 @@ unpack() {
   obtain "$@"
   echo "unpacking $1"
   mkdir -p "$unpacked"
-  obtained=$(realpath "$obtained") # tar takes h:file for a file of the host h
+  obtained=$(realpath -s "$obtained") # tar takes h:file for a file of the host h
   case "$1" in
     *.zip) python -P -m zipfile -e "$obtained" "$unpacked" ;;
     *.7z) unpack_7z "$(command -v "${SEVEN_ZIP[@]}" | head -n 1)" ;;

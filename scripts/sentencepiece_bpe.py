@@ -38,7 +38,7 @@ def train(
             raise FileExistsError(
                 f"{model_prefix}{ending} is there already: delete it or choose another name"
             )
-    if model_prefix.endswith("/") or Path(model_prefix).is_dir():
+    if os.path.basename(model_prefix) in ("", ".", ".."):
         raise ValueError(f"--model-prefix {model_prefix}: a folder; give FOLDER/NAME")
     folder = Path(model_prefix).parent
     if not folder.is_dir():

@@ -181,10 +181,11 @@ def test_a_mistyped_model_override_is_named(data, trained, monkeypatch, caplog):
     overrides = "{'max_target_position': 9, 'dropout': 0.1}"
     options = ("--task", "translation", "--model-overrides", overrides)
     monkeypatch.setattr("sys.argv", ["fairseq-validate", *options])
+    monkeypatch.setattr(guard.logger, "handlers", [caplog.handler])
     for run in (generate, validate):
         caplog.clear()
         run(data, trained, *options)
-        (warning,) = (x for x in caplog.messages if x.startswith("--model-overrides"))
+        (warning,) = {x for x in caplog.messages if x.startswith("--model-overrides")}
         assert "no option max_target_position," in warning
         assert warning.endswith("did you mean max_target_positions?")
     caplog.clear()

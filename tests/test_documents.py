@@ -63,6 +63,7 @@ PARTS = ("operation", "attention", "layer")  # of the benchmark of short convolu
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
 def test_links_resolve(page):
+    assert "]\\(" not in text_of(page), "an escaped link"
     for file, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", text_of(page)):
         target = page.parent / file if file else page
         assert target.exists(), f"{page.name} links {file}"

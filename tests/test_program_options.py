@@ -25,38 +25,52 @@ def test_a_training_without_an_architecture_does_not_begin(monkeypatch):
         programs.require_arch(["DATA", "--user-dir", str(PLUGIN)])
 
 
+@pytest.fixture
+def install(monkeypatch):
+    for name in ("unraisablehook", "excepthook"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    with warnings.catch_warnings():
+        yield programs.install
+
+
 @pytest.mark.parametrize(
     "given, message",
     [
-        ("fairseq-train DATA --arch dynamic_conv_tiny", "give --optimizer, for example adam"),
+        (
+            f"fairseq-train DATA --arch dynamic_conv_tiny --user-dir {PLUGIN}",
+            "give --optimizer, for",
+        ),
         *(
             (f"fairseq-{name} DATA --task translation", "give --path, the checkpoint")
             for name in ("generate", "interactive", "eval-lm", "validate")
         ),
         (
             "fairseq-generate DATA --path x.pt --remove-bpe sentencepeice",
-            "--remove-bpe: fairseq knows no sentencepeice; did you mean sentencepiece?",
+            "--remove-bpe: fairseq has no 'sentencepeice'; give sentencepiece or",
         ),
         (
-            "fairseq-generate DATA --path=x.pt --post-process=bpe",
-            "--post-process: fairseq knows no bpe",
+            "fairseq-interactive DATA --path=x.pt --post-process=bpe",
+            "--post-process: fairseq has no",
+        ),
+        (
+            "fairseq-eval-lm DATA --path=x.pt --remove-bpe sentencepiece",
+            "--remove-bpe: fairseq-eval-lm has no 'sentencepiece'; give subword_nmt",
         ),
     ],
 )
-def test_what_fairseq_would_find_out_late_is_told_at_once(given, message, monkeypatch):
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    with pytest.raises(SystemExit, match=re.escape(message)), warnings.catch_warnings():
-        programs.install(given.split())
+def test_what_fairseq_would_find_out_late_is_told_at_once(given, message, install):
+    with pytest.raises(SystemExit, match=re.escape(message)):
+        install(given.split())
 
 
-@pytest.mark.parametrize("bpe", ["", "=@@ ", " subword_nmt", " sentencepiece"])
-def test_all_subwords_of_fairseqs_are_taken(bpe, monkeypatch):
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    given = ["fairseq-generate", "DATA", "--path=x.pt", *f"--remove-bpe{bpe}".split(" ", 1)]
-    with warnings.catch_warnings():
-        programs.install([word for word in given if word])
+@pytest.mark.parametrize("program", ["generate", "interactive", "eval-lm"])
+@pytest.mark.parametrize("more", [[], ["@@ "], ["subword_nmt"]])
+def test_subwords_of_fairseqs_are_taken(program, more, install):
+    install([f"fairseq-{program}", "DATA", "--path=x.pt", "--remove-bpe", *more])
+
+
+def test_another_plugin_may_have_its_own_optimizer(install):
+    install(["fairseq-train", "DATA", "--user-dir", "theirs", "--arch", "dynamic_conv_tiny"])
 
 
 def test_an_architecture_for_another_task_is_told_before_options_that_the_task_lacks():

@@ -23,7 +23,7 @@ from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 
 from ..durable import entries, require_no_links
-from ..training_options import task_of
+from ..training_options import values_of
 from . import stand_ins
 from .checks import (
     CheckpointError,
@@ -42,7 +42,8 @@ logger = logging.getLogger(__name__)
 
 NAMES_OF_2019 = {"encoder.layers.0.linear1.weight", "encoder.layers.0.layer_norms.0.weight"}
 
-_EVALUATING_PAIRS = ("fairseq-generate", "fairseq-interactive", "fairseq-validate")
+# fairseq-validate takes the checkpoint's task
+_CHOOSING_THE_TASK = ("fairseq-generate", "fairseq-interactive")
 
 # fairseq's modules that evaluate options
 EVALUATING = (
@@ -121,9 +122,10 @@ def _warn_of_unknown(overrides: dict[str, Any] | None, state: dict) -> None:
 
 def _warn_of_another_task(state: dict) -> None:
     """Warn of a model that fairseq evaluates by a task which cuts or scores in another way."""
-    if Path(sys.argv[0]).name not in _EVALUATING_PAIRS:
+    if Path(sys.argv[0]).name not in _CHOOSING_THE_TASK:
         return
-    trained, given = stored_options(state, "task").get("_name"), task_of(sys.argv[1:])
+    trained = stored_options(state, "task").get("_name")
+    given = values_of(sys.argv[1:], "--task", task="translation").task
     if trained != given and {trained, given} == {"translation", "summarization"}:
         logger.warning(
             "the checkpoint was trained with --task %s, and is used with %s: lengths and cuts are "

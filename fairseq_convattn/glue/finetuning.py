@@ -40,7 +40,7 @@ _LOSING = {
     *("--no-save", "--save-interval", "--checkpoint-suffix", "--no-epoch-checkpoints"),
     "--keep-last-epochs",
 }
-_LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss ([\d.]+) ")
+_LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss ([\d.]+|nan|inf) ")
 
 
 class Run(NamedTuple):

@@ -183,7 +183,7 @@ def _scores(content: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 def _head(score: Mapping[str, Any], notes: "_Notes") -> str:
     """The column of a score: its name and signature."""
     name = score["name"].removesuffix(f"{_WAY}{score.get('baseline')}")
-    return f"{name} {notes.reference(code(score['signature']))}"
+    return f"{text(name)} {notes.reference(code(score['signature']))}"
 
 
 def _interval(score: Mapping[str, Any]) -> str:

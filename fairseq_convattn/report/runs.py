@@ -130,10 +130,13 @@ def _require_no_links(run: Path) -> None:
     """
     try:
         shown = [x for x in entries(run, "run") if x.name in _SHOWN or x.match(_GENERATED)]
-        shown += [*entries(run / "stages", "run"), *entries(run / "logs", "run")]
         require_no_links(shown, "run")
+        for folder in ("stages", "logs"):
+            require_no_links(entries(run / folder, "run"), "run")
     except FileExistsError as error:
         raise ReportError(error) from error
+    except NotADirectoryError as error:
+        raise ReportError(f"{run} is damaged: {error.filename} is a file, not a folder") from error
 
 
 def given_options(content: Mapping[str, Any]) -> list[str]:

@@ -33,6 +33,8 @@ def test_no_training_writes_where_links_are_not_seen(tmp_path, unlistable):
         ("fairseq-generate DATA", True),
         ("fairseq-interactive DATA --task=translation", True),
         ("fairseq-generate DATA --task summarization", False),
+        ("fairseq-interactive DATA --task translation --task=summarization", False),
+        ("fairseq-validate DATA --task translation", False),
         ("fairseq-train DATA", False),
     ],
 )

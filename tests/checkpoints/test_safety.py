@@ -103,7 +103,7 @@ def test_an_unknown_type_is_not_read(tmp_path):
     "content, reason",
     [
         (None, "there is no such file; did you mean checkpoint_1.pt?"),
-        (b"", "cut off or is damaged"),
+        (b"", "it is empty"),
         (b"Hello, this is text.", "it is not a checkpoint, or"),
         (b"PK\x03\x04 not an archive", "cut off or is damaged"),
         (pickle.dumps({"model": {}}, protocol=2), "it is not a checkpoint, or"),

@@ -122,10 +122,14 @@ def test_arguments_of_one_kind_are_alike_to_triton():
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is for machines without a GPU")
 @pytest.mark.parametrize(
-    "operation, shapes, launches", [("convolution", "1", 10), ("static_convolution", "1", 4)]
+    "operation, shapes, launches",
+    [
+        pytest.param("convolution", "1", 10, marks=pytest.mark.ci),
+        pytest.param("static_convolution", "1", 4, marks=pytest.mark.ci),
+        ("static_convolution", "3", 12),
+    ],
 )
 def test_tritons_launcher_gives_the_driver_what_a_kernel_was_given(
     operation, shapes, launches, tmp_path
