@@ -17,6 +17,8 @@ from conftest import (
 from fairseq import checkpoint_utils
 from fairseq_cli import train as train_command
 
+from fairseq_convattn.checkpoints import guard
+
 MIXERS = {
     "lightweight": ("--arch", "lightweight_conv_tiny"),
     "dynamic": ("--arch", "dynamic_conv_tiny"),
