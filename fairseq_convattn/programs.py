@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq.data.data_utils import post_process
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
 
 from .architectures.registration import check_task, warn_of_dropped_sentences
@@ -22,7 +21,7 @@ from .command_lines import flag
 from .mixers import MIXERS
 from .ops.attention import TERMS
 from .program_errors import report
-from .training_options import option_of, values_of
+from .training_options import has_subwords, option_of, values_of
 
 PROGRAMS = {
     f"fairseq-{name}" for name in ("train", "generate", "interactive", "eval-lm", "validate")
@@ -177,12 +176,10 @@ def _refuse_subwords(program: str, options: Sequence[str]) -> None:
                 f"error: {flag(name)}: fairseq-eval-lm has no {value!r}; give subword_nmt, or "
                 "leave it out"
             )
-        try:
-            post_process("", value)
-        except NotImplementedError:
+        if not has_subwords(value):
             raise SystemExit(
                 f"error: {flag(name)}: fairseq has no {value!r}; give sentencepiece or subword_nmt"
-            ) from None
+            )
 
 
 def _refuse_spaces(options: Sequence[str]) -> None:

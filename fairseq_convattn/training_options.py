@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import NoReturn
 
+from fairseq.data.data_utils import post_process
 from fairseq.options import get_training_parser, parse_args_and_arch
 
 
@@ -22,6 +23,15 @@ def values_of(options: Sequence[str], *names: str, **defaults: str) -> Namespace
         parser.add_argument(name, *(["-a"] if name == "--arch" else ()), nargs="?")
     parser.set_defaults(**defaults)
     return parser.parse_known_args(options)[0]
+
+
+def has_subwords(kind: str | None) -> bool:
+    """Whether fairseq can join subwords of a kind, such as ``sentencepiece``."""
+    try:
+        post_process("", kind)
+    except NotImplementedError:  # fairseq's answer to any other
+        return False
+    return True
 
 
 class _Refused(Exception):

@@ -5,7 +5,6 @@ from argparse import Namespace
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Optional
 
-from fairseq.data.data_utils import post_process
 from fairseq.data.encoders import TOKENIZER_REGISTRY
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationConfig
@@ -13,6 +12,7 @@ from omegaconf import II
 
 from ..command_lines import flag
 from ..scoring.rouge import ROUGE_TYPES, RougeSettings
+from ..training_options import has_subwords
 
 DECODING_DEFAULTS = {
     "min_len": 10,
@@ -129,13 +129,11 @@ def check_options(cfg: SummarizationConfig) -> None:
             "fairseq keeps the model with the lowest"
         )
     if cfg.eval_rouge:
-        try:
-            post_process("", cfg.eval_rouge_remove_bpe)
-        except NotImplementedError:
+        if not has_subwords(cfg.eval_rouge_remove_bpe):
             raise ValueError(
                 f"--eval-rouge-remove-bpe: fairseq has no {cfg.eval_rouge_remove_bpe}; give "
                 "sentencepiece, subword_nmt, wordpiece or letter"
-            ) from None
+            )
         shortest_source = len((cfg.source_prefix or "").split()) + 1
         args = eval_rouge_args(cfg)
         try:
