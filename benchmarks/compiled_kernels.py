@@ -13,7 +13,6 @@ tensor cores' own time. Loops are counted with as many rounds as a program has o
 """
 
 import argparse
-import json
 import math
 import os
 import re
@@ -21,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 os.environ.pop("TRITON_INTERPRET", None)  # which Triton reads when it is imported
@@ -343,7 +341,6 @@ def _options() -> argparse.ArgumentParser:
         "--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16",
         help="default: bfloat16",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
     add_csv(parser)
     return parser
 
@@ -367,8 +364,6 @@ def main() -> None:
             print(TABLE.line(*cells(row)), flush=True)
             rows.append(row)
     save([figures(row) for row in rows], FIELDS, arguments.csv)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

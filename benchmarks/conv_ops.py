@@ -11,14 +11,11 @@ causal-conv1d's of the lightweight convolution, with 2 to 4 taps per channel ins
 and dynamic-conv1d's of the dynamic one (its headwise.py), each in its own layout.
 Implementations are timed in turn, round after round, slow ones in the first three at least, with
 memory that is freed kept for the next one; memory is measured once each with the fewest threads,
-beyond inputs and outputs, on a CPU in a process of its own. At the end, from the two largest
-kernel sizes above 8 taps, what each tap adds to the time of the native kernels and what does not
-depend on their number. On a GPU many calls are one CUDA graph, so that what is timed are kernels.
-Without fairseq its modules are left out. Linux only.
+beyond inputs and outputs, on a CPU in a process of its own. On a GPU many calls are one CUDA graph,
+so that what is timed are kernels. Without fairseq its modules are left out. Linux only.
 """
 
 import argparse
-import bisect
 import importlib.util
 import itertools
 import os
@@ -67,8 +64,6 @@ FIELDS = (
 )
 MATRIX = {"cpu": 1024, "cuda": 8192}  # rows and columns of the product
 ALL_THREADS = sorted({1, os.cpu_count()})
-# up to so many taps the native kernels compute in one way, and in another beyond
-FEW_TAPS = {"forward": (40,), "training": (8, 40)}
 
 
 class Problem(NamedTuple):
@@ -292,38 +287,6 @@ def lines(rows: list[dict]) -> Iterator[str]:
         )
 
 
-def bounds(rows: list[dict]) -> Iterator[str]:
-    """The native kernels' time per tap and the part that does not depend on taps."""
-    of_problem: dict[tuple, dict[int, dict[str, float]]] = {}
-    for row in rows:
-        shape = tuple(row[field] for field in ("pass", "threads", "convolution", "tokens"))
-        by_size = of_problem.setdefault(shape, {})
-        by_size.setdefault(row["kernel_size"], {})[row["implementation"]] = row["milliseconds"]
-    for (which, threads, convolution, tokens), by_size in of_problem.items():
-        alike: dict[int, list[int]] = {}
-        for size in sorted(by_size):
-            alike.setdefault(bisect.bisect_left(FEW_TAPS[which], size), []).append(size)
-        pairs = [sizes[-2:] for sizes in alike.values() if len(sizes) > 1]
-        if not pairs or not {"native", *FLOORS} <= by_size[pairs[-1][0]].keys():
-            continue
-        small, large = pairs[-1]
-        tap = (by_size[large]["native"] - by_size[small]["native"]) / (large - small)
-        rest = by_size[large]["native"] - large * tap
-        problem = which, threads, convolution, f"{small}, {large}", tokens
-        if tap <= 0 or rest <= 0:
-            yield f"{BOUNDS.line(*problem)}  no line that rises from above zero"
-            continue
-        rate = by_size[large]["product"] / large / tap
-        yield BOUNDS.line(*problem, tap, rate, rest, rest / by_size[large]["copy"])
-
-
-BOUNDS = Table(
-    *(("pass", "<8"), ("threads", ">7"), ("", "<11"), ("taps", ">6")),
-    *(("tokens", ">6,"), ("ms a tap", ">10.4f"), ("of product", ">10.0%")),
-    *(("ms besides", ">10.2f"), ("x copy", ">6.2f")),
-)
-
-
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add_names(parser, "--passes", PASSES)
@@ -450,8 +413,6 @@ def main() -> None:
         save(rows, FIELDS, arguments.csv)
         left = (time.monotonic() - start) / done * (len(problems) - done) / 60
         print(f"{done} of {len(problems)}, about {left:.0f} min left", file=sys.stderr)
-    if found := list(bounds(rows)):
-        print("", BOUNDS.header, *found, sep="\n")
 
 
 if __name__ == "__main__":

@@ -13,10 +13,12 @@ import re
 import resource
 import statistics
 import time
-from argparse import Namespace
 from pathlib import Path
 
 import torch
+from end_to_end import LM_ARCHITECTURES, LM_SHAPE, TYPES
+from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
 from measuring import (
     Table,
     add_csv,
@@ -29,49 +31,21 @@ from measuring import (
     save,
     setting,
 )
+from untrained import untrained
 
 MODELS = ("dynamic", "lightweight", "attention", "transformer_lm", "lightconv_lm")
 FAIRSEQS = ("transformer_lm", "lightconv_lm")
 TASKS = ("train", "score", "generate")
 FIELDS = ("task", "model", "tokens", "memory_MiB", "milliseconds_per_token")
 GENERATED_WINDOW = 64
-SHAPE = {
-    "decoder_layers": 6,
-    "decoder_embed_dim": 512,
-    "decoder_input_dim": 512,
-    "decoder_output_dim": 512,
-    "decoder_ffn_embed_dim": 2048,
-    "decoder_attention_heads": 8,
-    "share_decoder_input_output_embed": True,
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-}
-TYPES = 8_000
 
 
-def build(name: str, max_positions: int):
+def build(name: str, max_positions: int) -> tuple[BaseFairseqModel, Dictionary]:
     """A model of fairseq's or ours with random weights, and its dictionary."""
-    from fairseq.data import Dictionary
-    from fairseq.models import lightconv_lm, transformer_lm
-
-    from fairseq_convattn.architectures import ConvAttnLanguageModel
-
-    dictionary = Dictionary()
-    for i in range(TYPES - len(dictionary)):
-        dictionary.add_symbol(str(i))
-    task = Namespace(dictionary=dictionary, output_dictionary=dictionary)
-    task.source_dictionary = task.target_dictionary = dictionary
-    args = Namespace(**SHAPE, max_target_positions=max_positions, tokens_per_sample=max_positions)
-    args.weight_dropout, args.input_dropout = 0.1, 0.0
-    if name == "transformer_lm":
-        transformer_lm.base_lm_architecture(args)
-        return transformer_lm.TransformerLanguageModel.build_model(args, task), dictionary
-    if name == "lightconv_lm":
-        args.decoder_conv_type, args.weight_softmax, args.relu_dropout = "dynamic", True, 0.0
-        args.no_token_positional_embeddings = False
-        return lightconv_lm.LightConvLanguageModel.build_model(args, task), dictionary
-    args.decoder_mixers = name
-    return ConvAttnLanguageModel.build_model(args, task), dictionary
+    architecture = LM_ARCHITECTURES[name.removesuffix("_lm")]
+    data = f"--task language_modeling --tokens-per-sample {max_positions}"
+    task, model, _ = untrained(f"{architecture} {LM_SHAPE}", TYPES, data)
+    return model, task.target_dictionary
 
 
 def train(model, tokens) -> None:
@@ -155,8 +129,8 @@ def main() -> None:
     add_csv(parser)
     arguments = parser.parse_args()
     print(
-        f"{setting(f'{processor()}, {arguments.threads} threads')}; decoder of {SHAPE}, {TYPES:,} "
-        f"types, float32, batch 1; memory beyond the model, at most {arguments.memory:g} GiB of "
+        f"{setting(f'{processor()}, {arguments.threads} threads')}; {LM_SHAPE}, {TYPES:,} types, "
+        f"float32, batch 1; memory beyond the model, at most {arguments.memory:g} GiB of "
         f"address space; generating: median of the last {GENERATED_WINDOW} tokens\n"
     )
     table = Table(

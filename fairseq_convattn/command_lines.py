@@ -42,6 +42,11 @@ def flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
 
 
+def value_text(value: object) -> str:
+    """``3,7`` for the list of both."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def whole_number(least: int) -> Callable[[str], int]:
     """An argparse type: a whole number of at least ``least``."""
 

@@ -17,7 +17,6 @@ from fairseq.models import ARCH_MODEL_NAME_REGISTRY, ARCH_MODEL_REGISTRY
 
 from .architectures.registration import check_task, warn_of_dropped_sentences
 from .checkpoints.files import is_ours
-from .command_lines import flag
 from .mixers import MIXERS
 from .ops.attention import TERMS
 from .program_errors import report
@@ -28,6 +27,7 @@ PROGRAMS = {
 }
 # These drop sentences whatever the model; fairseq-train is checked with its --arch.
 DROPPING = {"fairseq-generate", "fairseq-validate"}
+_PRINTING_TEXT = {"fairseq-generate", "fairseq-interactive", "fairseq-eval-lm"}
 PACKAGE = Path(__file__).resolve().parent
 # Warnings of hydra and torch to the authors of fairseq, useless to users.
 DEPRECATED = (r"hydra(\.|$)", r"fairseq\.tasks\.fairseq_task$")
@@ -73,10 +73,11 @@ def install(arguments: Sequence[str]) -> None:
     check_options(arguments[1:])
     _refuse_values(arguments[1:])
     if Path(arguments[0]).name == "fairseq-train":
-        require_arch(arguments[1:])
         refuse_another_task(arguments[1:])
+        require_arch_and_optimizer(arguments[1:])
     else:
         _require(arguments[1:], "--path", "the checkpoint")
+    if Path(arguments[0]).name in _PRINTING_TEXT:
         _refuse_subwords(Path(arguments[0]).name, arguments[1:])
     if Path(arguments[0]).name in DROPPING:
         _warn_of_dropped_sentences(arguments[1:])
@@ -103,17 +104,17 @@ def check_options(options: Sequence[str]) -> None:
     raise SystemExit(f"error: --arch: there is no {given.arch}; {way_out}")
 
 
-def require_arch(options: Sequence[str]) -> None:
-    """Exit where fairseq-train, without an architecture or an optimizer, would end in a traceback.
-    Other plugins may have a default, so this one must be the ``--user-dir``."""
+def require_arch_and_optimizer(options: Sequence[str]) -> None:
+    """Exit where fairseq-train, without one of them, would end in a traceback. Other plugins may
+    have defaults, so this one must be the ``--user-dir``."""
     given = values_of(options, "--arch", "--user-dir")
-    is_user_dir = Path(given.user_dir or "").name == PACKAGE.name
-    if is_user_dir and given.arch is None and not _asks_for_help(options):
+    if Path(given.user_dir or "").name != PACKAGE.name or _asks_for_help(options):
+        return
+    if given.arch is None:
         raise SystemExit(
             "error: give --arch, for example dynamic_conv_tiny; 'convattn architectures' lists them"
         )
-    if is_user_dir:
-        _require(options, "--optimizer", "for example adam")
+    _require(options, "--optimizer", "for example adam")
 
 
 def _require(options: Sequence[str], name: str, value: str) -> None:
@@ -168,17 +169,19 @@ def _refuse_values(options: Sequence[str]) -> None:
 
 
 def _refuse_subwords(program: str, options: Sequence[str]) -> None:
-    """Exit where fairseq would end in a traceback once it has decoded or scored."""
-    given = vars(values_of(options, "--remove-bpe", "--post-process"))
-    for name, value in given.items():
-        if program == "fairseq-eval-lm" and value not in (None, "subword_nmt", "@@ "):
+    """Exit where fairseq would end in a traceback once the model is loaded, or, in fairseq-eval-lm,
+    look for subwords that end in the option's very text."""
+    names = {"--remove-bpe", "--post-process"} & set(map(option_of, options))
+    for name in names:
+        (value,) = vars(values_of(options, name)).values()
+        if program == "fairseq-eval-lm" and value != "@@ ":
             raise SystemExit(
-                f"error: {flag(name)}: fairseq-eval-lm has no {value!r}; give subword_nmt, or "
-                "leave it out"
+                f"error: {name}: fairseq-eval-lm cannot join {value or 'subword_nmt'}; give '@@ ', "
+                "with its space, for subword-nmt's, or leave it out"
             )
         if not has_subwords(value):
             raise SystemExit(
-                f"error: {flag(name)}: fairseq has no {value!r}; give sentencepiece or subword_nmt"
+                f"error: {name}: fairseq has no {value!r}; give sentencepiece or subword_nmt"
             )
 
 

@@ -16,8 +16,8 @@ def option_of(word: str) -> str:
 
 
 def values_of(options: Sequence[str], *names: str, **defaults: str) -> Namespace:
-    """The values of some options, else ``defaults`` or None. An option without a value, which
-    fairseq refuses, has None."""
+    """The values of some options, else ``defaults`` or None. An option without a value has
+    None."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     for name in names:
         parser.add_argument(name, *(["-a"] if name == "--arch" else ()), nargs="?")

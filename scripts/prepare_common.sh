@@ -228,7 +228,7 @@ unpack() {
   obtain "$@"
   echo "unpacking $1"
   mkdir -p "$unpacked"
-  obtained=$(realpath -s "$obtained") # tar takes h:file for a file of the host h
+  [[ $obtained == /* ]] || obtained=./$obtained # tar takes h:file for a file of the host h
   case "$1" in
     *.zip) python -P -m zipfile -e "$obtained" "$unpacked" ;;
     *.7z) unpack_7z "$(command -v "${SEVEN_ZIP[@]}" | head -n 1)" ;;

@@ -357,12 +357,27 @@ def hydra_train(
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def same_weights(first: Path, second: Path) -> bool:
-    """Whether two checkpoints have equal weights, but for those that fairseq never sets."""
-    a, b = (torch.load(path)["model"] for path in (first, second))
-    return a.keys() == b.keys() and all(
-        torch.equal(a[name], b[name]) for name in a if not name.endswith("_float_tensor")
+def same_weights(first: Path, second: Path, *others: str) -> bool:
+    """Whether two checkpoints have equal weights, but for those that fairseq never sets, and equal
+    tensors in other parts."""
+    parts = ("model", *others)
+    a, b = ([*map(tensors_of, map(torch.load(x).get, parts))] for x in (first, second))
+    return all(
+        found.keys() == expected.keys()
+        and found
+        and all(torch.equal(found[name], expected[name]) for name in found)
+        for found, expected in zip(a, b, strict=True)
     )
+
+
+def tensors_of(state: object, name: str = "") -> dict[str, torch.Tensor]:
+    """The tensors in nested dictionaries and lists, but those that fairseq never sets."""
+    if isinstance(state, torch.Tensor):
+        return {} if name.endswith("_float_tensor") else {name: state}
+    if isinstance(state, list):
+        state = dict(enumerate(state))
+    parts = state.items() if isinstance(state, dict) else ()
+    return {k: v for x, value in parts for k, v in tensors_of(value, f"{name}.{x}").items()}
 
 
 def slow_but(names: Iterable[str], *quick: str, ci: str = "") -> list:

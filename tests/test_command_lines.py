@@ -179,20 +179,24 @@ def test_a_stack_is_pruned_in_training_and_the_other_at_inference(data, tmp_path
         assert torch.equal(layer.fc1.weight, stored[f"{name}.fc1.weight"])
 
 
-def test_a_mistyped_model_override_is_named(data, trained, monkeypatch, caplog):
+def test_a_mistyped_model_override_is_named(data, trained, tmp_path, monkeypatch, caplog):
     overrides = "{'max_target_position': 9, 'dropout': 0.1}"
     options = ("--task", "translation", "--model-overrides", overrides)
     monkeypatch.setattr("sys.argv", ["fairseq-validate", *options])
     monkeypatch.setattr(guard.logger, "handlers", [caplog.handler])
+    monkeypatch.setattr(guard.logger, "propagate", False)
     for run in (generate, validate):
         caplog.clear()
         run(data, trained, *options)
-        (warning,) = {x for x in caplog.messages if x.startswith("--model-overrides")}
+        (warning,) = [x for x in caplog.messages if x.startswith("--model-overrides")]
         assert "no option max_target_position," in warning
         assert warning.endswith("did you mean max_target_positions?")
     caplog.clear()
-    monkeypatch.setattr("sys.argv", ["fairseq-validate"])  # which overrides all of its options
-    validate(data, trained, "--task", "translation")
+    monkeypatch.setattr("sys.argv", ["fairseq-validate"])  # which overrides all that it is given
+    state = torch.load(trained)
+    del state["cfg"]["dataset"]["max_tokens"]
+    torch.save(state, tmp_path / "other.pt")
+    validate(data, tmp_path / "other.pt", "--task", "translation", "--max-tokens", "600")
     assert not any("--model-overrides" in x for x in caplog.messages)
 
 

@@ -113,6 +113,8 @@ def test_what_keeps_pieces_from_being_learned_is_said(tmp_path):
     assert "bpe.model: give it without .model" in train("bpe.model", "9")
     for prefix in (".", "new/"):
         assert f"--model-prefix {tmp_path}/{prefix}: a folder; give" in train(prefix, "9")
+    (tmp_path / "folder").mkdir()
+    assert train("folder", "9") == ""
     (tmp_path / "text").unlink()
     assert train("none", "9") == f"error: {tmp_path / 'text'}: no such file\n"
     encode = convattn("sentencepiece", "encode", "--model", tmp_path / "none.model")

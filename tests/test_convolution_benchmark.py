@@ -32,34 +32,6 @@ def test_all_implementations_compute_the_same(benchmark, convolution):
             torch.testing.assert_close(actual, expected)
 
 
-@pytest.mark.parametrize(
-    ("which", "sizes", "fitted"),
-    [
-        ("forward", (3, 7, 15, 31), (15, 31)),
-        ("training", (7, 15, 31), (15, 31)),
-        ("training", (7, 15), ()),
-    ],
-)
-def test_what_a_tap_costs_is_the_slope_between_kernels_that_compute_alike(
-    benchmark, which, sizes, fitted
-):
-    def rows(**milliseconds):
-        shape = {"pass": which, "threads": 1, "convolution": "dynamic", "tokens": 64}
-        for name, of_taps in milliseconds.items():
-            for taps in sizes:
-                row = {"implementation": name, "kernel_size": taps, "milliseconds": of_taps(taps)}
-                yield shape | row
-
-    def lines(native):
-        floors = {"copy": lambda taps: 0.5, "product": lambda taps: 0.05 * taps}
-        return list(benchmark.bounds(list(rows(native=native, **floors))))
-
-    found = lines(lambda taps: 2 + 0.1 * taps if taps in fitted else 50)
-    expected = [*map(str, fitted), "64", "0.1000", "50%", "2.00", "4.00"]
-    assert [line.replace(",", "").split()[3:] for line in found] == [expected] * bool(fitted)
-    assert all("no line" in line for line in lines(lambda taps: 9 - 0.1 * taps))
-
-
 def test_bad_options_are_refused_before_any_measurement(benchmark, tmp_path, monkeypatch, capsys):
     for flags, message in (
         (("--kernel-sizes", "0"), "must be a whole number of at least 1, not '0'"),

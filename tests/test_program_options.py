@@ -14,17 +14,6 @@ from fairseq_convattn import programs
 from fairseq_convattn.architectures import ConvAttnModel
 
 
-def test_a_training_without_an_architecture_does_not_begin(monkeypatch):
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    with pytest.raises(SystemExit, match="give --arch"), warnings.catch_warnings():
-        programs.install(["fairseq-train", "DATA", "--user-dir", str(PLUGIN)])
-    programs.require_arch(["DATA", "--user-dir", "mine"])
-    programs.require_arch(["DATA", "--user-dir", str(PLUGIN), "--help"])
-    with pytest.raises(SystemExit, match="give --arch, for example dynamic_conv_tiny"):
-        programs.require_arch(["DATA", "--user-dir", str(PLUGIN)])
-
-
 @pytest.fixture
 def install(monkeypatch):
     for name in ("unraisablehook", "excepthook"):
@@ -33,12 +22,23 @@ def install(monkeypatch):
         yield programs.install
 
 
+def test_a_training_without_an_architecture_does_not_begin(install):
+    install(["fairseq-train", "DATA", "--user-dir", "mine"])
+    install(["fairseq-train", "DATA", "--user-dir", str(PLUGIN), "--help"])
+    with pytest.raises(SystemExit, match="give --arch, for example dynamic_conv_tiny"):
+        install(["fairseq-train", "DATA", "--user-dir", str(PLUGIN)])
+
+
 @pytest.mark.parametrize(
     "given, message",
     [
         (
             f"fairseq-train DATA --arch dynamic_conv_tiny --user-dir {PLUGIN}",
             "give --optimizer, for",
+        ),
+        (
+            f"fairseq-train DATA --arch dynamic_conv_lm_tiny --user-dir {PLUGIN}",
+            "dynamic_conv_lm_tiny is for --task language_modeling",
         ),
         *(
             (f"fairseq-{name} DATA --task translation", "give --path, the checkpoint")
@@ -54,7 +54,11 @@ def install(monkeypatch):
         ),
         (
             "fairseq-eval-lm DATA --path=x.pt --remove-bpe sentencepiece",
-            "--remove-bpe: fairseq-eval-lm has no 'sentencepiece'; give subword_nmt",
+            "--remove-bpe: fairseq-eval-lm cannot join sentencepiece; give '@@ ', with",
+        ),
+        (
+            "fairseq-eval-lm DATA --path=x.pt --post-process",
+            "--post-process: fairseq-eval-lm cannot join subword_nmt; give '@@ ', with",
         ),
     ],
 )
@@ -63,10 +67,18 @@ def test_what_fairseq_would_find_out_late_is_told_at_once(given, message, instal
         install(given.split())
 
 
-@pytest.mark.parametrize("program", ["generate", "interactive", "eval-lm"])
-@pytest.mark.parametrize("more", [[], ["@@ "], ["subword_nmt"]])
-def test_subwords_of_fairseqs_are_taken(program, more, install):
-    install([f"fairseq-{program}", "DATA", "--path=x.pt", "--remove-bpe", *more])
+@pytest.mark.parametrize(
+    "program, kinds",
+    [
+        ("generate", [[], ["@@ "], ["subword_nmt"], ["sentencepiece"]]),
+        ("interactive", [[], ["@@ "], ["subword_nmt"], ["sentencepiece"]]),
+        ("eval-lm", [["@@ "]]),
+        ("validate", [["it reads none"]]),
+    ],
+)
+def test_subwords_of_fairseqs_are_taken(program, kinds, install):
+    for kind in kinds:
+        install([f"fairseq-{program}", "DATA", "--path=x.pt", "--remove-bpe", *kind])
 
 
 def test_another_plugin_may_have_its_own_optimizer(install):
@@ -112,15 +124,12 @@ def test_options_of_fairseqs_lightconv_are_answered_with_ours(option):
         ),
     ],
 )
-def test_impossible_values_of_fairseqs_options_are_one_line(option, value, message, monkeypatch):
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+def test_impossible_values_of_fairseqs_options_are_one_line(option, value, message, install):
     given = ["fairseq-generate", "DATA", "--path", "x.pt", option]
-    with pytest.raises(SystemExit, match=f"{option}: {message}"), warnings.catch_warnings():
-        programs.install([*given, value])
-    with warnings.catch_warnings():
-        programs.install([*given, {"--beam": "2"}.get(option, "{'dropout': 0.1}")])
-        programs.install(given)  # argparse says that the value is missing
+    with pytest.raises(SystemExit, match=f"{option}: {message}"):
+        install([*given, value])
+    install([*given, {"--beam": "2"}.get(option, "{'dropout': 0.1}")])
+    install(given)  # argparse says that the value is missing
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
+from release_scripts import assert_refused
 
-ROOT = Path(__file__).parents[1]
 BASH = shutil.which("bash")
 COMMANDS = (
     *("cat", "cksum", "cp", "cut", "dirname", "grep", "mkdir"),
@@ -79,14 +80,6 @@ class Checkout:
 @pytest.fixture
 def checkout(tmp_path):
     return Checkout(tmp_path)
-
-
-def assert_refused(result: subprocess.CompletedProcess, *parts: str) -> None:
-    assert result.returncode == 1
-    last_line = result.stderr.splitlines()[-1]
-    assert last_line.startswith("error: ")
-    for part in parts:
-        assert part in last_line
 
 
 def test_installs_torch_first_and_then_nothing_again(checkout):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairseq.models import BaseFairseqModel
 
-from ..command_lines import flag
+from ..command_lines import flag, value_text
 from ..mixers.config import OPTIONS
 from .config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL, Schema, complete
 from .language_model import ConvAttnLanguageModel
@@ -141,11 +141,7 @@ def preset_options(arch: str) -> str:
     known = {field.name for field in dataclasses.fields(schema.config)}
     args = vars(complete(Namespace(**preset), schema))
     chosen = {name: args[name] for name in names if name in known}
-    return " ".join(f"{flag(name)} {_text(x)}" for name, x in chosen.items())
-
-
-def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return " ".join(f"{flag(name)} {value_text(x)}" for name, x in chosen.items())
 
 
 def parameters(arch: str, types: int) -> int:

@@ -64,7 +64,23 @@ under every name."""
 UNINITIALISED = re.compile(r"(?:.+\.)?(?:_float_tensor|conv\.conv_bias)")
 
 
-def check_archive(path: str | Path) -> None:
+def once_per_version(check: Callable[[str], None]) -> Callable[[str | Path], None]:
+    """The check of a file, cached, so that an unchanged file is read once."""
+
+    @functools.lru_cache(maxsize=1)
+    def cached(path: str, *version: int) -> None:
+        check(path)
+
+    @functools.wraps(check)
+    def checked(path: str | Path) -> None:
+        now = os.stat(path)
+        cached(str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+    return checked
+
+
+@once_per_version
+def check_archive(path: str) -> None:
     """See that a zip archive, as torch writes them, is whole: nothing in it is compressed or
     larger than the file, and every record matches its CRC-32. Files of other formats pass.
 
@@ -73,14 +89,8 @@ def check_archive(path: str | Path) -> None:
     """
     if not os.path.getsize(path):
         raise CheckpointError("it is empty")
-    if is_zip(path):
-        now = os.stat(path)
-        _check_zip(str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
-
-
-@functools.lru_cache(maxsize=1)
-def _check_zip(path: str, *version: int) -> None:
-    """:func:`check_archive` of a file, cached, so that an unchanged file is read once."""
+    if not is_zip(path):
+        return
     try:
         with zipfile.ZipFile(path) as archive:
             records = archive.infolist()

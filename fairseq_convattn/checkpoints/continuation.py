@@ -16,7 +16,7 @@ from ..architectures.dictionaries import (
     reversed_direction,
 )
 from ..architectures.options import mixer_options
-from ..command_lines import flag, printable
+from ..command_lines import flag, printable, value_text
 from .checks import CheckpointError
 from .files import architecture_of, as_mapping, is_ours, read_outline, stored_options
 from .recovery import LAST
@@ -179,7 +179,5 @@ def _meaning(name: str, text: str) -> Any:
 def _plain(options: Mapping[str, Any], name: str) -> str | None:
     """An option as a command line has it."""
     value = options.get(name)
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    text = str(getattr(value, "value", value))
+    text = value_text(getattr(value, "value", value))
     return None if value is None else text.lower() if text in ("True", "False") else text

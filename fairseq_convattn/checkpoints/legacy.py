@@ -26,7 +26,7 @@ from ..architectures import ConvAttnLanguageModel, ConvAttnModel
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete, configure
 from ..architectures.layer_mixers import unread
 from ..architectures.skeleton import skeleton
-from ..command_lines import flag, one_line_errors
+from ..command_lines import flag, one_line_errors, value_text
 from ..durable import require_new
 from .checks import CheckpointError, check_configuration, naming
 from .files import (
@@ -320,9 +320,8 @@ def _training_options(cfg: dict[str, Any]) -> str:
     for name, value in sorted(given.items()):
         if value is False:
             continue
-        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         # one word, so that a text such as --user-dir=FOLDER is no option of its own
-        options.append(flag(name) if value is True else f"{flag(name)}={text}")
+        options.append(flag(name) if value is True else f"{flag(name)}={value_text(value)}")
     return shlex.join(options)
 
 

@@ -4,18 +4,15 @@
 within their memory.
 """
 
-import functools
-import os
 import pickle
 import pickletools
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
 import torch
 
-from .checks import CheckpointError, is_zip
+from .checks import CheckpointError, is_zip, once_per_version
 
 _MARK, _MADE, _OTHER = object(), object(), object()
 _BEFORE_CONTENT = 3  # pickles of a file of torch 1.5 or older: magic number, protocol, system
@@ -32,19 +29,13 @@ class _Storage(NamedTuple):
     elements: int
 
 
-def check_pickles(path: str | Path) -> None:
+@once_per_version
+def check_pickles(path: str) -> None:
     """Check that a file makes ordinary tensors alone, each within a storage that the file has.
 
     Raises:
         CheckpointError: it does not.
     """
-    now = os.stat(path)
-    _check_pickles(str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
-
-
-@functools.lru_cache(maxsize=1)
-def _check_pickles(path: str, *version: int) -> None:
-    """:func:`check_pickles` of a file, cached, so that an unchanged file is read once."""
     try:
         if is_zip(path):
             # torch's reader, since zipfile's may find another record

@@ -12,6 +12,7 @@ from ..architectures.config import configure
 from ..architectures.dictionaries import STORED
 from ..architectures.layer_mixers import unread
 from ..checkpoints.files import architecture_of, read_checkpoint, stored_options
+from ..command_lines import value_text
 from .tasks import GlueError
 
 _FROM_THE_TASK = {"max_positions", "tokens_per_sample"}
@@ -89,7 +90,7 @@ def _options(architecture: str, stored: dict[str, Any], path: Path) -> list[str]
     for action in _differing(actions, stored, architecture, []):
         if stored[action.dest] is None:
             continue
-        name, text = action.option_strings[0], _text(stored[action.dest])
+        name, text = action.option_strings[0], value_text(stored[action.dest])
         # one word, so that a text such as --user-dir=FOLDER is no option of its own
         chosen.append(name if action.nargs == 0 else f"{name}={text}")
     for action in _differing(actions, stored, architecture, chosen):
@@ -122,9 +123,4 @@ def _differing(
 
 
 def _same(one: Any, other: Any) -> bool:
-    return one == other or _text(one) == _text(other)
-
-
-def _text(value: Any) -> str:
-    """``3,7`` on a command line is stored as a list, too."""
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return one == other or value_text(one) == value_text(other)

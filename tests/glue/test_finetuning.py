@@ -35,6 +35,12 @@ def test_finetuning_runs_fairseqs_command(folder, model, tmp_path, capsys):
     assert "done training" in (output / "seed2" / "train.log").read_text()
 
 
+@pytest.mark.parametrize("loss", ["0.693", "nan", "inf"])
+def test_losses_that_are_no_numbers_are_shown_too(loss):
+    line = f"2026 | INFO | train | epoch 002 | loss {loss} | nll_loss 1"
+    assert finetuning._LOSS.findall(line) == [("2", loss)]
+
+
 def test_finetuning_learns_and_a_finished_seed_is_not_trained_again(
     folder, model, tmp_path, capsys, in_process
 ):

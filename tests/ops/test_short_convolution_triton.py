@@ -78,7 +78,7 @@ def assert_is_the_formula(operator, tensors, grad, left, own):
         torch.testing.assert_close(a.double(), e, rtol=0, atol=far)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOAT32_UNLESS_COMPILED, ids=str)
 @pytest.mark.parametrize(
     "time, taps, channels, rank, before, own",
     [
@@ -103,7 +103,7 @@ def test_is_the_formula(time, taps, channels, rank, before, own, dtype):
 @pytest.mark.parametrize("kind", ["static", "headwise"])
 @pytest.mark.parametrize(
     "time, taps, channels, before, own",
-    [(1, 1, 2, 0, 0), (2, 4, 20, 0, 3), (33, 4, 32, 2, -1), (40, 5, 34, 0, 2), (20, 3, 256, 2, 2)],
+    [(1, 1, 2, 0, 0), (2, 4, 20, 0, 3), (33, 4, 32, 2, -1), (20, 5, 34, 0, 2), (5, 3, 256, 2, 2)],
 )
 def test_is_the_formula_without_z(kind, time, taps, channels, before, own, dtype):
     operator, (x, *factors) = operator_and_inputs(kind, time, taps, channels, dtype=dtype)
@@ -125,7 +125,7 @@ def test_own_blocks(own_blocks, kind, taps, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOAT32_UNLESS_COMPILED, ids=str)
-@pytest.mark.parametrize("time, taps, before", [(1, 17, 16), (33, 17, 2), (33, 32, 0)])
+@pytest.mark.parametrize("time, taps, before", [(1, 17, 16), (18, 17, 2), (17, 32, 0)])
 def test_own_blocks_of_long_static_kernels(own_blocks, time, taps, before, dtype):
     """Also of a single position, and continued."""
     operator, (x, of_none, static) = operator_and_inputs("static", time, taps, 20, dtype=dtype)
@@ -136,7 +136,7 @@ def test_own_blocks_of_long_static_kernels(own_blocks, time, taps, before, dtype
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_strides_and_one_gradient_at_a_time(kind):
-    operator, tensors = operator_and_inputs(kind, 20, 4, 20, dtype=torch.float32, rank=17)
+    operator, tensors = operator_and_inputs(kind, 9, 4, 20, dtype=torch.float32, rank=17)
     x = tensors[0]
     expected = with_gradients(operator, tensors, x, 3, 3)
     strange = [t.transpose(0, -1).contiguous().transpose(0, -1) for t in tensors]
@@ -160,10 +160,10 @@ def test_gradients_of_any_stride(kind):
             torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-5)
 
 
+@needs_gpu  # Triton's interpreter has no races
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_inputs_give_the_same_bits(kind):
-    time = 3000 if DEVICE == "cuda" else 33  # Triton's interpreter has no races
-    operator, tensors = operator_and_inputs(kind, time, 2, 20, dtype=torch.float32)
+    operator, tensors = operator_and_inputs(kind, 3000, 2, 20, dtype=torch.float32)
     grad = torch.randn_like(tensors[0])
 
     def once():

@@ -51,6 +51,22 @@ def test_nothing_in_the_working_directory_is_imported(scripts, wikitext, tmp_pat
     assert "the end is reached" in run.stderr and not (source / "imported").exists()
 
 
+@pytest.mark.parametrize("link", ["new.preparing", "new.preparing/lock"])
+def test_nothing_is_locked_through_links_that_somebody_left(scripts, tmp_path, link):
+    private = tmp_path / "private" / "lock"
+    private.parent.mkdir()
+    private.write_text("kept")
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(private.parent if link == "new.preparing" else private)
+    (tmp_path / "source").mkdir()
+    for split in SPLITS:
+        (tmp_path / "source" / f"wiki.{split}.tokens").write_text("\n a\n")
+    arguments = ("--source", tmp_path / "source", "--output", tmp_path / "new", "--sample")
+    run = scripts.prepare("wikitext103", *arguments)
+    assert_refused(run, f"{tmp_path / 'new.preparing'} has symbolic links")
+    assert private.read_text() == "kept"
+
+
 def test_nothing_is_written_through_links_that_somebody_left(scripts, tmp_path):
     source, work = tmp_path / "source", tmp_path / "new.preparing"
     source.mkdir()
@@ -225,6 +241,7 @@ def test_data_of_other_options_are_not_taken_for_these(scripts, tmp_path, corpus
 
 def test_two_runs_do_not_share_a_folder(scripts, wikitext, tmp_path):
     (tmp_path / "out.preparing").mkdir()
+    (tmp_path / "out.preparing" / "link").symlink_to("text")  # the other run may unpack one
     with open(tmp_path / "out.preparing" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         run = scripts.prepare(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SHRUNK, train
+from conftest import SHRUNK, same_weights, train
 from fairseq import checkpoint_utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.trainer import Trainer
@@ -44,10 +44,6 @@ def whole(data, tmp_path_factory) -> Path:
     return folder
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "checkpoint_last.pt")["model"]
-
-
 def assert_goes_on(data: Path, run: Path, whole: Path) -> None:
     """By the same command, to what the undisturbed run has."""
     train(data, run, *TRAINING)
@@ -55,8 +51,7 @@ def assert_goes_on(data: Path, run: Path, whole: Path) -> None:
 
 
 def assert_same(run: Path, whole: Path) -> None:
-    ended = weights(run)
-    assert [name for name, x in weights(whole).items() if not torch.equal(ended[name], x)] == []
+    assert same_weights(*(folder / "checkpoint_last.pt" for folder in (run, whole)))
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import SHRUNK, generate, slow_but, task_of, train, validate
-from torch import Tensor
+from conftest import SHRUNK, generate, same_weights, slow_but, task_of, train, validate
 
 from fairseq_convattn.architectures.config import LANGUAGE_MODEL, complete
 from fairseq_convattn.architectures.language_model import ConvAttnLanguageModel
@@ -38,18 +37,9 @@ def options(mixer: str) -> tuple[str, ...]:
     return ("--arch", name, *SHRUNK, *RANDOM, dropped, "0.2")
 
 
-def state_of(path) -> dict[str, Tensor]:
-    """Weights and the optimizer's tensors by name."""
-    state = torch.load(path)
-    optimizer = state["last_optimizer_state"]["state"].items()
-    moments = {f"{number}.{k}": v for number, values in optimizer for k, v in values.items()}
-    return {**state["model"], **{k: v for k, v in moments.items() if isinstance(v, Tensor)}}
-
-
 def assert_same(first, second) -> None:
-    first, second = state_of(first / "checkpoint_last.pt"), state_of(second / "checkpoint_last.pt")
-    assert first.keys() == second.keys()
-    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+    ends = (folder / "checkpoint_last.pt" for folder in (first, second))
+    assert same_weights(*ends, "last_optimizer_state")
 
 
 QUICK = ("dynamic", "--max-update", "0")

@@ -115,15 +115,15 @@ def test_long_inputs_do_not_overflow(mixer, dtype):
 )
 def test_resumes_bit_for_bit(data, tmp_path, given, is_exact):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    ends = [folder / "checkpoint_last.pt" for folder in (whole, resumed)]
     given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--dropout", "0.3", *given)
     given = (*given, "--update-epoch-batch-itr", "True")
     train(data, whole, *given, "--max-update", "6")
     train(data, resumed, *given, "--max-update", "3")
-    stored = torch.load(resumed / "checkpoint_last.pt")["model"]
+    stored = torch.load(ends[1])["model"]
     assert all(torch.equal(x, x.bfloat16().float()) for x in stored.values())
     train(data, resumed, *given, "--max-update", "6")
-    one, other = (torch.load(x / "checkpoint_last.pt")["model"] for x in (whole, resumed))
-    assert is_exact == all(torch.equal(one[name], other[name]) for name in one)
+    assert is_exact == same_weights(*ends)
 
 
 @pytest.mark.parametrize(

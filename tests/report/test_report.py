@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from run_folders import (
     write_run,
 )
 
+from fairseq_convattn.markdown import Table, table
 from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import command_line, resolve
 from fairseq_convattn.recipes.recipe import STAGES
@@ -343,6 +345,10 @@ def test_an_evaluated_checkpoint_has_no_training(tmp_path):
             lambda run: (run / "results.json").write_text("[]") and run,
             "damaged: it is not a JSON object",
         ),
+        (
+            lambda run: (shutil.rmtree(run / "stages"), (run / "stages").touch()) and run,
+            "stages is a file, not a folder",
+        ),
     ],
 )
 def test_what_is_no_run_is_one_line(tmp_path, prepare, message):
@@ -350,6 +356,12 @@ def test_what_is_no_run_is_one_line(tmp_path, prepare, message):
     with pytest.raises(SystemExit, match=f"^error: [^\n]*{re.escape(message)}[^\n]*$"):
         main([str(folder), "--output", str(tmp_path / "page.html")])
     assert not (tmp_path / "page.html").exists()
+
+
+def test_heads_of_a_markdown_table_are_plain_text_too():
+    heads = ("a|b", "c")
+    lines = table(Table(heads, [["1", "2"]], heads[:1])).split("\n")
+    assert lines == ["| a\\|b | c |", "| ---: | --- |", "| 1 | 2 |"]
 
 
 def test_a_page_that_is_there_stays(tmp_path):
