@@ -26,7 +26,6 @@ from fairseq_convattn.ops.convolution import reference, triton_tiles
 kernels = convolution_kernels()
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")  # of rows left out
-BY_TAPS_AND_BY_BANDS = [("dynamic", 7), ("lightweight", 31)]
 DTYPES = [
     torch.float32,
     torch.float16,
@@ -130,9 +129,9 @@ def test_both_ways_take_every_kernel(kind, banded, monkeypatch):
 def test_blocks_of_any_shape(rows, channels, heads, run, banded, monkeypatch):
     set_convolution_blocks(monkeypatch, rows, channels, heads, run)
     set_way(monkeypatch, banded)
-    compare_some("dynamic", 35, 3, 20, heads=2)
+    compare_some("dynamic", rows + 3, 3, 20, heads=2)
     if banded:
-        compare_some("lightweight", 35, 20, 20, heads=1)
+        compare_some("lightweight", rows + 3, 20, 20, heads=1)
 
 
 @pytest.mark.parametrize("grouped_first", [False, True])
@@ -179,13 +178,14 @@ def test_taps_of_another_precision():
             compare(*pair, 20, 2, softmax=True)
 
 
-@pytest.mark.parametrize("kind, kernel_size", BY_TAPS_AND_BY_BANDS)
+@needs_gpu  # Triton's interpreter has no races
+@pytest.mark.parametrize("kind, kernel_size", [("dynamic", 7), ("lightweight", 31)])
 def test_the_same_inputs_give_the_same_bits(kind, kernel_size):
-    x, taps = inputs(kind, 20, kernel_size, 16)
+    x, taps = inputs(kind, 3000, kernel_size, 16)
     dropped, grad = dropconnect(taps), torch.randn_like(x)
 
     def once():
-        return with_gradients(kernels.convolve, (x, taps), grad, 20, 3, softmax=True, **dropped)
+        return with_gradients(kernels.convolve, (x, taps), grad, 3000, 3, softmax=True, **dropped)
 
     assert_equal(once(), once())
 

@@ -127,7 +127,7 @@ def test_arguments_of_one_kind_are_alike_to_triton():
     "operation, shapes, launches",
     [
         pytest.param("convolution", "1", 10, marks=pytest.mark.ci),
-        pytest.param("static_convolution", "1", 4, marks=pytest.mark.ci),
+        ("static_convolution", "1", 4),
         ("static_convolution", "3", 12),
     ],
 )

@@ -39,7 +39,6 @@ def trained(data, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_goes_straight_to_generating_and_scoring(trained, data, tmp_path, capsys):
     output = tmp_path / "run"
     arguments = ["wmt16_en_de", "--checkpoint", str(trained), "--output", str(output)]
