@@ -354,8 +354,8 @@ def main() -> None:
     print(
         f"torch {torch.__version__}, triton {triton.__version__}; {arguments.channels:,} channels, "
         f"{arguments.heads} heads, {arguments.dtype}, {arguments.all_tokens:,} tokens in sentences "
-        f"of {arguments.tokens:,}; instructions are a warp's, times in microseconds; targets: "
-        f"{' and '.join(f'{share:.0%} of the floor {name}' for name, share in AIMS.items())}\n"
+        f"of {arguments.tokens:,}; instructions are a warp's, times in microseconds; target: "
+        f"the floor / {' or / '.join(f'{share} {name}' for name, share in AIMS.items())}\n"
     )
     rows = []
     for capability in arguments.capabilities:

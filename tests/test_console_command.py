@@ -240,7 +240,6 @@ def test_an_installed_wheel_is_the_whole_product(installed, tmp_path):
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
 
-    assert convattn("score", "--help").startswith("example:\n  convattn score ")
     modules = "".join(f"import {module}\n" for module in _modules())
     alone = (installed / "python", "-c", modules)
     imported = run(*alone, cwd=tmp_path, env=environment)
