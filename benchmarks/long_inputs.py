@@ -44,6 +44,8 @@ def build(name: str, max_positions: int) -> tuple[BaseFairseqModel, Dictionary]:
     """A model of fairseq's or ours with random weights, and its dictionary."""
     architecture = LM_ARCHITECTURES[name.removesuffix("_lm")]
     data = f"--task language_modeling --tokens-per-sample {max_positions}"
+    if name == "transformer_lm":  # pre-norm, as the others are
+        data += " --decoder-normalize-before"
     task, model, _ = untrained(f"{architecture} {LM_SHAPE}", TYPES, data)
     return model, task.target_dictionary
 

@@ -171,18 +171,21 @@ def _refuse_values(options: Sequence[str]) -> None:
 def _refuse_subwords(program: str, options: Sequence[str]) -> None:
     """Exit where fairseq would end in a traceback once the model is loaded, or, in fairseq-eval-lm,
     look for subwords that end in the option's very text."""
-    names = {"--remove-bpe", "--post-process"} & set(map(option_of, options))
-    for name in names:
-        (value,) = vars(values_of(options, name)).values()
-        if program == "fairseq-eval-lm" and value != "@@ ":
-            raise SystemExit(
-                f"error: {name}: fairseq-eval-lm cannot join {value or 'subword_nmt'}; give '@@ ', "
-                "with its space, for subword-nmt's, or leave it out"
-            )
-        if not has_subwords(value):
-            raise SystemExit(
-                f"error: {name}: fairseq has no {value!r}; give sentencepiece or subword_nmt"
-            )
+    names = [x for x in map(option_of, options) if x in ("--remove-bpe", "--post-process")]
+    if not names or _asks_for_help(options):
+        return
+    name = names[-1]  # they are one option of fairseq's
+    (value,) = vars(values_of(options, name)).values()
+    if program == "fairseq-eval-lm" and value != "@@ ":
+        subwords = "subword_nmt" if value is None else repr(value)
+        raise SystemExit(
+            f"error: {name}: fairseq-eval-lm cannot join {subwords}; give '@@ ', with its space, "
+            "for subword-nmt's, or leave it out"
+        )
+    if not has_subwords(value):
+        raise SystemExit(
+            f"error: {name}: fairseq has no {value!r}; give sentencepiece or subword_nmt"
+        )
 
 
 def _refuse_spaces(options: Sequence[str]) -> None:

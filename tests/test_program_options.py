@@ -54,7 +54,7 @@ def test_a_training_without_an_architecture_does_not_begin(install):
         ),
         (
             "fairseq-eval-lm DATA --path=x.pt --remove-bpe sentencepiece",
-            "--remove-bpe: fairseq-eval-lm cannot join sentencepiece; give '@@ ', with",
+            "--remove-bpe: fairseq-eval-lm cannot join 'sentencepiece'; give '@@ ', with",
         ),
         (
             "fairseq-eval-lm DATA --path=x.pt --post-process",
@@ -79,6 +79,14 @@ def test_what_fairseq_would_find_out_late_is_told_at_once(given, message, instal
 def test_subwords_of_fairseqs_are_taken(program, kinds, install):
     for kind in kinds:
         install([f"fairseq-{program}", "DATA", "--path=x.pt", "--remove-bpe", *kind])
+
+
+def test_the_last_of_both_names_counts(install):
+    given = ["fairseq-eval-lm", "DATA", "--path=x.pt", "--remove-bpe=subword_nmt"]
+    install([*given, "--post-process=@@ "])
+    install([*given, "--help"])
+    with pytest.raises(SystemExit, match="--remove-bpe: fairseq-eval-lm cannot join ''; give"):
+        install([*given[:3], "--post-process=@@ ", "--remove-bpe", ""])
 
 
 def test_another_plugin_may_have_its_own_optimizer(install):

@@ -125,7 +125,7 @@ def test_own_blocks(own_blocks, kind, taps, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOAT32_UNLESS_COMPILED, ids=str)
-@pytest.mark.parametrize("time, taps, before", [(1, 17, 16), (18, 17, 2), (17, 32, 0)])
+@pytest.mark.parametrize("time, taps, before", [(1, 17, 16), (33, 17, 2), (17, 32, 0)])
 def test_own_blocks_of_long_static_kernels(own_blocks, time, taps, before, dtype):
     """Also of a single position, and continued."""
     operator, (x, of_none, static) = operator_and_inputs("static", time, taps, 20, dtype=dtype)

@@ -22,8 +22,9 @@ if triton_tensors.unfit(torch.zeros(1, device=DEVICE)):
 
 def _call(function, *args, **options):
     """Call a function from a kernel. The interpreter itself would prepare Triton's language anew
-    for each call, which took a third of these tests' time."""
-    if core.is_builtin(core.full):
+    for each call, which took a third of these tests' time. A launch prepares what kernels see of
+    it; ``core``, which Triton's own functions see, is prepared here, and stays so."""
+    if core.is_builtin(core.full):  # it is none any more once it is prepared
         interpreter._patch_lang(function.fn)
     return function.rewrite()(*args, **options)
 

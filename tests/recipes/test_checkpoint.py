@@ -131,7 +131,11 @@ def test_a_score_stays_that_of_its_checkpoint_and_data(trained, data, tmp_path, 
     arguments = ["wmt16_en_de", "--checkpoint", str(model), "--output", str(output)]
     arguments += ["--data", str(test)]
     main(arguments)
-    before = json.loads((output / "results.json").read_text(encoding="utf-8"))["data"]
+    results = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    before = results["data"]
+    assert results["seed"] is results["architecture"] is None  # of a training that is not ours
+    score, _ = results["scores"]
+    assert score["difference"] == pytest.approx(1.0 - 28.9)  # lightweight's, and no other's
     (test / "test.src-tgt.src.bin").write_bytes(b"other")
     main(arguments)
     assert json.loads((output / "results.json").read_text(encoding="utf-8"))["data"] == before
