@@ -60,7 +60,8 @@ def install(arguments: Sequence[str]) -> None:
         SystemExit: an option cannot work; the message names it.
     """
     logging.getLogger("fairseq.tasks.fairseq_task").addFilter(refuse_a_partial_score)
-    if not arguments or Path(arguments[0]).name not in PROGRAMS:
+    name, options = Path(*arguments[:1]).name, arguments[1:]
+    if name not in PROGRAMS:
         return
     sys.excepthook = report
     sys.unraisablehook = but_of_half_opened_data
@@ -70,17 +71,17 @@ def install(arguments: Sequence[str]) -> None:
             warnings.filterwarnings("ignore", module=module)
         for message in USELESS:
             warnings.filterwarnings("ignore", message)
-    check_options(arguments[1:])
-    _refuse_values(arguments[1:])
-    if Path(arguments[0]).name == "fairseq-train":
-        refuse_another_task(arguments[1:])
-        require_arch_and_optimizer(arguments[1:])
+    check_options(options)
+    _refuse_values(options)
+    if name == "fairseq-train":
+        refuse_another_task(options)
+        require_arch_and_optimizer(options)
     else:
-        _require(arguments[1:], "--path", "the checkpoint")
-    if Path(arguments[0]).name in _PRINTING_TEXT:
-        _refuse_subwords(Path(arguments[0]).name, arguments[1:])
-    if Path(arguments[0]).name in DROPPING:
-        _warn_of_dropped_sentences(arguments[1:])
+        _require(options, "--path", "the checkpoint")
+    if name in _PRINTING_TEXT:
+        _refuse_subwords(name, options)
+    if name in DROPPING:
+        _warn_of_dropped_sentences(options)
 
 
 def check_options(options: Sequence[str]) -> None:
