@@ -276,15 +276,18 @@ def options_page() -> str:
         "omits them.\n`convattn architectures --task TASK` prints them, with every option of "
         "fairseq's models.\n\n"
         "- An architecture sets shapes and dropouts. The command line overrides it.\n"
-        "- Invalid values fail at once; the last line says why. Where a value is of another type "
-        "or none of the choices, it follows fairseq-train's usage.\n"
+        "- Language models are pre-norm, those of `lm_X` without a norm after the last layer. All "
+        "other models are post-norm; `--encoder-normalize-before` and `--decoder-normalize-before` "
+        "make them pre-norm.\n"
+        "- Invalid values fail at once; the last line says why. fairseq-train's usage precedes it "
+        "if a value has the wrong type or is none of the choices.\n"
         "- `--optimizer convattn_adam` and `convattn_nag` are fairseq's `adam` and `nag`, and save "
         "more, so that trainings [resume bit for bit](reliability.md#resume-bit-for-bit).\n"
         "- Options of training are in [fairseq's documentation]"
         "(https://fairseq.readthedocs.io/en/latest/command_line_tools.html#fairseq-train).",
         "## Mixer options, all tasks",
-        "Language models have only a decoder, masked language models only an encoder. Masked\n"
-        "language models start as RoBERTa does, and refuse `--initialization xavier`.",
+        "Language models have only a decoder, masked language models only an encoder. The latter\n"
+        "are initialised like RoBERTa: for them `--initialization xavier` is an error.",
     ]
     options = mixer_options(("encoder", "decoder"))
     for title, reader in MIXER_OPTIONS.items():

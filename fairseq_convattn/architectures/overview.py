@@ -27,7 +27,7 @@ from .translation import ConvAttnModel
 
 VOCABULARY = 32_768
 PIECES = 30_000  # of ALBERT's and of Chang et al.'s SentencePiece models
-LAYERS = "layers of convolutional models (of attention models)"
+CONVOLUTIONAL, WITH_ATTENTION = "layers, convolutions", "layers, attention"
 
 
 class Family(NamedTuple):
@@ -79,10 +79,8 @@ FAMILIES = {
         ),
         {
             **_size("encoder"),
-            LAYERS: lambda args, attention: (
-                f"{args.encoder_layers} + {args.decoder_layers} "
-                f"({attention.encoder_layers} + {attention.decoder_layers})"
-            ),
+            CONVOLUTIONAL: lambda args, _: f"{args.encoder_layers} + {args.decoder_layers}",
+            WITH_ATTENTION: lambda _, args: f"{args.encoder_layers} + {args.decoder_layers}",
             "GLU": lambda args, _: "yes" if args.encoder_glu == "true" else "no",
             **_DROPOUT,
         },
@@ -94,7 +92,8 @@ FAMILIES = {
         partial(skeleton, ConvAttnLanguageModel),
         {
             **_size("decoder"),
-            LAYERS: lambda args, attention: f"{args.decoder_layers} ({attention.decoder_layers})",
+            CONVOLUTIONAL: lambda args, _: args.decoder_layers,
+            WITH_ATTENTION: lambda _, args: args.decoder_layers,
             "kernel sizes": lambda args, _: _runs(args.decoder_kernel_sizes),
             **_DROPOUT,
             "adaptive input and softmax": lambda args, _: args.adaptive_softmax_cutoff or "no",

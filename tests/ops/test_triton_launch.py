@@ -126,7 +126,7 @@ def test_arguments_of_one_kind_are_alike_to_triton():
 @pytest.mark.parametrize(
     "operation, shapes, launches",
     [
-        pytest.param("convolution", "1", 10, marks=pytest.mark.ci),
+        ("convolution", "1", 10),
         ("static_convolution", "1", 4),
         ("static_convolution", "3", 12),
     ],
