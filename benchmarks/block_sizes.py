@@ -34,9 +34,9 @@ from measuring import (
     setting,
 )
 
-from fairseq_convattn.ops.convolution import triton_kernels as convolution
+from fairseq_convattn.ops.convolution import triton_launch as convolution
 from fairseq_convattn.ops.short_convolution import triton_headwise as headwise
-from fairseq_convattn.ops.short_convolution import triton_kernels as low_rank
+from fairseq_convattn.ops.short_convolution import triton_launch as low_rank
 
 FIELDS = ("operation", "taps", "pass", "blocks", "us")
 TABLE = Table(

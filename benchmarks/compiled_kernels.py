@@ -34,12 +34,12 @@ from triton.backends import backends
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from fairseq_convattn.ops.attention import triton_kernels as attention
+from fairseq_convattn.ops.attention import triton_launch as attention
 from fairseq_convattn.ops.attention.scores import Layout, Scores
 from fairseq_convattn.ops.attention.triton_scores import MARGIN as _MARGIN
-from fairseq_convattn.ops.convolution import triton_kernels as convolution
+from fairseq_convattn.ops.convolution import triton_launch as convolution
 from fairseq_convattn.ops.short_convolution import triton_headwise as headwise
-from fairseq_convattn.ops.short_convolution import triton_kernels as low_rank
+from fairseq_convattn.ops.short_convolution import triton_launch as low_rank
 
 _run = jit.JITFunction.run
 MARGIN = _MARGIN.value

@@ -12,8 +12,8 @@ from .architectures.overview import (
 )
 from .architectures.presets import ARCHITECTURE_NAMES
 from .architectures.registration import TASK_MODELS
-from .command_lines import flag
 from .markdown import Table, raw_table
+from .spelling import flag
 from .summarization.options import own_options
 
 

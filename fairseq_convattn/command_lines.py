@@ -1,14 +1,14 @@
-"""What commands share: how they end, names of options, whole numbers, the modules they need."""
+"""What commands share: how they end, whole numbers, the modules they need."""
 
 import argparse
 import importlib.util
 import os
 import sys
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from .child_processes import exit_on_signals
+from .spelling import printable
 
 
 @contextmanager
@@ -25,26 +25,6 @@ def one_line_errors(*errors: type[Exception]) -> Iterator[None]:
             names = (os.fsdecode(x) if isinstance(x, bytes) else str(x) for x in names)
             text = f"{' -> '.join(names)}: {error.strerror}"
         sys.exit(f"error: {printable(text) or type(error).__name__}")
-
-
-def printable(text: str) -> str:
-    """A text for a terminal: control characters, which a file can bring, are escaped."""
-    others = "\t\u200c\u200d"  # the latter join letters of Persian, and emoji
-
-    def is_plain(x: str) -> bool:
-        return x.isprintable() or unicodedata.category(x) == "Zs" or x in others
-
-    return "".join(x if is_plain(x) else x.encode("unicode_escape").decode() for x in text)
-
-
-def flag(option: str) -> str:
-    """``--max-tokens`` for ``max_tokens``."""
-    return f"--{option.replace('_', '-')}"
-
-
-def value_text(value: object) -> str:
-    """``3,7`` for the list of both."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def whole_number(least: int) -> Callable[[str], int]:

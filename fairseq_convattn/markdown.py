@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .command_lines import printable
+from .spelling import printable
 
 MISSING = "\u2013"
 """Shown for a missing figure."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from .architectures.hub import beyond_limit
-from .command_lines import printable
+from .spelling import printable
 from .training_options import option_of
 
 _PACKAGE = Path(__file__).resolve().parent

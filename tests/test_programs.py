@@ -26,7 +26,7 @@ from conftest import (
 from fairseq_convattn import program_errors, programs
 from fairseq_convattn.architectures import ConvAttnModel, checks
 from fairseq_convattn.checkpoints.files import read_checkpoint
-from fairseq_convattn.command_lines import printable
+from fairseq_convattn.spelling import printable
 
 
 def reported(capsys, call, *arguments) -> str:

@@ -8,8 +8,8 @@ from statistics import fmean
 from torch import Tensor
 
 from ..checkpoints.checks import CheckpointError
-from ..command_lines import printable
 from ..markdown import MISSING, Table, table
+from ..spelling import printable
 from .checkpoint import analysis, layer_names, stack_title
 from .curves import VECTOR_TERMS
 from .toeplitz import white_noise_r2

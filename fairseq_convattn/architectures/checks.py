@@ -9,10 +9,10 @@ import torch
 from fairseq.data.data_utils import infer_language_pair
 from fairseq.data.indexed_dataset import dataset_exists
 
-from ..command_lines import flag
 from ..mixers import MixerConfig
 from ..mixers.config import OPTIONS, may_read
 from ..mixers.options import refuse
+from ..spelling import flag
 
 _CUTOFFS = ("adaptive_softmax_cutoff", "adaptive_input_cutoff")
 _FACTORS = ("adaptive_softmax_factor", "adaptive_input_factor")

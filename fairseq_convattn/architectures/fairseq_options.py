@@ -10,7 +10,6 @@ from typing import Any, Optional
 from fairseq.dataclass.utils import interpret_dc_type
 from fairseq.models.transformer import TransformerConfig
 
-from ..command_lines import flag
 from ..mixers.config import OPTIONS, may_read
 from ..mixers.options import (
     CUTOFFS,
@@ -26,6 +25,7 @@ from ..mixers.options import (
     unread,
     whole,
 )
+from ..spelling import flag
 
 _LAYERS_AT_MOST = 1000
 _KINDS = {

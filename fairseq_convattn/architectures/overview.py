@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from fairseq.models import BaseFairseqModel
 
-from ..command_lines import flag, value_text
 from ..mixers.config import OPTIONS
+from ..spelling import flag, value_text
 from .config import ENCODER_DECODER, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL, Schema, complete
 from .language_model import ConvAttnLanguageModel
 from .layer_mixers import option_name
@@ -154,10 +154,11 @@ def table_of_shapes(family: Family) -> list[dict[str, str]]:
     """A row for each shape X of a family's architectures."""
     rows = []
     for shape, types in family.types.items():
-        lightweight, *_, last = (
-            complete(Namespace(**family.presets[name]), family.schema) for name in _names(shape)
+        convolution, attention = (
+            complete(Namespace(**family.presets[name.format(shape)]), family.schema)
+            for name in map(ARCHITECTURE_NAMES.get, ("lightweight", "attention"))
         )
-        row = {head: column(lightweight, last) for head, column in family.columns.items()}
+        row = {head: column(convolution, attention) for head, column in family.columns.items()}
         if len(set(family.types.values())) > 1:
             row["vocabulary"] = f"{types:,}"
         rows.append({"X": f"`{shape}`"} | {head: str(cell) for head, cell in row.items()})

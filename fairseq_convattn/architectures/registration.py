@@ -20,8 +20,8 @@ from fairseq.models import (
 from fairseq.tasks import TASK_REGISTRY, FairseqTask
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ..command_lines import flag
 from ..mixers.options import refuse
+from ..spelling import flag
 from . import checks
 from .config import Configuration, Schema, configure, given_values
 from .dictionaries import check_types, subwords_of

@@ -24,8 +24,7 @@ from ..architectures.presets import ARCHITECTURE_NAMES, MASKED_LM_PRESETS
 from ..command_lines import one_line_errors
 from ..durable import appearing, require_new
 from .checks import CheckpointError, check_finite, naming
-from .files import read_weights, save_with_digest
-from .legacy import plain_configuration
+from .files import plain_configuration, read_weights, save_with_digest
 
 MIXERS = ("attention", "composite", "tisa")
 """Mixers that have the projections of attention."""

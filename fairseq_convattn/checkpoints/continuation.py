@@ -16,7 +16,7 @@ from ..architectures.dictionaries import (
     reversed_direction,
 )
 from ..architectures.options import mixer_options
-from ..command_lines import flag, printable, value_text
+from ..spelling import flag, printable, value_text
 from .checks import CheckpointError
 from .files import architecture_of, as_mapping, is_ours, read_outline, stored_options
 from .recovery import LAST

@@ -4,6 +4,7 @@ import difflib
 import functools
 import logging
 import re
+import warnings
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +12,15 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.lightconv import LightConvModel
 from fairseq.models.lightconv_lm import LightConvLanguageModel
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from ..command_lines import printable
 from ..durable import appearing
+from ..spelling import printable
 from . import stand_ins
 from .checks import (
     DIGEST,
@@ -227,3 +229,14 @@ def _reason(error: Exception) -> str:
     if refused:
         return f"it refers to {refused[1]}, which is not loaded"
     return "it is not a checkpoint, or has something that loads only by running code"
+
+
+def plain_configuration(task: str, model: str, criterion: str) -> dict[str, Any]:
+    """fairseq's configuration from plain values, completed with its defaults."""
+    with warnings.catch_warnings():  # of hydra, about fairseq
+        warnings.simplefilter("ignore")
+        cfg = convert_namespace_to_omegaconf(Namespace(task=task, arch=model, criterion=criterion))
+    plain = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    if "sentence_avg" in plain["criterion"]:  # fairseq turns the reference to it into True
+        plain["criterion"]["sentence_avg"] = plain["optimization"]["sentence_avg"]
+    return plain

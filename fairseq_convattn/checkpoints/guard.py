@@ -166,9 +166,11 @@ def _refusing_links(verify: Callable[[str], None]) -> Callable[[str], None]:
         """fairseq's, of folders where it overwrites no other file.
 
         Raises:
-            FileExistsError: something in the folder is a symbolic link, or cannot be seen.
+            FileExistsError: a file that it may write is a symbolic link, or cannot be seen.
         """
-        require_no_links(entries(Path(save_dir), "--save-dir"), "--save-dir")
+        found = entries(Path(save_dir), "--save-dir")
+        written = (file for file in found if file.name.startswith(("checkpoint", "dummy")))
+        require_no_links(written, "--save-dir")
         verify(save_dir)
 
     return verify_checkpoint_directory

@@ -10,29 +10,28 @@ import dataclasses
 import re
 import shlex
 import textwrap
-import warnings
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY, BaseFairseqModel
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from ..architectures import ConvAttnLanguageModel, ConvAttnModel
 from ..architectures.config import ENCODER_DECODER, LANGUAGE_MODEL, Schema, complete, configure
 from ..architectures.layer_mixers import unread
 from ..architectures.skeleton import skeleton
-from ..command_lines import flag, one_line_errors, value_text
+from ..command_lines import one_line_errors
 from ..durable import require_new
+from ..spelling import flag, value_text
 from .checks import CheckpointError, check_configuration, naming
 from .files import (
     architecture_of,
     is_lightconv,
     is_ours,
+    plain_configuration,
     read_any_checkpoint,
     stored_options,
     updates_of,
@@ -183,7 +182,6 @@ def _model_options(options: dict[str, Any], kind: _Kind, weights: int) -> Namesp
         raise CheckpointError(f"its options contradict each other: {error}") from error
     fields = {f.name for f in dataclasses.fields(kind.schema.config)} - {"_name"}
     known = {_RENAMED_OPTIONS.get(name, name): value for name, value in vars(args).items()}
-    known = {name: value for name, value in known.items() if name in fields}
     if kind is _LANGUAGE_MODEL:
         known["no_decoder_final_norm"] = True
     for side in kind.schema.stacks:
@@ -265,17 +263,6 @@ def _renamed(key: str) -> str:
     name, _, parameter = layer[2].rpartition(".")
     whole = _RENAMED_KEYS.get(layer[2])  # conv.weight and conv.bias are parameters
     return layer[1] + (whole or f"{_RENAMED_KEYS.get(name, name)}.{parameter}")
-
-
-def plain_configuration(task: str, model: str, criterion: str) -> dict[str, Any]:
-    """fairseq's configuration from plain values, completed with its defaults."""
-    with warnings.catch_warnings():  # of hydra, about fairseq
-        warnings.simplefilter("ignore")
-        cfg = convert_namespace_to_omegaconf(Namespace(task=task, arch=model, criterion=criterion))
-    plain = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
-    if "sentence_avg" in plain["criterion"]:  # fairseq turns the reference to it into True
-        plain["criterion"]["sentence_avg"] = plain["optimization"]["sentence_avg"]
-    return plain
 
 
 def _configuration(options: dict[str, Any], args: Namespace, kind: _Kind) -> dict:

@@ -12,7 +12,7 @@ from ..architectures.config import configure
 from ..architectures.dictionaries import STORED
 from ..architectures.layer_mixers import unread
 from ..checkpoints.files import architecture_of, read_checkpoint, stored_options
-from ..command_lines import value_text
+from ..spelling import value_text
 from .tasks import GlueError
 
 _FROM_THE_TASK = {"max_positions", "tokens_per_sample"}

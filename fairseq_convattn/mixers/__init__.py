@@ -31,7 +31,8 @@ def build_mixer(config: MixerConfig) -> nn.Module:
     fixed = fixed_options(config.mixer)
     for field, value in fixed.items():
         given = getattr(config, field)
-        if given != getattr(MixerConfig, field) and set(given) != set(value):
+        same = isinstance(given, tuple | list) and set(given) == set(value)
+        if given != getattr(MixerConfig, field) and not same:
             raise ValueError(f"{field}: {config.mixer} has {value}, not {given}")
     config = replace(config, **fixed)
     check(config)

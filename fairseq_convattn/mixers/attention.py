@@ -20,8 +20,18 @@ _FOR_MASKS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 def attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, is_causal: bool = False
 ) -> Tensor:
-    """PyTorch's scaled_dot_product_attention. With a mask it does without cuDNN's kernel, whose
-    gradients can be NaN on Hopper GPUs (pytorch/pytorch#196678)."""
+    """PyTorch's scaled_dot_product_attention, ``[batch, heads, time, head_dim]``.
+
+    With a mask it does without cuDNN's kernel, whose gradients can be NaN on Hopper GPUs
+    (pytorch/pytorch#196678).
+
+    Args:
+        q, k, v: ``[batch, heads, time, head_dim]``; keys and values have a time of their own.
+        mask: broadcast to ``[batch, heads, time, keys]``: boolean, True where a key is visible, or
+            float, added to the scores.
+        dropout: probability of dropping an attention weight.
+        is_causal: whether a query sees only keys up to its own position; without a ``mask``.
+    """
     on_gpu = mask is not None and q.is_cuda
     with sdpa_kernel(_FOR_MASKS) if on_gpu else nullcontext():
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal)
@@ -94,7 +104,8 @@ class AttentionMixer(TokenMixer):
 class SelfAttention(AttentionMixer, MultiheadAttention):
     """fairseq's multi-head self-attention, with the same parameters and initial values.
 
-    In a decoder it is causal by itself, so that no time x time mask is built for it.
+    In a decoder it is causal by itself. Without padding no mask is built for it; with padding, one
+    of ``[batch, 1, time, time]``.
     """
 
     takes_key_value = True
@@ -117,9 +128,14 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
         value: Tensor | None = None,
         attn_mask: Tensor | None = None,
     ) -> Tensor:
-        """The base's, with keys and values ``[keys, batch, embed_dim]`` that end where the
-        query ends, and ``attn_mask``, ``[time, keys]``: boolean, True where a key is hidden, or
-        float, added to the scores."""
+        """The base's, with keys and values that end where the query ends.
+
+        Args:
+            padding_mask: boolean ``[batch, keys]``, True at padding.
+            key, value: ``[keys, batch, embed_dim]``; None: the query's.
+            attn_mask: ``[time, keys]``: boolean, True where a key is hidden, or float, added to the
+                scores.
+        """
         predicted = self.short_convolutions.predict(x)
         inputs = {"q": x, "k": x if key is None else key, "v": x if value is None else value}
         q, k, v = (

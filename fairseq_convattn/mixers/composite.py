@@ -29,10 +29,10 @@ TERM_PARAMETERS = {
 class RelativeTerms(nn.Module):
     """The parameters of composite attention's terms.
 
-    Initialised as in the papers: ``fixed`` with zeros, ``query`` and ``key`` uniformly
-    within 1 / sqrt(taps), TISA's centres from N(0, 5), amplitudes and sharpnesses from
-    N(0.1, 0.01), KERPLE's factors uniformly within 2, its rates within 1. ``key_only`` and
-    ``t5`` start with zeros. In a causal mixer TISA's centres are mirrored to earlier positions.
+    Initialised as in the papers: ``query`` and ``key`` uniformly in +-1 / sqrt(taps); TISA's
+    centres normally with mean 0 and standard deviation 5, its amplitudes and sharpnesses with 0.1
+    and 0.01; KERPLE's factors uniformly in [0, 2), its rates in [0, 1); all others with zeros. In
+    a causal mixer TISA's centres are mirrored to earlier positions.
     """
 
     def __init__(self, config: MixerConfig):

@@ -50,7 +50,7 @@ def bad_size(size: object) -> str | None:
     return None if fits else f"must be a whole number of at least 1, not {size!r}"
 
 
-def even(config: "MixerConfig", taps: int) -> str | None:
+def bad_taps(config: "MixerConfig", taps: int) -> str | None:
     return None if config.causal or taps % 2 else f"must be odd in an encoder, not {taps}"
 
 
@@ -101,11 +101,11 @@ def bad_activation(config: "MixerConfig") -> str | None:
     return None if config.projection_activation == "linear" else _not_convolved(config)
 
 
-def useless_halves(config: "MixerConfig") -> str | None:
+def bad_convolved_heads(config: "MixerConfig") -> str | None:
     return None if config.convolved_heads == "all" else _not_convolved(config)
 
 
-def odd_halves(config: "MixerConfig") -> str | None:
+def bad_halves(config: "MixerConfig") -> str | None:
     odd = config.convolved_heads == "half" and config.num_heads % 2
     return f"half needs an even number of heads, not {config.num_heads}" if odd else None
 

@@ -94,7 +94,7 @@ class MixerConfig:
         name="kernel_sizes",
         per_stack=True,
         impossible=lambda config: conditions.bad_size(config.kernel_size),
-        refused=lambda config: conditions.even(config, config.kernel_size),
+        refused=lambda config: conditions.bad_taps(config, config.kernel_size),
     )
     conv_dim: int | None = _row(
         None,
@@ -218,7 +218,7 @@ class MixerConfig:
         readers=COMPOSITE,
         reads=conditions.convolves,
         needs=_CONVOLVED,
-        refused=lambda config: conditions.even(config, config.projection_taps),
+        refused=lambda config: conditions.bad_taps(config, config.projection_taps),
     )
     projection_activation: str = _row(
         "linear",
@@ -234,8 +234,8 @@ class MixerConfig:
         choice(("all", "half")),
         "heads whose projections are convolved; half: the other half are linear",
         readers=COMPOSITE,
-        impossible=conditions.odd_halves,
-        refused=conditions.useless_halves,
+        impossible=conditions.bad_halves,
+        refused=conditions.bad_convolved_heads,
     )
     value_conv: str = _row(
         "none",
@@ -340,6 +340,8 @@ def _as_option(value: Any, option: Option) -> Any:
     if isinstance(option.default, tuple):
         if not isinstance(value, tuple | list):
             raise ValueError(f"must be a tuple of names, not {value!r}")
+        if not all(isinstance(name, str) for name in value):
+            raise ValueError(f"must be names, not {value!r}")
         return ",".join(value)
     whole_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     return operator.index(value) if whole_number else value

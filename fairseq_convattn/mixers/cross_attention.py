@@ -113,7 +113,7 @@ class CrossAttention(MultiheadAttention):
         return k, v, padding_mask
 
     def sizes(self, incremental_state: dict) -> Sizes:
-        """Those of the keys and values that stay."""
+        """How large the keys and values in a decoding state are."""
         state = self._get_input_buffer(incremental_state)
         return Sizes(len(state["prev_key"]), state["beams"], state["prev_key"].size(2))
 

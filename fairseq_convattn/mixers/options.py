@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from fairseq.dataclass import ChoiceEnum
 
-from ..command_lines import flag
+from ..spelling import flag
 
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 

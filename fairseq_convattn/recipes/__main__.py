@@ -17,16 +17,10 @@ from ..architectures.presets import ARCHITECTURE_NAMES
 from ..checkpoints.checks import CheckpointError
 from ..checkpoints.recovery import restore_last
 from ..child_processes import CommandFailed
-from ..command_lines import (
-    at_dashes,
-    missing_modules,
-    one_line_errors,
-    printable,
-    seed_number,
-    whole_number,
-)
+from ..command_lines import at_dashes, missing_modules, one_line_errors, seed_number, whole_number
 from ..folder_lock import locked
 from ..run_records import parse_options, read_json, sha256, write_json
+from ..spelling import printable
 from ..training_options import option_of, refusal
 from . import catalogue
 from .checkpoint import evaluated, require_data

@@ -100,7 +100,7 @@ def results(
 
 
 def _precision(training: Mapping[str, Any] | None, settings: Settings) -> str:
-    """That of the training if it is done, or those of its sessions; that of ``settings`` else."""
+    """The training's, or its sessions'; before a training has begun that of ``settings``."""
     if not training:
         return settings.precision
     last = precision_of(" ".join(training["commands"]).split())

@@ -20,6 +20,7 @@ COLOURS = {
     "composite": ("#a8483f", "#f08d84"),
     "tisa": ("#c48a00", "#e6b252"),
     "attention": ("#84589b", "#c9a0df"),
+    "short_conv": ("#73782f", "#bcc26f"),
     "other": ("#6b6b70", "#a0a0a6"),
 }
 # Placeholders for the colours of the page.

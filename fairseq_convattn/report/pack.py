@@ -18,8 +18,7 @@ from torch import Tensor
 from ..architectures.dictionaries import LANGUAGES, STORED
 from ..architectures.hub import CODES, PIECES
 from ..checkpoints.checks import CheckpointError, check_finite
-from ..checkpoints.files import read_checkpoint, write_checkpoint
-from ..checkpoints.legacy import plain_configuration
+from ..checkpoints.files import plain_configuration, read_checkpoint, write_checkpoint
 from ..command_lines import one_line_errors
 from ..durable import appearing, require_no_links
 from ..markdown import code, text

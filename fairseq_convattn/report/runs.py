@@ -123,10 +123,10 @@ class Run:
 
 
 def _require_no_links(run: Path) -> None:
-    """Of what is shown.
+    """Check the files of a run that a report shows.
 
     Raises:
-        ReportError: something is a symbolic link, or cannot be seen.
+        ReportError: one is a symbolic link, or cannot be seen.
     """
     try:
         shown = [x for x in entries(run, "run") if x.name in _SHOWN or x.match(_GENERATED)]

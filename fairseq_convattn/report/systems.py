@@ -84,10 +84,14 @@ def _systems(runs: Sequence[Run]) -> list[System]:
         grouped.setdefault(key, []).append(run)
     groups = list(grouped.values())
     labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
-    return [
-        System(text if labels.count(text) == 1 else f"{text}, {group[0].folder.name}", group)
-        for text, group in zip(labels, groups, strict=True)
-    ]
+    for where in (lambda folder: folder.name, str):
+        distinct = [
+            text if labels.count(text) == 1 else f"{text}, {where(group[0].folder)}"
+            for text, group in zip(labels, groups, strict=True)
+        ]
+        if len({*distinct}) == len(distinct):
+            break
+    return [System(*system) for system in zip(distinct, groups, strict=True)]
 
 
 def _label(run: Run, others: Sequence[Run]) -> str:

@@ -125,7 +125,7 @@ def _score_cells(system: System, name: str, published: float | None, smoke: bool
 
 
 def _seeds(runs: Sequence[Run]) -> str:
-    """Which one, or how many."""
+    """The seed of a single run, or the number of runs."""
     if len(runs) > 1:
         return str(len(runs))
     return MISSING if runs[0].seed is None else f"seed {runs[0].seed}"

@@ -34,7 +34,8 @@ from typing import NamedTuple
 import sacrebleu
 from tqdm import tqdm
 
-from ..command_lines import flag, one_line_errors
+from ..command_lines import one_line_errors
+from ..spelling import flag
 from . import rouge
 from .bootstrap import p_value, paired_bootstrap
 from .checks import alike, hypothesis_warnings, mask_unknowns, reference_warnings

@@ -10,8 +10,8 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import II
 
-from ..command_lines import flag
 from ..scoring.rouge import ROUGE_TYPES, RougeSettings
+from ..spelling import flag
 from ..training_options import has_subwords
 
 DECODING_DEFAULTS = {

@@ -18,9 +18,9 @@ from fairseq.tasks import TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 
-from ..command_lines import flag
 from ..scoring.checks import mask_unknowns
 from ..scoring.rouge import ROUGE_TYPES, sentence_scores
+from ..spelling import flag
 from .clipping import ClippedDataset, clip, encode_prefix
 from .ngram_blocking import NGramBlocker
 from .options import (

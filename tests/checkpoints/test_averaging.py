@@ -16,7 +16,7 @@ from fairseq_convattn.checkpoints.averaging import (
 from fairseq_convattn.checkpoints.checks import CheckpointError
 from fairseq_convattn.checkpoints.continuation import other_option
 from fairseq_convattn.checkpoints.files import read_checkpoint, write_checkpoint
-from fairseq_convattn.command_lines import flag
+from fairseq_convattn.spelling import flag
 
 
 def save(

@@ -17,6 +17,7 @@ def test_no_training_writes_through_a_link(tmp_path, name):
         checkpoint_utils.verify_checkpoint_directory(str(tmp_path / "run"))
     (tmp_path / "link").symlink_to(tmp_path / "run")
     (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / "pretrained.pt").symlink_to(tmp_path / "private")
     checkpoint_utils.verify_checkpoint_directory(str(tmp_path / "link"))
     assert (tmp_path / "private").read_text() == "kept"
 

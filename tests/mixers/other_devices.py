@@ -44,10 +44,10 @@ def device():
 def kernels(request, monkeypatch):
     """Those of the name; Triton's are called with nothing launched."""
     if request.param == "triton":
-        from fairseq_convattn.ops.attention import triton_kernels as attention
-        from fairseq_convattn.ops.convolution import triton_kernels as convolution
+        from fairseq_convattn.ops.attention import triton_launch as attention
+        from fairseq_convattn.ops.convolution import triton_launch as convolution
         from fairseq_convattn.ops.short_convolution import triton_headwise as headwise
-        from fairseq_convattn.ops.short_convolution import triton_kernels as low_rank
+        from fairseq_convattn.ops.short_convolution import triton_launch as low_rank
 
         for launching in (attention._Kernels, headwise._Kernels, low_rank._Kernels):
             monkeypatch.setattr(launching, "_launch", lambda *_, **__: None)

@@ -12,13 +12,13 @@ import sys
 import torch
 from compiled_kernels import on_every_launch, resources, widths
 
-from fairseq_convattn.ops.attention import triton_kernels as attention
+from fairseq_convattn.ops.attention import triton_launch as attention
 from fairseq_convattn.ops.attention.dropout import Dropout
 from fairseq_convattn.ops.attention.scores import Layout, Scores
 from fairseq_convattn.ops.attention.triton_scores import MARGIN
-from fairseq_convattn.ops.convolution import triton_kernels as convolution
+from fairseq_convattn.ops.convolution import triton_launch as convolution
 from fairseq_convattn.ops.short_convolution import triton_headwise as headwise
-from fairseq_convattn.ops.short_convolution import triton_kernels as short_convolution
+from fairseq_convattn.ops.short_convolution import triton_launch as short_convolution
 
 TIME, BATCH, HEADS = 100, 2, 4
 

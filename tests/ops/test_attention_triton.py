@@ -18,9 +18,9 @@ from fairseq_convattn.ops.attention import BEYOND, TERMS
 from fairseq_convattn.ops.attention.dropout import Dropout
 
 triton, tl = map(importlib.import_module, ("triton", "triton.language"))
-operators, scores, triton_kernels, triton_scores = (
+operators, scores, triton_launch, triton_scores = (
     importlib.import_module(f"fairseq_convattn.ops.attention.{name}")
-    for name in ("operators", "scores", "triton_kernels", "triton_scores")
+    for name in ("operators", "scores", "triton_launch", "triton_scores")
 )
 HEADS, WIDTH, VALUES, SPAN = 2, 8, 12, 3
 COMBINATIONS = [
@@ -50,8 +50,8 @@ def set_blocks(monkeypatch, forward, backward):
         ("_blocks_by_queries", backward),
         ("_blocks_by_keys", backward),
     ):
-        blocks = triton_kernels.Blocks(*shape, 4, 1)
-        monkeypatch.setattr(triton_kernels, name, lambda *_, blocks=blocks: blocks)
+        blocks = triton_launch.Blocks(*shape, 4, 1)
+        monkeypatch.setattr(triton_launch, name, lambda *_, blocks=blocks: blocks)
 
 
 def random(*shape, dtype=torch.float32):
@@ -335,7 +335,7 @@ def test_offsets_beyond_32_bits():
 def test_grids_of_more_than_65535_blocks(monkeypatch):
     """Only the first dimension of a grid may have so many."""
     kernels = "forward_by_queries", "backward_by_queries", "backward_by_keys"
-    grids = record_grids(monkeypatch, triton_kernels, *kernels)
+    grids = record_grids(monkeypatch, triton_launch, *kernels)
     qkv = [random(70_000, 1, 1, 1) for _ in range(3)]
     torch.autograd.grad(run(qkv, {"content": None}).sum(), qkv)
     assert grids == [(70_000,)] * 3
@@ -427,8 +427,8 @@ def test_precision_follows_pytorchs_settings_old_and_new():
 
 def test_is_what_gpus_use_by_default(monkeypatch):
     used = []
-    attend = triton_kernels.attend
-    monkeypatch.setattr(triton_kernels, "attend", lambda *a, **k: used.append(1) or attend(*a, **k))
+    attend = triton_launch.attend
+    monkeypatch.setattr(triton_launch, "attend", lambda *a, **k: used.append(1) or attend(*a, **k))
     run(inputs(5, 5), {"content": None}, impl=None)
     assert len(used) == GPU
     run([x.double() for x in inputs(5, 5)], {"content": None}, impl=None)

@@ -16,7 +16,7 @@ from fairseq_convattn.ops.short_convolution import reference
 
 low_rank, headwise = (
     importlib.import_module(f"fairseq_convattn.ops.short_convolution.{name}")
-    for name in ("triton_kernels", "triton_headwise")
+    for name in ("triton_launch", "triton_headwise")
 )
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered")
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}

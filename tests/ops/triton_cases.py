@@ -67,7 +67,7 @@ def record_grids(monkeypatch, module, *kernels):
 
 
 def convolution_kernels() -> ModuleType:
-    return importlib.import_module("fairseq_convattn.ops.convolution.triton_kernels")
+    return importlib.import_module("fairseq_convattn.ops.convolution.triton_launch")
 
 
 def set_convolution_blocks(monkeypatch, rows, channels, heads, run=4):

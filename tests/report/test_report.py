@@ -22,6 +22,7 @@ from run_folders import (
     write_run,
 )
 
+from fairseq_convattn.architectures.presets import ARCHITECTURE_NAMES
 from fairseq_convattn.markdown import Table, table
 from fairseq_convattn.recipes import catalogue
 from fairseq_convattn.recipes.__main__ import command_line, resolve
@@ -207,6 +208,12 @@ def test_the_same_once_more_is_no_further_seed_and_other_devices_no_other_system
     assert found == {"dynamic, first": 2, "dynamic, again": 1}
 
 
+def test_folders_of_one_name_are_told_apart(tmp_path):
+    folders = [write_run(tmp_path / where / "run") for where in ("old", "new")]
+    (section,) = read_sections(folders)
+    assert [system.label for system in section.systems] == [f"dynamic, {x}" for x in folders]
+
+
 def test_what_is_missing_is_said_and_never_zero(tmp_path, report):
     """Training under way, nothing logged yet, a stage alone, no published figure, one of several
     seeds."""
@@ -380,7 +387,7 @@ def test_a_page_that_is_there_stays(tmp_path):
 
 def test_curves_have_the_colour_of_their_mixer(tmp_path, report):
     """Of the page alone; text in a picture is text."""
-    mixers = ("dynamic", "tisa", "attention", "composite", "lightweight", "own")
+    mixers = (*ARCHITECTURE_NAMES, "own")
     page, _ = report(*(write_run(tmp_path / mixer, mixer) for mixer in mixers))
     assert "loss (base 2)" in page.text
     drawn = [a["style"] for tag, a in page.tags if tag == "path" and "stroke: " in a["style"]]

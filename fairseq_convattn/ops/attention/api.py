@@ -83,7 +83,8 @@ def composite_attention(
         at least.
 
     Raises:
-        ValueError: shapes, terms or options do not go together, nor float64 and another dtype.
+        ValueError: shapes, terms or options do not go together, or float64 is mixed with another
+            dtype.
     """
     _check_inputs(q, k, v, padding_mask, dropout_p)
     check(beyond in BEYOND, f"unknown beyond {beyond!r}: choose from {', '.join(BEYOND)}")
@@ -98,9 +99,9 @@ def composite_attention(
 
 
 def _triton() -> Implementation:
-    from . import triton_kernels
+    from . import triton_launch
 
-    return Implementation(triton_kernels.attend, triton_kernels.unfit)
+    return Implementation(triton_launch.attend, triton_launch.unfit)
 
 
 def _check_inputs(

@@ -89,7 +89,7 @@ def _attend(
     if options.dropout_p > 0:  # on the device it is drawn anew when a CUDA graph is replayed
         seed = torch.randint(2**62, (), device=q.device if seed_on_device else "cpu")
     y, _ = operator(*scores, seed, options.dropout_p, *layout)
-    return y.to(v.dtype)
+    return y
 
 
 def _unpack(inputs: Sequence) -> tuple[Scores, Layout, Dropout | None]:

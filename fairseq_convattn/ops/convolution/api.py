@@ -195,9 +195,9 @@ def check_sequence(
 
 
 def _triton() -> Implementation:
-    from . import triton_kernels
+    from . import triton_launch
 
-    return Implementation(triton_kernels.convolve, triton_kernels.unfit)
+    return Implementation(triton_launch.convolve, triton_launch.unfit)
 
 
 def _implementation(name: str | None, x: Tensor, taps: Tensor) -> Callable[..., Tensor]:

@@ -6,7 +6,7 @@ A program takes runs of ``RUN`` positions of one head, or of several narrow ones
 import triton
 import triton.language as tl
 
-from ..triton_runs import load_rows, load_taps, load_wide_taps, store_rows, store_tap, within
+from ..triton_rows import load_rows, load_taps, load_wide_taps, store_rows, store_tap, within
 from ..triton_tensors import LOG2_E, at
 from .triton_tiles import VARYING, columns, inverse, log2, place_of
 

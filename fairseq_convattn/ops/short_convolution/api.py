@@ -181,6 +181,6 @@ def _check_factors(x: Tensor, z: Tensor, up: Tensor) -> None:
 
 
 def _triton() -> Implementation:
-    from . import triton_kernels
+    from . import triton_launch
 
-    return Implementation(triton_kernels.convolve, triton_kernels.unfit)
+    return Implementation(triton_launch.convolve, triton_launch.unfit)

@@ -18,7 +18,7 @@ from ..triton_tensors import (
     strided,
 )
 from .operators import register
-from .triton_kernels import nothing, too_many_taps
+from .triton_launch import nothing, too_many_taps
 from .triton_runs import VARYING, backward, forward
 
 MOST_HEAD_DIM = 128  # a program has all channels of a head

@@ -8,7 +8,7 @@ No atomics, so that the same inputs give the same bits.
 import triton
 import triton.language as tl
 
-from ..triton_runs import load_rows, load_wide_taps, store_rows, store_tap, within
+from ..triton_rows import load_rows, load_wide_taps, store_rows, store_tap, within
 
 VARYING = ["batch", "time", "inputs", "left"]
 

@@ -7,7 +7,7 @@ same inputs give the same bits.
 import triton
 import triton.language as tl
 
-from ..triton_runs import load_rows, store_rows
+from ..triton_rows import load_rows, store_rows
 from .triton_runs import VARYING, runs
 
 MOST_HELD = tl.constexpr(64)  # taps times ranks of z that a program holds

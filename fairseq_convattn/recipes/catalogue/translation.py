@@ -29,6 +29,7 @@ wmt16_en_de = Translation(
     paper=_wu_2019.FIGURES,
     origin=_wu_2019.PUBLIC,
     corpus="wmt16_en_de",
+    target_language="de",
     release=parallel(_RELEASE, "en", "de"),
     shape="wmt_en_de_big",
     training=_wu_2019.training(30_000, before="--share-all-embeddings"),
@@ -72,6 +73,7 @@ wmt14_en_fr = Translation(
     "public preparation makes two); tokenised by sacremoses, a port of Moses; validated on every "
     "1,333rd training pair, as in fairseq's script, where the paper uses newstest2012 and 2013",
     corpus="wmt14_en_fr",
+    target_language="fr",
     release={
         **parallel({f"{name}.{{}}": "train.{}" for name in _CORPORA}, "en", "fr"),
         **parallel({"dev/newstest2014-fren-{}.sgm": "test.{}.sgm"}, "src.en", "ref.fr"),
@@ -109,6 +111,7 @@ wmt17_zh_en = Translation(
     "split by jieba and sacremoses; sacreBLEU scores detokenised text; an author gives a dropout "
     "of 0.25 for the attention baseline (fairseq#534): -- --dropout 0.25",
     corpus="wmt17_zh_en",
+    target_language="en",
     source="with the archives of CWMT",
     release={
         **parallel(dict.fromkeys(_ZH, "train.{}"), "zh", "en"),
@@ -141,6 +144,7 @@ iwslt14_de_en = Translation(
     reading="tokenised by sacremoses, a port of Moses, so a few more or fewer pairs may remain "
     "than the 167,522 of fairseq's script",
     corpus="iwslt14",
+    target_language="en",
     release=parallel(
         {"train.tags.de-en.{}": "train.{}.tags"}
         | {f"IWSLT14.{test}.de-en.{{}}.xml": "test.{}.xml" for test in TED},
@@ -217,6 +221,7 @@ def _multi30k_to(target: str) -> dict[str, Any]:
     files = {f"tok/{name}.{{}}": f"{split}.{{}}" for name, split in _SPLITS.items()}
     metric, also = f"bleu --detokenize {target}", "--detokenize-reference"
     return {
+        "target_language": target,
         "release": parallel(files, "en", target),
         "tests": {
             name: [
