@@ -66,12 +66,12 @@ def test_the_page_runs(folder):
 
 @pytest.mark.slow
 @pytest.mark.ci
-def test_a_plugin_that_adds_a_mixer(here, tmp_path):
+def test_a_plugin_that_adds_a_mixer(data, tmp_path):
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     snippet = page[page.index("### Your own, in another plugin") :].split("```")[1]
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "__init__.py").write_text(snippet.removeprefix("python"), encoding="utf-8")
-    data, there = here / "data" / "translation", ("--user-dir", tmp_path / "own", "--cpu")
+    there = ("--user-dir", tmp_path / "own", "--cpu")
     length = ("--max-tokens", "600", "--max-update", "2", "--save-dir", tmp_path, "--lr", "0.01")
     length = (*length, "--optimizer", "adam", "--required-batch-size-multiple", "1")
     run = command("fairseq-train", data, *there, "--arch", "mean_tiny", *length, cwd=tmp_path)
