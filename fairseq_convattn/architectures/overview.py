@@ -27,7 +27,7 @@ from .translation import ConvAttnModel
 
 VOCABULARY = 32_768
 PIECES = 30_000  # of ALBERT's and of Chang et al.'s SentencePiece models
-CONVOLUTIONAL, WITH_ATTENTION = "layers, convolutions", "layers, attention"
+CONVOLUTIONAL, WITH_ATTENTION = "layers (lightweight, dynamic)", "layers (others)"
 
 
 class Family(NamedTuple):

@@ -45,6 +45,9 @@ NAMES_OF_2019 = {"encoder.layers.0.linear1.weight", "encoder.layers.0.layer_norm
 # fairseq-validate takes the checkpoint's task
 _CHOOSING_THE_TASK = ("fairseq-generate", "fairseq-interactive")
 
+# beginnings of the names of files that fairseq-train writes in --save-dir
+WRITTEN = ("checkpoint", "crash.pt", "dummy")
+
 # fairseq's modules that evaluate options
 EVALUATING = (
     *("utils", "criterions.ctc", "data.audio.raw_audio_dataset", "data.codedataset"),
@@ -166,11 +169,11 @@ def _refusing_links(verify: Callable[[str], None]) -> Callable[[str], None]:
         """fairseq's, of folders where it overwrites no other file.
 
         Raises:
-            FileExistsError: a file that it may write is a symbolic link, or cannot be seen.
+            FileExistsError: a file that fairseq-train may write is a symbolic link, or the folder
+                cannot be listed.
         """
         found = entries(Path(save_dir), "--save-dir")
-        written = (file for file in found if file.name.startswith(("checkpoint", "dummy")))
-        require_no_links(written, "--save-dir")
+        require_no_links((x for x in found if x.name.startswith(WRITTEN)), "--save-dir")
         verify(save_dir)
 
     return verify_checkpoint_directory

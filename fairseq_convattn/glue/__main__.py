@@ -85,7 +85,7 @@ def add_finetune(commands: argparse._SubParsersAction) -> None:
         "scores, medians and spread of all seeds there, commands and versions. The "
         "learning rate rises for 10 % of the updates and then falls linearly to 0; Adam, "
         "weight decay and defaults are those of BERT (Devlin et al. 2019, appendix A), for "
-        "models of its size: small models need a higher learning rate and more epochs.",
+        "models of its size: small models need a higher learning rate.",
         epilog="Further options go to fairseq-train after --, and win: -- --dropout 0.2 --fp16. "
         "One GPU is used, or the CPU if there is none.",
     ).add_argument

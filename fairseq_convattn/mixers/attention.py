@@ -104,8 +104,7 @@ class AttentionMixer(TokenMixer):
 class SelfAttention(AttentionMixer, MultiheadAttention):
     """fairseq's multi-head self-attention, with the same parameters and initial values.
 
-    In a decoder it is causal by itself. Without padding no mask is built for it; with padding, one
-    of ``[batch, 1, time, time]``.
+    In a decoder it is causal by itself. Whole sequences without padding need no mask.
     """
 
     takes_key_value = True

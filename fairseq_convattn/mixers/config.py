@@ -338,10 +338,9 @@ def _as_option(value: Any, option: Option) -> Any:
     if option.kind in (SWITCH, FLAG) and not isinstance(value, bool):
         raise ValueError(f"must be True or False, not {value!r}")
     if isinstance(option.default, tuple):
-        if not isinstance(value, tuple | list):
+        is_sequence = isinstance(value, tuple | list)
+        if not (is_sequence and all(isinstance(name, str) for name in value)):
             raise ValueError(f"must be a tuple of names, not {value!r}")
-        if not all(isinstance(name, str) for name in value):
-            raise ValueError(f"must be names, not {value!r}")
         return ",".join(value)
     whole_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     return operator.index(value) if whole_number else value

@@ -100,7 +100,7 @@ def results(
 
 
 def _precision(training: Mapping[str, Any] | None, settings: Settings) -> str:
-    """The training's, or its sessions'; before a training has begun that of ``settings``."""
+    """The precision of the training, or those of its sessions; before it begins, the settings'."""
     if not training:
         return settings.precision
     last = precision_of(" ".join(training["commands"]).split())

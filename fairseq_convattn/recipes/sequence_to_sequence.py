@@ -152,7 +152,7 @@ def parallel(files: Mapping[str, str], source: str, target: str) -> dict[str, st
 
 @dataclass(frozen=True, kw_only=True)
 class Translation(SequenceToSequence):
-    target_language: str = field()  # without a default, unlike other recipes
+    target_language: str = field()  # so that the base's None is no default
     needs: Mapping[str, Sequence[str]] = field(default_factory=lambda: PREPARED_HERE)
 
     task: ClassVar[str] = "translation"

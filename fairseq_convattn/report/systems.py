@@ -3,6 +3,7 @@ recipe."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from ..run_records import parse_options
@@ -84,14 +85,19 @@ def _systems(runs: Sequence[Run]) -> list[System]:
         grouped.setdefault(key, []).append(run)
     groups = list(grouped.values())
     labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
-    for where in (lambda folder: folder.name, str):
-        distinct = [
-            text if labels.count(text) == 1 else f"{text}, {where(group[0].folder)}"
-            for text, group in zip(labels, groups, strict=True)
-        ]
-        if len({*distinct}) == len(distinct):
-            break
-    return [System(*system) for system in zip(distinct, groups, strict=True)]
+    folders = _told_apart([group[0].folder for group in groups])
+    return [
+        System(text if labels.count(text) == 1 else f"{text}, {folder}", group)
+        for text, folder, group in zip(labels, folders, groups, strict=True)
+    ]
+
+
+def _told_apart(folders: Sequence[Path]) -> list[Path]:
+    """The shortest ends of the paths, as many parts of each, that are not equal."""
+    for parts in count(1):
+        ends = [Path(*folder.resolve().parts[-parts:]) for folder in folders]
+        if len({*ends}) == len(folders):
+            return ends
 
 
 def _label(run: Run, others: Sequence[Run]) -> str:

@@ -8,7 +8,9 @@ from fairseq_convattn.checkpoints import guard
 pytestmark = pytest.mark.reliability
 
 
-@pytest.mark.parametrize("name", ["checkpoint_best.pt", "checkpoint2.pt.tmp", "dummy"])
+@pytest.mark.parametrize(
+    "name", ["checkpoint_best.pt", "checkpoint2.pt.tmp", "crash.pt.tmp", "dummy"]
+)
 def test_no_training_writes_through_a_link(tmp_path, name):
     (tmp_path / "private").write_text("kept")
     (tmp_path / "run").mkdir()

@@ -34,7 +34,7 @@ from fairseq_convattn.mixers import MixerConfig, build_mixer
         ("composite", {"attention_terms": ("content", "fixd")}, "unknown term 'fixd'"),
         ("composite", {"attention_terms": "content,fixed"}, "must be a tuple of names"),
         ("composite", {"attention_terms": None}, "must be a tuple of names, not None"),
-        ("composite", {"attention_terms": (1,)}, "attention_terms: must be names, not .1,."),
+        ("composite", {"attention_terms": (1,)}, "must be a tuple of names, not .1,."),
         ("tisa", {"attention_terms": None}, "attention_terms: tisa has .*, not None"),
         ("tisa", {"attention_terms": ("tisa",)}, "attention_terms: tisa has .'content', 'tisa'.,"),
         ("composite", {"attention_dropout": 1.0}, "attention_dropout: must be less than 1"),
