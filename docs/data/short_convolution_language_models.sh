@@ -4,8 +4,8 @@
 #
 #     bash docs/data/short_convolution_language_models.sh dynamic_conv_lm_tiny --decoder-ffn-embed-dim 288
 #
-# So were trained the bfloat16 models of news_language_models.csv, and without --bf16 its pre-norm transformer_lm, with
-# the shape in news_language_models.sh and --decoder-normalize-before.
+# PRECISION= trains in float32. So were trained the bfloat16 models of news_language_models.csv and, in float32, its
+# pre-norm transformer_lm, with the shape in news_language_models.sh and --decoder-normalize-before.
 set -euo pipefail
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 folder=$(mktemp -d checkpoints-XXXXXX)
@@ -15,7 +15,7 @@ fairseq-train lm --task language_modeling --user-dir fairseq_convattn --arch "$1
   --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --lr 0.003 \
   --lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update 2000 --max-update 2000 \
   --seed 1 --required-batch-size-multiple 1 --update-epoch-batch-itr True --no-epoch-checkpoints \
-  --num-workers 0 --cpu --bf16 --log-format json --save-dir "$folder" "${@:2}"
+  --num-workers 0 --cpu ${PRECISION---bf16} --log-format json --save-dir "$folder" "${@:2}"
 [ -e "$folder/checkpoint_best.pt" ] || exit 0  # with --no-save
 for context in 0 384; do
   fairseq-eval-lm lm --user-dir fairseq_convattn --path "$folder/checkpoint_best.pt" \

@@ -127,6 +127,8 @@ def test_arguments_of_one_kind_are_alike_to_triton():
     "operation, shapes, launches",
     [
         ("convolution", "1", 10),
+        ("attention", "1", 12),
+        ("short_convolution", "1", 20),
         ("static_convolution", "1", 4),
         ("static_convolution", "3", 12),
     ],
