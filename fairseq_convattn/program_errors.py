@@ -17,7 +17,7 @@ from types import TracebackType
 
 from .architectures.hub import beyond_limit
 from .spelling import printable
-from .training_options import option_of
+from .training_options import option_of, values_of
 
 _PACKAGE = Path(__file__).resolve().parent
 _BINARISED = "; give the folder that fairseq-preprocess wrote (its --destdir)"
@@ -103,12 +103,13 @@ def _missing_subset(subset: str, path: Path) -> str:
 
 def _shorter_samples() -> str:
     """What a command line can do about samples that are too long."""
-    program, is_language_model = Path(sys.argv[0]).name, "language_modeling" in sys.argv
+    program, task = Path(sys.argv[0]).name, values_of(sys.argv[1:], "--task", task="").task
+    is_language_model = task == "language_modeling"
     if program == "fairseq-generate" and is_language_model and not _is_given("--sample-break-mode"):
         return "give --sample-break-mode eos"
     limits = "--max-source-positions or --max-target-positions"
     if program == "fairseq-train":
-        limits = "--tokens-per-sample" if is_language_model else limits
+        limits = "--tokens-per-sample" if is_language_model or task == "masked_lm" else limits
         return f"raise {limits}, or leave such samples out: --skip-invalid-size-inputs-valid-test"
     return "shorten the text, or leave such samples out: --skip-invalid-size-inputs-valid-test"
 

@@ -46,6 +46,7 @@ while [ -z "$output" ]; do
   [ -e "$folder" ] || output=$folder
   number=$((number + 1))
 done
+[[ $output != *[,:]* ]] || die "--output $output: fairseq splits paths at ',' and ':'"
 [ ! -e "$output" ] || [ -d "$output" ] || die "$output is not a folder"
 [ -z "$(ls -A "$output" 2>/dev/null)" ] || die "$output is not empty; choose another with --output DIR"
 # shellcheck source=scripts/setup.sh

@@ -133,6 +133,8 @@ echo "setting up $environment (log: $log)" | tee "$log"
   cannot_install pip
 
 if torch=$(torch_version); then
+  [[ $torch = 2.1[123].* ]] ||
+    die "$environment has PyTorch $torch, and 2.11 to 2.13 is needed: pip install 'torch>=2.11,<2.14' there, or use a new environment"
   echo "keeping PyTorch $torch (1/3)"
 else
   echo "installing PyTorch (1/3)..."

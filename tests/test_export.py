@@ -235,6 +235,18 @@ def test_dictionaries_beside_the_checkpoint_are_the_models(
     main([str(language_model), "--data", shards, "--output", str(tmp_path / "again")])
 
 
+def test_the_languages_are_those_of_the_training(trained, data, tmp_path, monkeypatch):
+    for name in ("dict.src.txt", "dict.tgt.txt"):
+        shutil.copyfile(data / name, tmp_path / name)
+    shutil.copyfile(trained, tmp_path / "model.pt")
+    models = []
+    monkeypatch.setattr(
+        sys.modules[main.__module__], "export", lambda model: (models.append(model) or {}, [])
+    )
+    main([str(tmp_path / "model.pt"), "--output", str(tmp_path / "exported")])
+    assert len(models) == 1
+
+
 def fails(given, *causes):
     """The line of an export that fails, and leaves nothing."""
     output = given[0].with_name("failed")

@@ -133,6 +133,13 @@ def test_samples_that_are_longer_than_a_model_takes(monolingual, tmp_path, capsy
         assert f"the model takes 8: {way_out}" in line
 
 
+@pytest.mark.parametrize("given", [["--task", "masked_lm"], ["--task=language_modeling"]])
+def test_the_option_that_takes_longer_samples_is_the_tasks(given, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fairseq-train", "data", *given])
+    error = Exception("Size of sample #5 is invalid (=200) since max_positions=128, skip this")
+    assert "the model takes 128: raise --tokens-per-sample, or" in program_errors._one_line(error)
+
+
 def test_the_side_that_is_too_long_is_told(data, tmp_path, capsys, monkeypatch):
     given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--max-target-positions", "4")
     monkeypatch.setattr(sys, "argv", ["fairseq-train", *given])

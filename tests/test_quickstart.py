@@ -132,6 +132,7 @@ def test_what_takes_long_says_that_it_is_alive(tmp_path):
         (("--task", "parsing"), "--task needs translation, summarization or lm, not parsing"),
         (("--task",), "--task needs a value"),
         (("--task", "lm", "--output", ROOT), f"{ROOT} is not empty"),
+        (("--output", "/new/12:30"), "--output /new/12:30: fairseq splits paths at"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_set_up(arguments, message):

@@ -21,7 +21,10 @@ case "$*" in
   *version_info*) echo "${{FAKE_VERSION:-3.11}}" ;;
   "-c import ensurepip"*) [ -z "${{FAKE_NO_VENV:-}}" ] ;;
   "-m venv"*) mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" ;;
-  *'version("torch")'*) [ -e "{calls}" ] && grep -q "install.* torch==" "{calls}" && echo 2.13.0 ;;
+  *'version("torch")'*)
+    [ -n "${{FAKE_TORCH:-}}" ] && echo "$FAKE_TORCH" && exit
+    [ -e "{calls}" ] && grep -q "install.* torch==" "{calls}" && echo 2.13.0
+    ;;
   "-m pip install"*)
     [ -n "${{FAKE_FAILURE:-}}" ] && [[ "$*" == *$FAKE_FAILURE* ]] && echo "$FAKE_OUTPUT" && exit 1
     echo "$*" >> "{calls}"
@@ -98,6 +101,13 @@ def test_a_gpu_gets_the_torch_that_has_run_on_one(checkout):
     checkout.add_command("nvidia-smi", f"#!{BASH}\n")
     assert checkout.set_up().returncode == 0
     assert "torch==2.11.*" in checkout.pip_calls()[0]
+
+
+@pytest.mark.parametrize("version", ["2.6.0", "2.10.0+cpu", "2.14.0"])
+def test_a_torch_that_does_not_work_is_told_before_anything_is_installed(checkout, version):
+    run = checkout.set_up(FAKE_TORCH=version)
+    assert run.returncode == 1 and f"has PyTorch {version}, and 2.11 to 2.13" in run.stderr
+    assert not checkout.pip_calls()
 
 
 def test_a_tour_installs_no_more_than_it_needs(checkout):

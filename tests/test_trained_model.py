@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import shutil
 import warnings
+from pathlib import Path
 
 import pytest
 import sacrebleu
@@ -34,6 +36,26 @@ def test_one_binarised_sentence_is_generated_for_as_a_list_is():
     prefix = torch.tensor([[model.tgt_dict.index("hund")]])
     best, *_ = model.generate(tokens, inference_step_args={"prefix_tokens": prefix})
     assert best["tokens"][0] == prefix
+
+
+def test_the_card_reads_raw_text():
+    pytest.importorskip("sacremoses")
+    code = (FOLDER / "README.md").read_text().split("## Raw text")[1].split("```python\n")[1]
+    code, found = code.partition("```")[0].replace("models/multi30k-en-de", str(FOLDER)), {}
+    exec(code, found)
+    model = found["model"]
+    tokens = model.encode("a man in a t-shirt and a blue-green hat.")
+    assert not tokens.eq(model.src_dict.unk()).any()
+    assert model.cfg.tokenizer.target_lang == "de"
+
+
+def test_subwords_that_are_given_replace_the_checkpoints(tmp_path):
+    assert ConvAttnModel.from_pretrained(FOLDER, Path("model.pt"), bpe=None).bpe is None
+    model = ConvAttnModel.from_pretrained(FOLDER, bpe="characters")
+    assert model.bpe.encode("a man") == "a \u2581 m a n"
+    other = shutil.copyfile(FOLDER / "bpecodes", tmp_path / "other")
+    model = ConvAttnModel.from_pretrained(FOLDER, bpe_codes=other)
+    assert model.cfg.bpe.bpe_codes == str(other)
 
 
 @pytest.mark.slow

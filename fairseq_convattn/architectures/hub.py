@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from fairseq.data import Dictionary
 from fairseq.data.encoders import BPE_REGISTRY, TOKENIZER_REGISTRY
+from fairseq.data.encoders.sentencepiece_bpe import SentencepieceBPE
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.hub_utils import GeneratorHubInterface, from_pretrained
 from fairseq.models import (
@@ -25,9 +26,10 @@ from fairseq.models.roberta import RobertaHubInterface
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import FairseqTask
 from fairseq.utils import model_eval
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor, nn
 
+from .albert_text import is_alberts, pieces_of
 from .dictionaries import WORD, subwords_of
 
 logger = logging.getLogger(__name__)
@@ -243,12 +245,38 @@ class _NoSubwords:
     decode = encode
 
 
+class _AlbertPieces(SentencepieceBPE):
+    """fairseq's SentencePiece, of text that is prepared as in ALBERT."""
+
+    def encode(self, text: str) -> str:
+        return " ".join(*pieces_of(self.sp, [text]))
+
+
 class ConvAttnMaskedHub(RobertaHubInterface):
     """fairseq's interface of a masked language model."""
 
     def __init__(self, cfg: DictConfig, task: FairseqTask, model: nn.Module) -> None:
         super().__init__(cfg, task, model)
         self.bpe = self.bpe or _NoSubwords()
+        if isinstance(self.bpe, SentencepieceBPE) and is_alberts(self.bpe.sp):
+            self.bpe = _AlbertPieces(cfg.bpe)
+
+    def encode(
+        self, sentence: str, *addl_sentences: str, no_separator: bool | None = None
+    ) -> Tensor:
+        """fairseq's, with the separators between the sentences of a pair that the model learned
+        from.
+
+        Args:
+            no_separator: whether one ``</s>`` separates sentences, not two. None: as in the
+                fine-tuning; before it, if the model has embeddings of segments, as in BERT.
+        """
+        if no_separator is None:
+            encoder = self.model.encoder.sentence_encoder
+            no_separator = getattr(encoder, "embed_segments", None) is not None
+            if "separator_token" in self.task.cfg:
+                no_separator = self.task.cfg.separator_token is None
+        return super().encode(sentence, *addl_sentences, no_separator=no_separator)
 
     def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple]:
         """The ``topk`` most probable fillings of the one ``<mask>`` of a text, or all: each the
@@ -309,7 +337,7 @@ class Pretrained:
     def from_pretrained(
         cls,
         model_name_or_path: str | os.PathLike,
-        checkpoint_file: str = "model.pt",
+        checkpoint_file: str | os.PathLike = "model.pt",
         data_name_or_path: str | os.PathLike = ".",
         **options,
     ) -> ConvAttnHub:
@@ -341,7 +369,7 @@ class PretrainedMaskedLanguageModel:
     def from_pretrained(
         cls,
         model_name_or_path: str | os.PathLike,
-        checkpoint_file: str = "model.pt",
+        checkpoint_file: str | os.PathLike = "model.pt",
         data_name_or_path: str | os.PathLike = ".",
         bpe: str | None = "sentencepiece",
         **options,
@@ -363,7 +391,7 @@ def _load(
     data: str | os.PathLike,
     options: dict[str, Any],
 ) -> dict[str, Any]:
-    folder, data = os.fspath(folder), os.fspath(data)
+    folder, checkpoint_file, data = map(os.fspath, (folder, checkpoint_file, data))
     options = {
         "required_batch_size_multiple": 1,  # with more, fairseq drops sentences
         **{k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in options.items()},
@@ -378,6 +406,7 @@ def _load(
     except Exception as error:  # fairseq raises this very class where there are no pairs
         _explain_data(error, data)
         raise
+    _apply(options, loaded["args"], loaded["task"].cfg)
     _refuse_unknown(options.keys() - _ELSEWHERE, set(_option_names(loaded["args"])))
     kind = next(kind for kind in _KINDS if issubclass(model, kind))
     for name, found in zip(checkpoint_file.split(os.pathsep), loaded["models"], strict=False):
@@ -385,6 +414,33 @@ def _load(
             right = type(found).__name__
             raise ValueError(f"{name} is not a {model.__name__}: use {right}.from_pretrained")
     return loaded
+
+
+def _apply(options: dict[str, Any], cfg: DictConfig, task: Any) -> None:
+    """Set what fairseq keeps as it was in the training, or takes from files beside the checkpoint,
+    whatever it is given; and a tokenizer's languages, which are English otherwise."""
+    with open_dict(cfg):
+        for part in ("bpe", "tokenizer"):
+            stored = cfg.get(part)
+            name = stored._name if isinstance(stored, DictConfig) else stored
+            if part in options and options[part] != name:
+                cfg[part] = _entry(part, options[part])
+            if not isinstance(cfg.get(part), DictConfig):
+                continue
+            languages = {x: getattr(task, x, None) for x in ("source_lang", "target_lang")}
+            given = {x: value for x, value in languages.items() if value} | options
+            for field in given.keys() & cfg[part].keys() - {"_name"}:
+                cfg[part][field] = given[field]
+
+
+def _entry(part: str, name: str | None) -> DictConfig | str | None:
+    """The configuration of an entry of one of fairseq's registries, with its defaults."""
+    schema = REGISTRIES[part]["dataclass_registry"].get(name)
+    if schema is None:
+        return name
+    entry = DictConfig(schema)
+    entry._name = name
+    return entry
 
 
 def _explain_data(error: Exception, data: str) -> None:
@@ -416,7 +472,8 @@ def _require_checkpoints(folder: str, names: str) -> None:
 
 
 def _require_subwords(folder: str, options: dict[str, Any]) -> None:
-    """Check the options ``bpe`` and ``tokenizer``, and that the files of the former are there."""
+    """Check the options ``bpe`` and ``tokenizer``; find the file of the former beside the
+    checkpoint if it is not given."""
     for option, registry in (("bpe", BPE_REGISTRY), ("tokenizer", TOKENIZER_REGISTRY)):
         if options.get(option) not in (None, *registry):
             names = ", ".join(sorted(registry))
@@ -426,8 +483,12 @@ def _require_subwords(folder: str, options: dict[str, Any]) -> None:
         "subword_nmt": (_CODES_FILE, ("code", CODES)),
     }
     option, names = needed.get(options.get("bpe"), (None, ()))
-    if option in (None, *options) or any(Path(folder, name).exists() for name in names):
+    if option in (None, *options):
         return
+    for name in names:
+        if Path(folder, name).is_file():
+            options[option] = str(Path(folder, name))
+            return
     raise ValueError(
         f"bpe={options['bpe']!r} needs {option}=FILE, or {names[-1]} beside the checkpoint"
     )

@@ -18,9 +18,10 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY, BaseFairseqModel
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from ..architectures.dictionaries import languages_of
 from ..architectures.hub import DICTIONARIES
 from ..checkpoints.checks import CheckpointError, naming
-from ..checkpoints.files import architecture_of, read_outline, require_file
+from ..checkpoints.files import architecture_of, as_mapping, read_outline, require_file
 from ..command_lines import missing_modules, one_line_errors
 from ..durable import appearing, require_new
 from . import export
@@ -66,6 +67,9 @@ def _loaded(checkpoint: str, data: str | None) -> BaseFairseqModel:
     with in_a_line(f"{checkpoint} cannot be loaded"):
         try:
             overrides = {"data": data} if data else {}
+            cfg = as_mapping(as_mapping(read_outline(checkpoint)).get("cfg"))
+            languages = zip(("source_lang", "target_lang"), languages_of(cfg), strict=False)
+            overrides.update(languages)
             (model,), _, _ = load_model_ensemble_and_task([checkpoint], overrides)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{error}; --data is the folder of the dictionaries") from None

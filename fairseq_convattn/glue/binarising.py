@@ -1,9 +1,7 @@
 """Examples as fairseq's ``sentence_prediction`` reads them: TASK/input0, input1 and label."""
 
 import functools
-import re
 import shutil
-import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,12 +9,12 @@ import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import make_builder
 
+from ..architectures.albert_text import is_alberts, pieces_of
 from .reading import Examples, read_examples
 from .tasks import HIGHEST_SCORE, TASKS, GlueError, GlueTask
 
 _FEWEST_COMMON = 0.9
 _MOST_UNKNOWN = 0.1
-_SPACE = "\u2581"  # SentencePiece's
 _SIZE_FILLER = "madeupword"  # fairseq-preprocess's
 _AT_A_TIME = 10_000  # sentences whose pieces are in memory
 
@@ -67,8 +65,7 @@ class Pieces:
                 f"only {common:,} of the {len(entries):,} entries of {dictionary} are pieces of "
                 "the SentencePiece model; give both as the model was pre-trained with"
             )
-        cased = any(piece != piece.lower() for piece in pieces - {"[CLS]", "[SEP]", "[MASK]"})
-        self.albert = "[CLS]" in pieces and not cased
+        self.albert = is_alberts(self.processor)
 
     def encode(self, sentences: list[str]) -> Iterable:
         """The numbers of the sentences' pieces, each ``[pieces + 1]`` with end-of-sentence."""
@@ -79,28 +76,9 @@ class Pieces:
                 )
 
     def _split(self, sentences: list[str]) -> list[list[str]]:
-        if not self.albert:
-            return self.processor.encode(sentences, out_type=str)
-        split = self.processor.encode([_uncased(text) for text in sentences], out_type=str)
-        return [
-            [part for piece in pieces for part in self._without_comma(piece)] for pieces in split
-        ]
-
-    def _without_comma(self, piece: str) -> list[str]:
-        """Split off the comma of a piece that ends in a digit and a comma, as ALBERT does."""
-        if not re.fullmatch(r".*\d,", piece):
-            return [piece]
-        number = self.processor.encode(piece[:-1].replace(_SPACE, ""), out_type=str)
-        if not piece.startswith(_SPACE) and number[0].startswith(_SPACE):
-            number = [*filter(None, [number[0][1:]]), *number[1:]]
-        return [*number, ","]
-
-
-def _uncased(text: str) -> str:
-    """Lower case, without accents, with single spaces, and with ASCII's quotes for TeX's."""
-    text = " ".join(text.split())
-    text = unicodedata.normalize("NFKD", text.replace("``", '"').replace("''", '"'))
-    return "".join(char for char in text if not unicodedata.combining(char)).lower()
+        if self.albert:
+            return pieces_of(self.processor, sentences)
+        return self.processor.encode(sentences, out_type=str)
 
 
 def binarise(

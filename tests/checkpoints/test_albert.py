@@ -51,7 +51,7 @@ def theirs(folder) -> tuple[list[int], list[int], list[str]]:
 
 def ours(hub) -> torch.Tensor:
     """Our numbers of PAIR [1, tokens]."""
-    return hub.encode(*PAIR, no_separator=True)[None]
+    return hub.encode(*PAIR)[None]
 
 
 @torch.no_grad()
@@ -73,6 +73,13 @@ def test_with_attention_it_is_albert(published, tmp_path):
     torch.testing.assert_close(found[0], logits[:, order])
     exact, _ = albert(published[1], numbers, segments, CONFIG["layer_norm_eps"])
     assert (exact - features).abs().max() < 1e-3
+
+
+def test_text_is_prepared_as_in_albert(published, tmp_path):
+    hub = converted(published, tmp_path, "tisa")
+    plain = hub.encode(PAIR[0])
+    assert not plain.eq(hub.task.source_dictionary.unk()).any()
+    assert torch.equal(hub.encode(f"  {PAIR[0].upper()} "), plain)
 
 
 @torch.no_grad()
