@@ -221,6 +221,10 @@ _LINES: dict[re.Pattern, Callable[[re.Match], str | None]] = {
     ): lambda found: (
         "the checkpoint is not a language model, and fairseq-eval-lm scores only these"
     ),
+    re.compile(r"^(Criterion|Optimizer) does not match; "): lambda found: (
+        f"the checkpoint is of a training with another {found[1].lower()} or precision: repeat its "
+        "options, or begin the optimizer anew with --reset-optimizer"
+    ),
     re.compile(r"^file (.+) not found$"): lambda found: f"there is no {found[1]}",  # its subwords'
     # of Python, torch and sentencepiece
     re.compile(r"^Torch not compiled with CUDA enabled|^Found no NVIDIA driver"): lambda found: (

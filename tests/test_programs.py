@@ -133,6 +133,14 @@ def test_samples_that_are_longer_than_a_model_takes(monolingual, tmp_path, capsy
         assert f"the model takes 8: {way_out}" in line
 
 
+def test_another_precision_is_told(trained, data, tmp_path, capsys, monkeypatch):
+    shutil.copyfile(trained, tmp_path / "checkpoint_last.pt")
+    given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--bf16")
+    monkeypatch.setattr(sys, "argv", ["fairseq-train", *given])
+    line = reported(capsys, train, data, tmp_path, *given)
+    assert "another optimizer or precision: repeat its options, or" in line
+
+
 @pytest.mark.parametrize("given", [["--task", "masked_lm"], ["--task=language_modeling"]])
 def test_the_option_that_takes_longer_samples_is_the_tasks(given, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["fairseq-train", "data", *given])

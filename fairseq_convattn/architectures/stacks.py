@@ -158,6 +158,12 @@ class ConvAttnEncoder(TransformerEncoderBase):
         StopIteration for outputs that are dictionaries of lists."""
         return self.register_full_backward_hook(hook)
 
+    def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
+        """fairseq's, which drops the last layer norm where the version is missing: its averages
+        over the training (``--store-ema``) leave it out."""
+        state_dict.setdefault(f"{name}.version", self.version)
+        return super().upgrade_state_dict_named(state_dict, name)
+
 
 class ConvAttnDecoder(TransformerDecoderBase):
     """fairseq's transformer decoder; ``mixers`` has one entry per layer, all causal."""
@@ -192,8 +198,9 @@ class ConvAttnDecoder(TransformerDecoderBase):
         return None
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> dict[str, Any]:
-        """fairseq's, without the output projection that it adds for shared embeddings: a model with
-        an adaptive softmax has none."""
+        """The encoder's, without the output projection that fairseq adds for shared embeddings: a
+        model with an adaptive softmax has none."""
+        state_dict.setdefault(f"{name}.version", self.version)
         state_dict = super().upgrade_state_dict_named(state_dict, name)
         if self.adaptive_softmax is not None:
             state_dict.pop(f"{name}.output_projection.weight", None)

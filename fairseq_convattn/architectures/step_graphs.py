@@ -14,7 +14,7 @@ from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
 from ..mixers.base import IncrementalState, Sizes, State
-from ..mixers.convolution import ConvolutionMixer
+from ..mixers.convolution import DynamicConvolution, LightweightConvolution
 from ..ops import Past
 from ..ops.implementation import requested, unfit_for_operators
 
@@ -214,10 +214,11 @@ class StepGraphs:
 
 
 def suits_graphs(decoder: TransformerDecoderBase) -> bool:
-    """Whether the decoder's state has a fixed size, and its layers never wait for the GPU."""
+    """Whether the decoder's state has a fixed size, and its layers never wait for the GPU.
+    Somebody's subclass of a mixer may remember more."""
     every = decoder.layers.children()  # to iterate over the list in training would drop some
     mixers = [getattr(layer, "self_attn", None) for layer in every]
-    fixed = all(isinstance(mixer, ConvolutionMixer) for mixer in mixers)
+    fixed = all(type(mixer) in (LightweightConvolution, DynamicConvolution) for mixer in mixers)
     waits = decoder.cfg.checkpoint_activations  # saves the state of random numbers
     return bool(mixers) and fixed and not waits
 

@@ -27,7 +27,16 @@ class Sizes(NamedTuple):
         return self.sentences * self.beams
 
 
-class TokenMixer(FairseqIncrementalState, nn.Module, ABC):
+class Copyable:
+    """A part of a model with a decoding state, which fairseq keeps by a name that copies share."""
+
+    def __setstate__(self, state: dict) -> None:
+        """Of a copy: it remembers a sequence of its own."""
+        super().__setstate__(state)
+        self.init_incremental_state()
+
+
+class TokenMixer(Copyable, FairseqIncrementalState, nn.Module, ABC):
     """A module with the call of fairseq's self-attention. Subclasses define :meth:`mix`.
 
     With ``takes_key_value``, :meth:`mix` also takes ``key``, ``value`` and ``attn_mask``.

@@ -1,8 +1,11 @@
 """Composite attention (Chang et al. 2021) and TISA (Wennberg and Henter 2021)."""
 
+from collections.abc import Callable
+
 import torch
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ..ops import composite_attention
 from ..ops.attention import Terms, alibi_slopes
@@ -70,6 +73,11 @@ class RelativeTerms(nn.Module):
         self.tisa_amplitude = nn.Parameter(0.1 + 0.01 * torch.randn(heads, kernels))
         self.tisa_sharpness = nn.Parameter(0.1 + 0.01 * torch.randn(heads, kernels))
         self.tisa_center = nn.Parameter(-center.abs() if self.config.causal else center)
+
+    def register_backward_hook(self, hook: Callable) -> RemovableHandle:
+        """A full backward hook, for fairseq's NaN detector: PyTorch's older kind raises
+        StopIteration for outputs without a tensor of their own."""
+        return self.register_full_backward_hook(hook)
 
     def forward(self, device: torch.device) -> Terms:
         """The terms as :func:`fairseq_convattn.ops.composite_attention` takes them."""

@@ -6,10 +6,10 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from .attention import attend
-from .base import Sizes, dropout_p
+from .base import Copyable, Sizes, dropout_p
 
 
-class CrossAttention(MultiheadAttention):
+class CrossAttention(Copyable, MultiheadAttention):
     """fairseq's cross-attention, with the same parameters.
 
     In decoding, all hypotheses of a sentence share one copy of its keys and values.

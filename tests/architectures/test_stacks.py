@@ -6,7 +6,10 @@ import pytest
 import torch
 from conftest import random_tokens as tokens
 from conftest import task_of
+from fairseq.dataclass.configs import EMAConfig
+from fairseq.models.ema.ema import EMA
 from fairseq.models.transformer import TransformerEncoderBase
+from fairseq.nan_detector import NanDetector
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_convattn.architectures import ConvAttnLanguageModel, ConvAttnModel
@@ -239,3 +242,19 @@ def test_layer_norms_copy_nothing(build):
     source = tokens(dictionary, 3, 7)
     net(*((source, None, source) if build is model else (source,)))
     assert strided and all(strided)
+
+
+@pytest.mark.parametrize("family", [model, language_model])
+def test_averages_over_the_training_keep_the_last_layer_norm(family):
+    pre_norm = {"encoder_normalize_before": True} if family is model else {}
+    net, _ = family("dynamic", decoder_normalize_before=True, **pre_norm)
+    average = EMA(net, EMAConfig(store_ema=True))
+    average.step(net, 1)
+    assert average.get_model().state_dict().keys() == net.state_dict().keys()
+
+
+@pytest.mark.parametrize("terms", ["content,tisa", "content,kerple"])
+def test_fairseqs_nan_detector_runs(terms):
+    net, dictionary = language_model("composite", attention_terms=terms)
+    with NanDetector(net):
+        net(tokens(dictionary, 2, 5))[0].sum().backward()

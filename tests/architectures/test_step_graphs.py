@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fairseq_convattn.architectures import ConvAttnLanguageModel, ConvAttnModel
-from fairseq_convattn.architectures.step_graphs import BATCH, CudaGraph, StepGraphs
+from fairseq_convattn.architectures.step_graphs import BATCH, CudaGraph, StepGraphs, suits_graphs
+from fairseq_convattn.mixers.convolution import DynamicConvolution
 from fairseq_convattn.ops import use_implementation
 
 VARIANTS = {
@@ -416,3 +417,16 @@ def test_on_a_gpu(variant):
     with_graphs([net], CudaGraph, "cuda")
     assert_same(found([net], samples * 2), expected, rtol=1e-4, atol=1e-4)
     assert net.decoder.step_graphs.last.run._graph is not None
+
+
+def test_a_mixer_that_remembers_more_is_decoded_without_graphs():
+    class Counting(DynamicConvolution):
+        def mix(self, x, padding_mask, state):
+            if state is not None:
+                state["seen"] = state.get("seen", 0) + x.new_ones(x.size(1))
+            return super().mix(x, padding_mask, state)
+
+    net = model("dynamic")
+    assert suits_graphs(net.decoder)
+    net.decoder.layers[0].self_attn.__class__ = Counting
+    assert not suits_graphs(net.decoder)

@@ -1,5 +1,6 @@
 """One definition, three executions; padding; beam search; fairseq's own modules."""
 
+import copy
 import itertools
 import pickle
 
@@ -64,6 +65,16 @@ def run(module, x, padding_mask=None, state=None):
     y, weights = module(x, x, x, key_padding_mask=padding_mask, incremental_state=state)
     assert weights is None
     return y
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize("variant", ["dynamic", "attention", "composite"])
+def test_copies_remember_a_sequence_of_their_own(variant, copied):
+    first = mixer(variant, causal=True)
+    second, x, state = copied(first), torch.randn(6, BATCH, WIDTH), {}
+    steps = [run(second, run(first, x[i : i + 1], state=state), state=state) for i in range(6)]
+    torch.testing.assert_close(torch.cat(steps), run(second, run(first, x)), rtol=0, atol=1e-5)
 
 
 def in_chunks(module, x, sizes, padding_mask=None):
