@@ -39,6 +39,7 @@ from measuring import (
 )
 
 PLUGIN = Path(__file__).resolve().parents[1] / "fairseq_convattn"
+USER_DIR = shlex.quote(str(PLUGIN))
 TASKS = ("lm", "translation", "generate")
 MODELS = ("dynamic", "lightweight", "attention", "transformer", "lightconv")
 FAIRSEQS = ("transformer", "lightconv")
@@ -164,7 +165,7 @@ class Commands:
 
     def train(self, data: str, architecture: str, more: str) -> Run:
         printed, memory = self.run(
-            f"fairseq-train {data} --user-dir {PLUGIN} --arch {architecture} {more} --seed 1 "
+            f"fairseq-train {data} --user-dir {USER_DIR} --arch {architecture} {more} --seed 1 "
             "--optimizer adam --lr 1e-4 --disable-validation --num-workers 0 --log-format json "
             f"--log-interval 1 --max-update {self.arguments.updates} {self.on_device()} "
             "--required-batch-size-multiple 1 --update-epoch-batch-itr True"
@@ -206,8 +207,8 @@ class Commands:
         if not checkpoint.exists():
             self.train_translation(model, SENTENCE)
         command = (
-            f"fairseq-generate {self.parallel_text(SENTENCE)} --user-dir {PLUGIN} "
-            f"--path {checkpoint} --beam {BEAM} "
+            f"fairseq-generate {self.parallel_text(SENTENCE)} --user-dir {USER_DIR} "
+            f"--path {shlex.quote(str(checkpoint))} --beam {BEAM} "
             f"--min-len {SENTENCE} --max-len-a 0 --max-len-b {SENTENCE} --quiet "
             f"{'--cpu' if self.arguments.device == 'cpu' else '--fp16'} "
             f"--batch-size {self.arguments.sentences_per_batch} --num-workers 0 "

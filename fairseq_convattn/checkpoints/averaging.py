@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             _chosen(arguments),
             arguments.output,
             progress=lambda path: print(f"averaging {path}", flush=True),
+            repeats=bool(arguments.last),
         )
     print(f"wrote {arguments.output}")
 
@@ -63,6 +64,7 @@ def average_checkpoints(
     inputs: Sequence[str | Path],
     output: str | Path,
     progress: Callable[[str | Path], None] = lambda path: None,
+    repeats: bool = False,
 ) -> None:
     """Write a checkpoint with the mean of the weights of others.
 
@@ -72,6 +74,7 @@ def average_checkpoints(
         inputs: one checkpoint or more of the same model.
         output: the file to write; it must not exist.
         progress: called with each input before it is read.
+        repeats: whether inputs may have equal weights, as epochs after a learning rate of zero.
 
     Raises:
         CheckpointError: there is no input, one is there twice or cannot be read, its weights have
@@ -96,7 +99,7 @@ def average_checkpoints(
         _require_same(layout, inputs[0], _layout(weights), path)
         _require_same_function(first, inputs[0], state, path)
         digest = state.get(DIGEST) or weights_digest(weights)
-        if digest in seen:
+        if digest in seen and not repeats:
             raise CheckpointError(f"{path} has the weights of {seen[digest]}: give them once")
         seen[digest] = path
         _add(weights, sums)

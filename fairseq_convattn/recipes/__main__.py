@@ -111,7 +111,7 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     recipe = catalogue.RECIPES[options.recipe]
     if not options.smoke and not options.checkpoint:
         recipe = recipe.with_batch(options.device_batch, extra)
-    settings = resolve(options, recipe, extra)
+    settings = _as_it_ran(resolve(options, recipe, extra))
     runner = Runner(settings.output, recipe.stages(settings))
     chosen = _chosen(options.stages, runner.stages)
     if extra and (reason := refusal(recipe.train(settings).words()[1:])):
@@ -132,7 +132,6 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     with locked(settings.output, "results.json", "stages"):
         if "train" in to_do and settings.devices.nodes == 1:
             restore_last(settings.checkpoints)
-            _tell_of_another_precision(settings)
         _run(command, recipe, settings, runner, chosen)
 
 
@@ -235,7 +234,7 @@ def _with_precision(devices: Devices, extra: Sequence[str]) -> Devices:
     if len(names) > 1:
         raise RecipeError(f"{' and '.join(names.values())} after --: give one precision")
     (given,) = names.values()
-    if devices.fsdp:
+    if devices.fsdp and PRECISIONS[given] != "float16":
         raise RecipeError(f"{given} after --: --fsdp trains in float16 only")
     if not devices.gpus and PRECISIONS[given] == "float16":
         raise RecipeError(f"{given} after --: a CPU does not train in float16")
@@ -333,11 +332,26 @@ def _require_new(settings: Settings) -> None:
         )
 
 
-def _tell_of_another_precision(settings: Settings) -> None:
-    """Say so if a training goes on in another precision, as on another machine."""
-    ran = precisions(settings) if any(settings.checkpoints.glob("*.pt")) else []
-    if ran and ran[-1] != settings.precision:
-        print(f"note: this training ran in {ran[-1]} and goes on in {settings.precision}")
+def _as_it_ran(settings: Settings) -> Settings:
+    """The settings that continue a training, as on another machine: fairseq resumes float32 in
+    float32 alone, and half precision in half precision.
+
+    Raises:
+        RecipeError: this machine does not have its precision.
+    """
+    devices, own = settings.devices, PRECISIONS.keys() & set(settings.extra)
+    begun = devices.nodes == 1 and any(settings.checkpoints.glob("*.pt"))
+    last = precisions(settings)[-1:] if begun and not own else []
+    if last in ([], [settings.precision]):
+        return settings
+    if "float32" not in (*last, settings.precision):
+        print(f"note: this training ran in {last[0]} and goes on in {settings.precision}")
+        return settings
+    if last == ["float16"]:
+        raise RecipeError("this training ran in float16, so it goes on on GPUs only")
+    print(f"note: this training ran in {last[0]}, and goes on so")
+    option = {"float32": None, "bfloat16": "--bf16"}[last[0]]
+    return replace(settings, devices=replace(devices, precision=option))
 
 
 def _run(
@@ -349,14 +363,15 @@ def _run(
         arithmetic = devices.explain(recipe.used_batch(settings), settings.smoke)
         print(*_unconfirmed(recipe), arithmetic, *notes, sep="\n", flush=True)
     path = settings.output / "results.json"
-    if not path.exists():  # identifies the folder if this run is interrupted
-        write_json(results(command, recipe, settings, runner.records(), []), path)
+    before = read_json(path) if path.exists() else {}
     was_scored = all(map(runner.is_done, runner.stages))
+    if not (before and was_scored):  # identifies the folder while this run goes on
+        write_json(results(command, recipe, settings, runner.records(), []), path)
     runner.run(chosen)
     scores = recipe.scores(settings) if all(map(runner.is_done, runner.stages)) else []
     content = results(command, recipe, settings, runner.records(), scores)
-    if was_scored:
-        content["data"] = read_json(path)["data"]  # they may have changed since
+    if was_scored and before.get("data"):
+        content["data"] = before["data"]  # they may have changed since
     write_json(content, path)
     print(f"wrote {path}")
     if scores:

@@ -53,6 +53,11 @@ class Runner:
             elif stage.name not in chosen:
                 missing.append(stage.name)
             elif missing:
+                if missing[0] == "train" and (self.output / ENDED).exists():
+                    raise RecipeError(
+                        "other machines have ended the training: give the stage train and its "
+                        "--nodes too, which records that it is done"
+                    )
                 raise RecipeError(f"the stage {missing[0]} has to be done first")
             else:
                 to_do.append(stage.name)
@@ -97,7 +102,7 @@ class Runner:
             memory: the most that one process used, in bytes.
         """
         content = {
-            "commands": stage.lines(),
+            "commands": self._read(stage, "begun").get("commands") or stage.lines(),
             **self._identity(stage),
             "begun": begun,
             "finished": now(),
@@ -134,7 +139,13 @@ class Runner:
         record.parent.mkdir(exist_ok=True)
         if log.exists() and self._difference(self._read(stage, "begun"), stage):
             os.replace(log, log.with_suffix(".before.log"))
-        write_json({**self._identity(stage), "elsewhere": bool(stage.launch)}, record)
+        content = {**self._identity(stage), "elsewhere": bool(stage.launch)}
+        if stage.launch:
+            if not stage.left:
+                (self.output / ENDED).unlink(missing_ok=True)  # of an earlier training
+            begun = self._read(stage, "begun") if stage.left else {}
+            content["commands"] = begun.get("commands") or stage.lines()
+        write_json(content, record)
 
     def _ended_elsewhere(self, stage: Stage) -> bool:
         """Whether other machines have finished a stage; if so, records that it is done."""

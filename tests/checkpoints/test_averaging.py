@@ -290,6 +290,14 @@ def test_a_terminated_command_leaves_nothing(tmp_path, monkeypatch):
     assert names(list(tmp_path.iterdir())) == ["checkpoint1.pt"]
 
 
+def test_epochs_that_changed_nothing_are_averaged(tmp_path):
+    """As those after a learning rate that has reached zero."""
+    save_many(tmp_path, "checkpoint1.pt")
+    shutil.copy(tmp_path / "checkpoint1.pt", tmp_path / "checkpoint2.pt")
+    main(["--inputs", str(tmp_path), "--last", "2", "--output", f"{tmp_path}/out.pt"])
+    assert (tmp_path / "out.pt").is_file()
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

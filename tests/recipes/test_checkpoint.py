@@ -291,7 +291,7 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(prepared, t
     assert "train has not ended; start it" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="was run with other options .--dropout 0.3, not 0.9"):
         main([*arguments, "--", "--dropout", "0.9"])
-    (output / "training-ended").unlink()
+    (output / "training-ended").unlink(missing_ok=True)
     (output / "checkpoints" / "checkpoint_last.pt").touch()
     ended(1)  # the first machine says so
     with pytest.raises(SystemExit, match="was run with other options .--dropout 0.3, not 0.9"):
@@ -306,6 +306,34 @@ def test_what_several_machines_trained_is_taken_up_when_it_has_ended(prepared, t
     (output / "stages" / "train.json").unlink()
     main(arguments)
     assert "train has not ended; start it" in capsys.readouterr().out
+
+
+def test_what_an_earlier_training_left_ends_no_other(prepared, tmp_path, capsys):
+    arguments, output = prepared("--gpus", "1", "--nodes", "2"), tmp_path / "run"
+    (output / "training-ended").touch()
+    main(arguments)
+    (output / "checkpoints").mkdir()
+    (output / "checkpoints" / "checkpoint1.pt").touch()
+    main(arguments)
+    assert "train: done already" not in capsys.readouterr().out
+    (output / "training-ended").touch()
+    with pytest.raises(SystemExit, match="other machines have ended the training: give the stage"):
+        main(["multi30k", "average", *arguments[2:]])
+
+
+def test_what_several_machines_ran_is_what_was_printed(prepared, tmp_path, monkeypatch):
+    """Not what a machine with a GPU would print later."""
+    arguments, output = prepared("--gpus", "1", "--nodes", "2"), tmp_path / "run"
+    main(arguments)
+    (output / "checkpoints").mkdir()
+    (output / "checkpoints" / "checkpoint1.pt").touch()
+    (output / "training-ended").touch()
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
+    main(arguments)
+    results = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    assert results["precision"] == "float16"
+    assert all("--bf16" not in line for line in results["stages"]["train"]["commands"])
 
 
 def test_a_training_that_has_a_checkpoint_needs_its_data_and_options(prepared, tmp_path):

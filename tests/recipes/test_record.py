@@ -1,10 +1,13 @@
 """What a recipe prints at its end."""
 
+import pytest
+
 from fairseq_convattn.recipes import catalogue, devices
 from fairseq_convattn.recipes.__main__ import command_line, main, resolve
 from fairseq_convattn.recipes.recipe import Score
 from fairseq_convattn.recipes.record import data_checksums, results, score_lines
 from fairseq_convattn.recipes.runner import Runner
+from fairseq_convattn.run_records import read_json
 
 
 def score(name, **further):
@@ -54,7 +57,8 @@ def test_a_training_that_changed_its_precision_says_so(tmp_path, capsys, monkeyp
     log += ["+ fairseq-train --fp16", "out of memory", "+ fairseq-train --bf16", begun]
     (tmp_path / "logs" / "train.log").write_text("\n".join(log))
     main(arguments)
-    assert "this training ran in bfloat16 and goes on in float32\n" in capsys.readouterr().out
+    assert "this training ran in bfloat16, and goes on so\n" in capsys.readouterr().out
+    assert read_json(tmp_path / "results.json")["precision"] == "bfloat16"
     (tmp_path / "logs" / "train.log").write_text("\n".join([*log, "+ fairseq-train --cpu", begun]))
     recipe = catalogue.RECIPES["multi30k"]
     settings = resolve(command_line().parse_args(arguments), recipe, [])
@@ -66,6 +70,9 @@ def test_a_training_that_changed_its_precision_says_so(tmp_path, capsys, monkeyp
     assert found["precision"] == "bfloat16, then float32, then float16"
     main(arguments)
     assert "this training ran in" not in capsys.readouterr().out
+    (tmp_path / "logs" / "train.log").write_text("\n".join(log[:3]))
+    with pytest.raises(SystemExit, match="ran in float16, so it goes on on GPUs only"):
+        main(arguments)
 
 
 def test_checksums_are_of_dictionaries_and_test_sets(tmp_path):
