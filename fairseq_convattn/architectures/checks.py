@@ -171,7 +171,7 @@ def sentence_pairs(training: Namespace) -> None:
     """Raise a one-line ValueError if a subset that fairseq-train reads has no target language, as
     after an interrupted fairseq-preprocess. Of several data folders the first counts."""
     folder = (getattr(training, "data", None) or "").split(os.pathsep)[0]
-    if not os.path.isdir(folder):
+    if not os.path.isdir(folder) or not hasattr(training, "train_subset"):  # not fairseq-train's
         return
     source, target = (getattr(training, f"{side}_lang", None) for side in ("source", "target"))
     if source is None or target is None:

@@ -8,6 +8,7 @@ import re
 import warnings
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -271,12 +272,27 @@ class ConvAttnMaskedHub(RobertaHubInterface):
             no_separator: whether one ``</s>`` separates sentences, not two. None: as in the
                 fine-tuning; before it, if the model has embeddings of segments, as in BERT.
         """
-        if no_separator is None:
-            encoder = self.model.encoder.sentence_encoder
-            no_separator = getattr(encoder, "embed_segments", None) is not None
-            if "separator_token" in self.task.cfg:
-                no_separator = self.task.cfg.separator_token is None
+        no_separator = self._has_one_separator() if no_separator is None else no_separator
         return super().encode(sentence, *addl_sentences, no_separator=no_separator)
+
+    def decode(self, tokens: Tensor) -> str | list[str]:
+        """fairseq's, of pairs with the separators of :meth:`encode`."""
+        if not self._has_one_separator():
+            return super().decode(tokens)
+        dictionary = self.task.source_dictionary
+        words = tokens[tokens != dictionary.bos()]
+        ends = (words == dictionary.eos()).nonzero().flatten().tolist()
+        parts = [words[a + 1 : b] for a, b in pairwise([-1, *ends])] if ends else [words]
+        texts = [self.bpe.decode(dictionary.string(part)) for part in parts]
+        return texts[0] if len(texts) == 1 else texts
+
+    def _has_one_separator(self) -> bool:
+        # fairseq's older tasks have args, and None as cfg
+        options = self.task.cfg or getattr(self.task, "args", None)
+        if hasattr(options, "separator_token"):
+            return options.separator_token is None
+        encoder = self.model.encoder.sentence_encoder
+        return getattr(encoder, "embed_segments", None) is not None
 
     def fill_mask(self, masked_input: str, topk: int = 5) -> list[tuple]:
         """The ``topk`` most probable fillings of the one ``<mask>`` of a text, or all: each the

@@ -18,6 +18,7 @@ from .presets import LANGUAGE_MODEL_PRESETS
 from .registration import (
     ConfiguredModel,
     options_to_build,
+    own_value,
     register_family,
     require_task,
     set_missing,
@@ -84,7 +85,7 @@ class ConvAttnLanguageModel(ConfiguredModel, Pretrained, TransformerLanguageMode
 def _positions(args: Namespace | DictConfig, task: FairseqTask) -> int:
     """The most positions, as fairseq's language model finds them; under hydra the model's own
     configuration may lack them."""
-    own = getattr(args, "tokens_per_sample", None)
+    own = own_value(args, "tokens_per_sample")
     return own or task.args.max_target_positions or task.args.tokens_per_sample
 
 

@@ -186,9 +186,16 @@ def _architecture(
     return apply
 
 
+def own_value(cfg: Namespace | DictConfig, name: str) -> Any:
+    """A field's value; None where a dataclass has a reference to another part of fairseq's
+    configuration."""
+    value = getattr(cfg, name, None)
+    return None if str(value).startswith("${") else value
+
+
 def set_missing(cfg: Namespace | DictConfig, name: str, value: Callable[[], Any]) -> None:
     """Set a field of a model's configuration, if unset, to the value that its task gives."""
-    if getattr(cfg, name, None) is None:
+    if own_value(cfg, name) is None:
         with open_dict(cfg) if isinstance(cfg, DictConfig) else nullcontext():
             setattr(cfg, name, value())
 
@@ -200,7 +207,14 @@ def options_to_build(cfg: Namespace | DictConfig, schema: Schema) -> Namespace:
         ValueError: an option cannot work; the message is one line and names it.
     """
     start = isinstance(cfg, DictConfig) and _is_hydras(cfg, schema)
-    options = (_start if start else configure)(cfg, schema).options
+    configuration = (_start if start else configure)(cfg, schema)
+    # of hydra's, fairseq builds a copy; what the trainer stores is the parent's
+    whole = cfg._get_parent() if isinstance(cfg, DictConfig) else None
+    stored = whole.get("model") if isinstance(whole, DictConfig) else None
+    if isinstance(stored, DictConfig) and stored.get("_name") == cfg.get("_name"):
+        with open_dict(stored):
+            _fill(stored, configuration.stored)
+    options = configuration.options
     options.checkpoint_activations |= options.offload_activations
     return options
 

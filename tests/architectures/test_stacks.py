@@ -7,12 +7,15 @@ import torch
 from conftest import random_tokens as tokens
 from conftest import task_of
 from fairseq.dataclass.configs import EMAConfig
+from fairseq.models import build_model
 from fairseq.models.ema.ema import EMA
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.nan_detector import NanDetector
 from fairseq.sequence_generator import SequenceGenerator
+from omegaconf import OmegaConf
 
 from fairseq_convattn.architectures import ConvAttnLanguageModel, ConvAttnModel
+from fairseq_convattn.architectures.config import LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL
 from fairseq_convattn.mixers import CrossAttention
 
 MIXERS = [
@@ -258,3 +261,30 @@ def test_fairseqs_nan_detector_runs(terms):
     net, dictionary = language_model("composite", attention_terms=terms)
     with NanDetector(net):
         net(tokens(dictionary, 2, 5))[0].sum().backward()
+
+
+def test_models_are_built_from_their_own_configuration():
+    task = task_of()
+    task.args = Namespace(max_target_positions=None, tokens_per_sample=32)
+    sizes = {"decoder_embed_dim": 16, "decoder_ffn_embed_dim": 16, "decoder_attention_heads": 2}
+    for cfg in (LANGUAGE_MODEL.config(**sizes), Namespace(arch="convattn_lm", **sizes)):
+        assert ConvAttnLanguageModel.build_model(cfg, task).max_positions() == 32
+
+
+def test_what_hydra_builds_is_stored_whole():
+    """fairseq builds models of a dataclass from a copy of the configuration."""
+    sizes = {"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 16, "encoder_attention_heads": 2}
+    whole = OmegaConf.create({"task": {"_name": "masked_lm"}})
+    whole.model = OmegaConf.structured(MASKED_LANGUAGE_MODEL.config(**sizes))
+    whole.model._name = "convattn_mlm"
+    build_model(whole.model, task_of())
+    assert whole.model.encoder_layers == 12 and whole.model.weight_norm == "softmax"
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated")
+def test_quantised_linear_layers():
+    net, dictionary = language_model("attention + low_rank")
+    quantised = torch.ao.quantization.quantize_dynamic(net, {torch.nn.Linear})
+    given = tokens(dictionary, 2, 7)
+    assert (quantised(given)[0] - net(given)[0]).abs().max() < 0.3
