@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 540  # of a whole run
 TOKENS = 65_536
 TAIL = 30  # lines of a failed step's output
-GRACE = 35.0  # seconds that a step has to end its commands
+GRACE = 10.0  # seconds that a step has to end its commands
 LONG_TESTS = "every_combination or (large_inputs and not same_bits)"  # compile thousands of kernels
 TRAINING = 130  # seconds
 AROUND_TRAINING = 130  # seconds to prepare, to start, to average, to decode and to score
@@ -325,11 +325,14 @@ def run(step: Step, folder: Path, limit: float) -> dict:
 
 def _kill(process: subprocess.Popen) -> None:
     """End a process and all that it started; a recipe ends its own command, in another session."""
-    for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, None)):
+    try:
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(GRACE)
+    finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def table(rows: list[dict]) -> str:

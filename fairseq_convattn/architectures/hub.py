@@ -43,6 +43,7 @@ _SUBWORD_OPTIONS = {
     "sentencepiece": "sentencepiece_model=FILE",
     "subword_nmt": "bpe='subword_nmt', bpe_codes=FILE",
 }
+_CODE = re.compile(r"[a-z]{2}([_-]\w+)?")  # of a language; sides may have other names, such as src
 CODES, PIECES = "bpecodes", "sentencepiece.bpe.model"  # found by fairseq beside a checkpoint
 _BINARISED = "the folder that fairseq-preprocess wrote"
 _PIECES_FILE, _CODES_FILE = "sentencepiece_model", "bpe_codes"
@@ -276,13 +277,18 @@ class ConvAttnMaskedHub(RobertaHubInterface):
         return super().encode(sentence, *addl_sentences, no_separator=no_separator)
 
     def decode(self, tokens: Tensor) -> str | list[str]:
-        """fairseq's, of pairs with the separators of :meth:`encode`."""
-        if not self._has_one_separator():
+        """fairseq's, of pairs with the separators of :meth:`encode`.
+
+        Args:
+            tokens: ``[tokens]``.
+        """
+        if not self._has_one_separator() or tokens.dim() != 1:
             return super().decode(tokens)
         dictionary = self.task.source_dictionary
         words = tokens[tokens != dictionary.bos()]
         ends = (words == dictionary.eos()).nonzero().flatten().tolist()
-        parts = [words[a + 1 : b] for a, b in pairwise([-1, *ends])] if ends else [words]
+        parts = [words[a + 1 : b] for a, b in pairwise([-1, *ends, len(words)])]
+        parts = [part for part in parts if len(part)] or [words[:0]]
         texts = [self.bpe.decode(dictionary.string(part)) for part in parts]
         return texts[0] if len(texts) == 1 else texts
 
@@ -444,7 +450,8 @@ def _apply(options: dict[str, Any], cfg: DictConfig, task: Any) -> None:
             if not isinstance(cfg.get(part), DictConfig):
                 continue
             languages = {x: getattr(task, x, None) for x in ("source_lang", "target_lang")}
-            given = {x: value for x, value in languages.items() if value} | options
+            codes = {x: value for x, value in languages.items() if _CODE.fullmatch(str(value))}
+            given = codes | options
             for field in given.keys() & cfg[part].keys() - {"_name"}:
                 cfg[part][field] = given[field]
 
@@ -496,7 +503,7 @@ def _require_subwords(folder: str, options: dict[str, Any]) -> None:
             raise ValueError(f"{option}={options[option]!r} is unknown; fairseq has {names}")
     needed = {
         "sentencepiece": (_PIECES_FILE, (PIECES,)),
-        "subword_nmt": (_CODES_FILE, ("code", CODES)),
+        "subword_nmt": (_CODES_FILE, (CODES, "code")),
     }
     option, names = needed.get(options.get("bpe"), (None, ()))
     if option in (None, *options):
@@ -506,7 +513,7 @@ def _require_subwords(folder: str, options: dict[str, Any]) -> None:
             options[option] = str(Path(folder, name))
             return
     raise ValueError(
-        f"bpe={options['bpe']!r} needs {option}=FILE, or {names[-1]} beside the checkpoint"
+        f"bpe={options['bpe']!r} needs {option}=FILE, or {names[0]} beside the checkpoint"
     )
 
 

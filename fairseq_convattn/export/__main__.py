@@ -67,9 +67,7 @@ def _loaded(checkpoint: str, data: str | None) -> BaseFairseqModel:
     with in_a_line(f"{checkpoint} cannot be loaded"):
         try:
             overrides = {"data": data} if data else {}
-            cfg = as_mapping(as_mapping(read_outline(checkpoint)).get("cfg"))
-            languages = zip(("source_lang", "target_lang"), languages_of(cfg), strict=False)
-            overrides.update(languages)
+            overrides |= _languages(checkpoint, data) if data else {}
             (model,), _, _ = load_model_ensemble_and_task([checkpoint], overrides)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{error}; --data is the folder of the dictionaries") from None
@@ -82,6 +80,16 @@ def _loaded(checkpoint: str, data: str | None) -> BaseFairseqModel:
                 lacks = "it does not say how its model was built"
             raise CheckpointError(f"{checkpoint} cannot be loaded: {lacks}") from None
     return model
+
+
+def _languages(checkpoint: str, data: str) -> dict[str, str]:
+    """The languages of the training, if the data have their dictionaries: where these lie alone,
+    fairseq cannot infer a pair."""
+    names = languages_of(as_mapping(as_mapping(read_outline(checkpoint)).get("cfg")))
+    folder = Path(data.split(os.pathsep)[0])
+    if not all((folder / f"dict.{name}.txt").is_file() for name in names):
+        return {}
+    return dict(zip(("source_lang", "target_lang"), names, strict=False))
 
 
 def _has_dictionaries(folder: Path) -> bool:

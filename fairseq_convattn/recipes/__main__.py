@@ -111,9 +111,12 @@ def _main(options: argparse.Namespace, extra: Sequence[str], command: str) -> No
     recipe = catalogue.RECIPES[options.recipe]
     if not options.smoke and not options.checkpoint:
         recipe = recipe.with_batch(options.device_batch, extra)
-    settings = _as_it_ran(resolve(options, recipe, extra))
+    settings = resolve(options, recipe, extra)
     runner = Runner(settings.output, recipe.stages(settings))
     chosen = _chosen(options.stages, runner.stages)
+    if "train" in chosen and not options.dry_run and "train" not in runner.records():
+        settings = _as_it_ran(settings)
+        runner = Runner(settings.output, recipe.stages(settings))
     if extra and (reason := refusal(recipe.train(settings).words()[1:])):
         raise RecipeError(f"after --: {reason}")
     if options.dry_run:
@@ -234,7 +237,7 @@ def _with_precision(devices: Devices, extra: Sequence[str]) -> Devices:
     if len(names) > 1:
         raise RecipeError(f"{' and '.join(names.values())} after --: give one precision")
     (given,) = names.values()
-    if devices.fsdp and PRECISIONS[given] != "float16":
+    if devices.fsdp and (given == "--amp" or PRECISIONS[given] != "float16"):
         raise RecipeError(f"{given} after --: --fsdp trains in float16 only")
     if not devices.gpus and PRECISIONS[given] == "float16":
         raise RecipeError(f"{given} after --: a CPU does not train in float16")

@@ -80,7 +80,7 @@ def test_text_is_prepared_as_in_albert(published, tmp_path):
     plain = hub.encode(PAIR[0])
     assert not plain.eq(hub.task.source_dictionary.unk()).any()
     assert torch.equal(hub.encode(f"  {PAIR[0].upper()} "), plain)
-    assert hub.decode(hub.encode(*PAIR)) == [hub.decode(hub.encode(text)) for text in PAIR]
+    assert hub.decode(hub.encode(*PAIR)[:-1]) == [hub.decode(hub.encode(text)) for text in PAIR]
 
 
 @torch.no_grad()

@@ -73,6 +73,10 @@ def test_a_training_that_changed_its_precision_says_so(tmp_path, capsys, monkeyp
     (tmp_path / "logs" / "train.log").write_text("\n".join(log[:3]))
     with pytest.raises(SystemExit, match="ran in float16, so it goes on on GPUs only"):
         main(arguments)
+    main([*arguments, "--dry-run"])
+    main([*arguments, "prepare"])
+    lines = capsys.readouterr().out.splitlines()
+    assert not any(line.startswith("note: this training") for line in lines)
 
 
 def test_checksums_are_of_dictionaries_and_test_sets(tmp_path):
