@@ -13,8 +13,8 @@ from torch import nn
 from . import checks
 from .config import LANGUAGE_MODEL
 from .dictionaries import remember_dictionaries
-from .hub import Pretrained
 from .presets import LANGUAGE_MODEL_PRESETS
+from .pretrained import Pretrained
 from .registration import (
     ConfiguredModel,
     options_to_build,

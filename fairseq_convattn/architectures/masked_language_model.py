@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from .config import MASKED_LANGUAGE_MODEL
 from .dictionaries import remember_dictionaries
-from .hub import PretrainedMaskedLanguageModel
 from .presets import MASKED_LM_PRESETS
+from .pretrained import PretrainedMaskedLanguageModel
 from .registration import (
     ConfiguredModel,
     options_to_build,

@@ -12,8 +12,8 @@ from ..mixers.options import refuse
 from . import checks
 from .config import ENCODER_DECODER
 from .dictionaries import remember_dictionaries, remember_languages
-from .hub import Pretrained
 from .presets import ENCODER_DECODER_PRESETS
+from .pretrained import Pretrained
 from .registration import ConfiguredModel, options_to_build, register_family, require_task
 from .stacks import ConvAttnDecoder, ConvAttnEncoder
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from ..architectures.dictionaries import languages_of
-from ..architectures.hub import DICTIONARIES
+from ..architectures.pretrained import DICTIONARIES
 from ..checkpoints.checks import CheckpointError, naming
 from ..checkpoints.files import architecture_of, as_mapping, read_outline, require_file
 from ..command_lines import missing_modules, one_line_errors

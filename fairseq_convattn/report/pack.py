@@ -16,7 +16,7 @@ from fairseq.data.data_utils import infer_language_pair
 from torch import Tensor
 
 from ..architectures.dictionaries import LANGUAGES, STORED
-from ..architectures.hub import CODES, PIECES
+from ..architectures.pretrained import CODES, PIECES
 from ..checkpoints.checks import CheckpointError, check_finite
 from ..checkpoints.files import plain_configuration, read_checkpoint, write_checkpoint
 from ..command_lines import one_line_errors
