@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,14 @@ def collect(folders: Sequence[Path], directory: Path) -> list[Path]:
         require_new(path)
     for path, content in contents.items():
         with appearing(path) as file:
-            lines = json.dumps(content, indent=1, ensure_ascii=False)
-            file.write_text(f"{lines}\n", encoding="utf-8")
+            file.write_text(_a_line_for_each_key(content), encoding="utf-8")
     return list(contents)
+
+
+def _a_line_for_each_key(content: Mapping[str, Any]) -> str:
+    dump = partial(json.dumps, ensure_ascii=False)
+    lines = (f" {dump(key)}: {dump(value)}" for key, value in content.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def collected(run: Run) -> dict[str, Any]:
