@@ -7,6 +7,11 @@ from pathlib import Path
 
 from ..run_records import CommandOptions, parse_options
 
+ROOT = Path(__file__).resolve().parents[2]
+_CHECKOUT = ROOT / "scripts"
+_SCRIPTS = _CHECKOUT if (_CHECKOUT / "setup.sh").is_file() else ROOT / "convattn"
+_PACKAGE = ROOT / "fairseq_convattn"
+
 
 class RecipeError(Exception):
     """A recipe cannot be run as asked; the message says in one line why."""
@@ -48,8 +53,10 @@ class Command:
         return shlex.join(self.words()) + redirection
 
     def comparable_options(self) -> CommandOptions:
-        """The options that must be equal for another run to continue the work."""
-        return parse_options([*self.arguments, *arguments(self.options), *self.further])
+        """The options that must be equal for another run to continue the work, wherever this
+        package is installed."""
+        words = [*self.arguments, *arguments(self.options), *self.further]
+        return parse_options([_wherever_installed(word) for word in words])
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,33 @@ class Stage:
     def lines(self) -> list[str]:
         """The stage as lines for a shell."""
         return list(self.launch) or [command.line() for command in self.commands]
+
+
+def script(name: str) -> str:
+    """The path of a script, relative to the working directory if it lies below it."""
+    return _from_here(_SCRIPTS / name)
+
+
+def convattn() -> list[str]:
+    """The words of ``convattn``, which need not be on the path."""
+    return ["python", script("cli.py")]
+
+
+def user_dir() -> str:
+    return _from_here(_PACKAGE)
+
+
+def _from_here(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _wherever_installed(word: str) -> str:
+    """The path of a script or of the package as in a clone; other words as they are."""
+    path = Path.cwd() / word
+    if path.is_relative_to(_SCRIPTS):
+        return str("scripts" / path.relative_to(_SCRIPTS))
+    return _PACKAGE.name if path == _PACKAGE else word
 
 
 def options(line: str) -> CommandOptions:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..run_records import parse_options
-from .command import Command, CommandOptions, RecipeError, Stage, options
+from .command import Command, CommandOptions, RecipeError, Stage, options, user_dir
 from .devices import Batch
 from .recipe import Recipe, Score
-from .settings import Settings, user_dir
+from .settings import Settings
 
 _SHRUNK = options(
     "--decoder-embed-dim 32 --decoder-ffn-embed-dim 64 --decoder-attention-heads 4 "

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from ..glue.tasks import TASKS
 from ..run_records import read_json
-from .command import Command, CommandOptions, Stage, arguments, options
+from .command import Command, CommandOptions, Stage, arguments, convattn, options
 from .devices import Batch
 from .recipe import Recipe, Score, prepare_command
-from .settings import Settings, convattn
+from .settings import Settings
 
 _SHRUNK = options(
     "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 "

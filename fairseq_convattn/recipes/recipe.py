@@ -8,9 +8,18 @@ from typing import ClassVar
 
 from ..architectures.presets import ARCHITECTURE_NAMES
 from ..run_records import parse_options, sha256
-from .command import Command, CommandOptions, RecipeError, Stage, options
+from .command import (
+    Command,
+    CommandOptions,
+    RecipeError,
+    Stage,
+    convattn,
+    options,
+    script,
+    user_dir,
+)
 from .devices import FLOAT32, Batch
-from .settings import Settings, convattn, script, user_dir
+from .settings import Settings
 
 STAGES = ("prepare", "train", "average", "generate", "score")
 

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from ..run_records import sha256, versions
+from .command import ROOT
 from .devices import precision_of, processor_name
 from .recipe import Recipe, Score
-from .settings import ROOT, Settings
+from .settings import Settings
 
 _PACKAGES = (
     *("numpy", "torch", "sacrebleu", "rouge-score", "sentencepiece", "subword-nmt"),

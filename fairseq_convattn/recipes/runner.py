@@ -11,10 +11,9 @@ from typing import Any
 
 from ..child_processes import run as run_command
 from ..run_records import difference, read_json, write_json
-from .command import RecipeError, Stage
+from .command import ROOT, RecipeError, Stage
 from .devices import ENDED
 from .record import environment, now
-from .settings import ROOT
 
 _BATCH = re.compile(r"--(max-tokens|batch-size)(?![\w-])")  # how fairseq-train calls it
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..run_records import read_json
-from .command import Command, CommandOptions, Stage, options
+from .command import Command, CommandOptions, Stage, convattn, options, user_dir
 from .devices import Batch
 from .recipe import Recipe, Score
-from .settings import Settings, convattn, user_dir
+from .settings import Settings
 
 _SHRUNK = options(
     "--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 4 "

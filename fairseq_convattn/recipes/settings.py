@@ -6,10 +6,6 @@ from pathlib import Path
 
 from .devices import Devices, precision_of
 
-ROOT = Path(__file__).resolve().parents[2]
-_CHECKOUT = ROOT / "scripts"
-_SCRIPTS = _CHECKOUT if (_CHECKOUT / "setup.sh").is_file() else ROOT / "convattn"
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -57,22 +53,3 @@ class Settings:
     @property
     def checkpoints(self) -> Path:
         return self.output / "checkpoints"
-
-
-def script(name: str) -> str:
-    """The path of a script, relative to the working directory if it lies below it."""
-    return _from_here(_SCRIPTS / name)
-
-
-def convattn() -> list[str]:
-    """The words of ``convattn``, which need not be on the path."""
-    return ["python", script("cli.py")]
-
-
-def user_dir() -> str:
-    return _from_here(ROOT / "fairseq_convattn")
-
-
-def _from_here(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

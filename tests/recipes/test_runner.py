@@ -14,8 +14,15 @@ from conftest import ROOT
 import fairseq_convattn
 from fairseq_convattn.child_processes import CommandFailed
 from fairseq_convattn.folder_lock import locked
-from fairseq_convattn.recipes import record, runner
-from fairseq_convattn.recipes.command import Command, RecipeError, Stage
+from fairseq_convattn.recipes import command, record, runner
+from fairseq_convattn.recipes.command import (
+    Command,
+    RecipeError,
+    Stage,
+    convattn,
+    script,
+    user_dir,
+)
 from fairseq_convattn.recipes.recipe import STAGES
 from fairseq_convattn.recipes.runner import Runner
 from fairseq_convattn.run_records import read_json
@@ -33,8 +40,8 @@ def test_an_installed_package_does_not_record_the_repository_around_it(tmp_path,
     inside = tmp_path / ".venv" / "lib"
     inside.mkdir(parents=True)
     (tmp_path / "file").touch()
-    for command in ("init -q", "add file", "-c user.name=x -c user.email=x commit -qm x"):
-        subprocess.run(["git", "-C", tmp_path, *command.split()], check=True)
+    for each in ("init -q", "add file", "-c user.name=x -c user.email=x commit -qm x"):
+        subprocess.run(["git", "-C", tmp_path, *each.split()], check=True)
     monkeypatch.setattr(record, "ROOT", inside)
     assert record._git() is None
     monkeypatch.setattr(record, "ROOT", tmp_path)
@@ -183,6 +190,19 @@ def test_paths_from_another_folder_are_explained(tmp_path, monkeypatch):
     moved = tmp_path.rename(f"{tmp_path}-moved")
     monkeypatch.chdir(moved)
     run(Path("run"), stages, ["prepare"])
+
+
+def test_another_installation_continues_a_run(tmp_path, monkeypatch):
+    def stages() -> list[Stage]:
+        words = ["true", script("prepare.sh"), *convattn(), tmp_path / "data"]
+        return [Stage("prepare", [Command([*map(str, words)], {"--user-dir": user_dir()})])]
+
+    run(tmp_path, stages(), ["prepare"])
+    monkeypatch.setattr(command, "_SCRIPTS", tmp_path / "site-packages" / "convattn")
+    monkeypatch.setattr(command, "_PACKAGE", tmp_path / "site-packages" / "fairseq_convattn")
+    run(tmp_path, stages(), ["prepare"])
+    recorded = read_json(tmp_path / "stages" / "prepare.json")["settings"][0]
+    assert recorded["command"] == f"true scripts/prepare.sh python scripts/cli.py {tmp_path}/data"
 
 
 def test_a_linked_folder_is_the_folder(tmp_path, monkeypatch):
