@@ -162,11 +162,17 @@ def has_triton() -> bool:
     return _found_triton
 
 
+def _in_torch_func() -> bool:
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+_in_torch_func._dynamo_marked_constant = True  # as above: its level, a number, cannot be traced
+
+
 def unfit_for_operators() -> str:
     """Why PyTorch's operators of this package cannot be called here; empty when they can."""
     in_forward_mode = torch.autograd.forward_ad._current_level >= 0
-    in_torch_func = torch._C._functorch.maybe_current_level() is not None
-    if in_forward_mode or in_torch_func or torch.jit.is_tracing():
+    if in_forward_mode or _in_torch_func() or torch.jit.is_tracing():
         return "does not support torch.jit.trace, torch.func or forward-mode differentiation"
     if torch.compiler._is_exporting_flag:  # in torch 2.11 compiled code, is_exporting() is True
         return "cannot be exported: use impl='reference'"

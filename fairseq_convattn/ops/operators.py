@@ -61,9 +61,11 @@ def register(
     operation = _Operation(name, forward, backward, inputs.count("Tensor"), differentiable, kept)
     define(name, f"({inputs}) -> {results}", forward, fake, devices)
     results_kept = "".join(f"Tensor result{number}, " for number in kept)
-    of_backward = f"(Tensor grad, {results_kept}{inputs}, bool[] wanted) -> Tensor[]"
+    of_backward = f"(Tensor grad, {results_kept}{inputs}, bool[] wanted)"
+    # not a list, of which vmap's fallback cannot make a batch
+    gradients = ", ".join(["Tensor"] * differentiable)
     passes = operation.compute_backward, operation.fake_backward
-    define(f"{name}_backward", of_backward, *passes, devices)
+    define(f"{name}_backward", f"{of_backward} -> ({gradients})", *passes, devices)
     operator = getattr(torch.ops.convattn, name)
     operation.backward_operator = getattr(torch.ops.convattn, f"{name}_backward")
     torch.library.register_autograd(
@@ -86,15 +88,15 @@ class _Operation:
     kept: tuple[int, ...]
     backward_operator: Callable | None = None
 
-    def compute_backward(self, grad: Tensor, *rest) -> list[Tensor]:
-        return [grad.new_empty(0) if x is None else x for x in self.backward(grad, *rest)]
+    def compute_backward(self, grad: Tensor, *rest) -> tuple[Tensor, ...]:
+        return tuple(grad.new_empty(0) if x is None else x for x in self.backward(grad, *rest))
 
-    def fake_backward(self, grad: Tensor, *rest) -> list[Tensor]:
+    def fake_backward(self, grad: Tensor, *rest) -> tuple[Tensor, ...]:
         *arguments, wanted = rest[len(self.kept) :]
-        return [
+        return tuple(
             x.new_empty(x.shape) if need else grad.new_empty(0)
             for x, need in zip(arguments[: self.differentiable], wanted, strict=True)
-        ]
+        )
 
     def save(self, ctx, inputs, output) -> None:
         output = output if isinstance(output, tuple) else (output,)

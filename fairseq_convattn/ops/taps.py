@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .implementation import check
+
 EPSILON = 1e-6
 
 TAP_NORMALIZATIONS = {
@@ -79,6 +81,7 @@ def taps_inside(real: Tensor, time: int, kernel_size: int, *, causal: bool) -> T
         Boolean ``[time, batch, 1, kernel_size]``, for logits
         ``[time, batch, heads, kernel_size]``.
     """
+    check(time >= 1, "a convolution needs time >= 1")
     left = kernel_size - 1 if causal else kernel_size // 2
     padded = F.pad(real, (0, 0, left, kernel_size - 1 - left))
     # contiguous: by its strides torch.export would limit time

@@ -279,6 +279,12 @@ def test_refuses_a_padding_mask_of_another_shape(name, shape):
         run(mixer(name, False, kernel_size=3), x, torch.zeros(shape, dtype=torch.bool))
 
 
+def test_refuses_an_empty_sequence():
+    module = mixer("dynamic", causal=True, renorm_padding=True)
+    with pytest.raises(ValueError, match="time >= 1"):
+        run(module, torch.empty(0, BATCH, WIDTH))
+
+
 @pytest.mark.parametrize("variant", [*VARIANTS, "composite-injected-linear"])
 def test_pickled(variant):
     options = {"projection_activation": "linear"} if variant.endswith("-linear") else {}

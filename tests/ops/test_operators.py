@@ -115,6 +115,27 @@ def test_second_derivatives_are_refused(operation, inputs):
         grad.sum().backward()
 
 
+def test_many_gradients_at_once(operation, inputs):
+    """As ``torch.autograd.functional.jacobian(vectorize=True)`` asks for them."""
+    given = [x.requires_grad_() for x in inputs]
+    y = operation(*given)
+    grads = torch.randn(3, *y.shape, device=DEVICE)
+    found = torch.autograd.grad(y, given, grads, is_grads_batched=True, retain_graph=True)
+    expected = zip(*(torch.autograd.grad(y, given, g, retain_graph=True) for g in grads))  # noqa: B905
+    for ours, each in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, torch.stack(each), rtol=0, atol=0)
+
+
+def test_compiled_functions_may_transform(operation, inputs):
+    x, other = inputs
+
+    def gradient(x):
+        return torch.func.grad(lambda x: operation(x, other).square().sum())(x)
+
+    compiled = torch.compile(gradient, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), gradient(x))
+
+
 def test_subclasses_of_tensors_see_the_operator(operation, inputs):
     class Tagged(torch.Tensor):
         called = []

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from kernel_cases import NATIVE, needs_kernels
+from torch.testing import assert_close
 
 from fairseq_convattn.ops import Past, dynamic_conv, lightweight_conv
 from fairseq_convattn.ops.convolution.past import Ring, step
@@ -45,10 +46,27 @@ def test_continues_as_a_tail_does(impl, convolution, kernel_size, dtype):
         taps = taps_for(convolution, time, batch, kernel_size)
         expected, tail = convolution(x, taps, tail=tail, **options)
         actual, past = convolution(x, taps, tail=past, **options)
-        torch.testing.assert_close(actual, expected)
+        assert_close(actual, expected)
         if i % 2:
             order = torch.tensor(next(orders))
             batch, tail, past = len(order), tail[:, order], past.reorder(order)
+
+
+@torch.no_grad()
+def test_transformations_of_torch_func_continue_as_from_a_tail():
+    x, taps = torch.randn(6, 3, CHANNELS), torch.randn(HEADS, 5)
+    _, past = lightweight_conv(x[:3], taps, causal=True, tail=Past.none(3, x))
+
+    def continued(tail):
+        return lambda x: lightweight_conv(x, taps, causal=True, tail=tail)[0]
+
+    ours, theirs = continued(past), continued(x[:3])
+    stacked = torch.stack([x[3:5], x[4:6]])
+    assert_close(torch.vmap(ours)(stacked), torch.vmap(theirs)(stacked))
+    assert_close(
+        torch.func.jvp(ours, (x[3:],), (x[3:],)), torch.func.jvp(theirs, (x[3:],), (x[3:],))
+    )
+    assert_close(ours(x[3:]), theirs(x[3:]))
 
 
 @torch.no_grad()
@@ -62,7 +80,7 @@ def test_a_step_is_the_last_output(convolution, softmax):
         expected = convolution(x, taps, causal=True, softmax=softmax, impl="reference")[-1:]
         own = taps if taps.dim() == 2 else taps[-1:]
         actual = step(x[-kernel_size:], own, softmax)
-        torch.testing.assert_close(actual, expected)
+        assert_close(actual, expected)
 
 
 @torch.no_grad()
@@ -82,9 +100,9 @@ def test_a_ring_continues_as_a_past_does_and_stays_in_its_place(impl, convolutio
         expected, past = convolution(x, taps, tail=past, **options)
         taps = taps if taps.dim() == 2 else taps[:, wide]
         y, ring = convolution(x[:, wide], taps, tail=ring, **options)
-        torch.testing.assert_close(y[:, :3], expected)
+        assert_close(y[:, :3], expected)
     assert ring.rows.data_ptr() == place
-    torch.testing.assert_close(ring.past(3).inputs()[-kernel_size:], past.inputs())
+    assert_close(ring.past(3).inputs()[-kernel_size:], past.inputs())
 
 
 @torch.no_grad()
@@ -143,7 +161,7 @@ def test_gradients_reach_the_past(impl):
             outputs.append(y)
         results.append(torch.autograd.grad(torch.cat(outputs).square().sum(), [inputs, logits]))
     for expected, actual in zip(*results, strict=True):
-        torch.testing.assert_close(actual, expected)
+        assert_close(actual, expected)
 
 
 @torch.no_grad()

@@ -83,8 +83,8 @@ def composite_attention(
         at least.
 
     Raises:
-        ValueError: shapes, terms or options do not go together, or float64 is mixed with another
-            dtype.
+        ValueError: shapes, terms or options do not go together, or q, k, v, query, key and
+            key_only mix float64 with another dtype.
     """
     _check_inputs(q, k, v, padding_mask, dropout_p)
     check(beyond in BEYOND, f"unknown beyond {beyond!r}: choose from {', '.join(BEYOND)}")

@@ -52,7 +52,7 @@ def lightweight_conv(
         softmax: whether to convolve with the softmax of the taps, computed in float32 at least.
         dropout_p: probability of dropping a tap, after the softmax (DropConnect), here for all
             positions alike; the others are divided by ``1 - dropout_p``. On a CPU it is rounded
-            to a multiple of 2^-16.
+            to a multiple of 2^-16, but not under torch.compile or torch.func.
         impl: ``reference`` or ``tiled`` (both in PyTorch), ``native`` (compiled, for
             float32 and bfloat16 on the CPU) or ``triton`` (up to 64 taps in float32 and
             half precision on a GPU). None: what ``CONVATTN_IMPL`` or

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..implementation import check
+from ..implementation import check, unfit_for_operators
 from ..taps import tap_weights
 
 LEAST_SPARE = 16  # spare rows for further inputs
@@ -56,7 +56,8 @@ class Past(NamedTuple):
         slots, width, _ = self.rows.shape
         fits = x.size(1) <= width and self.used + x.size(0) <= slots and x.dtype == self.rows.dtype
         writable = torch.is_inference_mode_enabled() or not self.rows.is_inference()
-        alone = self.used == self.last[0]
+        # a transformation of torch.func may not write into what was there before it
+        alone = self.used == self.last[0] and not unfit_for_operators()
         return fits and writable and alone and not self._is_differentiable(x)
 
     def _is_differentiable(self, x: Tensor) -> bool:
