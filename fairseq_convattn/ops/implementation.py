@@ -35,6 +35,11 @@ def check(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def check_floating(name: str, x: Tensor) -> None:
+    """Raise ValueError unless ``x`` is of floating point."""
+    check(x.is_floating_point(), f"{name} must be of floating point, not {x.dtype}")
+
+
 def checked_name(name: str | None, source: str = "") -> str | None:
     """The name of an implementation; None for the fastest.
 

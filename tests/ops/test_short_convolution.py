@@ -432,7 +432,8 @@ def test_says_what_is_wrong(change, message):
         ),
         ({"static": torch.zeros(6, 0)}, "W >= 1"),
         ({"x": torch.zeros(4, 6)}, "x must be"),
-        ({"x": torch.zeros(4, 2, 6).long()}, "floating point"),
+        ({"x": torch.zeros(4, 2, 6).long()}, "x must be of floating point"),
+        ({"static": torch.zeros(6, 3).long()}, "static taps must be of floating point"),
         ({"tail": Past.none(2, torch.zeros(6))}, "tail must be a tensor, not Past"),
     ],
 )

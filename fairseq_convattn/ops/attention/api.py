@@ -9,6 +9,7 @@ from torch import Tensor
 from ..implementation import (
     Implementation,
     check,
+    check_floating,
     choose,
     unfit_for_operators,
     without_autocast,
@@ -109,7 +110,7 @@ def _check_inputs(
 ) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         check(x.dim() == 4, f"{name} must be [batch, heads, time, width], not {list(x.shape)}")
-        check(x.is_floating_point(), f"{name} must be of floating point, not {x.dtype}")
+        check_floating(name, x)
     wide = {x.dtype == torch.float64 for x in (q, k, v)}
     check(len(wide) == 1, f"float64 goes with float64, not {q.dtype}, {k.dtype} and {v.dtype}")
     check(
@@ -159,6 +160,7 @@ def _check_term(
         given = list(x.shape) if isinstance(x, Tensor) else x
         sizes = f"{heads} heads and a head_dim of {head_dim}"
         check(fits, f"{name} must be [{', '.join(sides)}], here with {sizes}, not {given}")
+        check_floating(name, x)
     check(
         all(x.shape[1:] == tensors[0].shape[1:] for x in tensors),
         f"the tensors of {name} must agree in all but heads: {[list(x.shape) for x in tensors]}",

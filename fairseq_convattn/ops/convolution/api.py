@@ -5,7 +5,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..implementation import Implementation, check, choose, requested, without_autocast
+from ..implementation import (
+    Implementation,
+    check,
+    check_floating,
+    choose,
+    requested,
+    without_autocast,
+)
 from ..masks import kept
 from ..native_tensors import unfit
 from . import native, reference, tiled
@@ -114,6 +121,7 @@ def check_heads(x: Tensor, taps: Tensor) -> None:
         heads >= 1 and x.size(2) % heads == 0, f"{heads} heads do not divide {x.size(2)} channels"
     )
     check(kernel_size >= 1, "the kernel needs at least one tap")
+    check_floating("taps", taps)
 
 
 def _convolve(
@@ -181,7 +189,7 @@ def check_sequence(
         x.dim() == 3 and x.size(0) >= 1,
         f"x must be [time >= 1, batch, channels], not {list(x.shape)}",
     )
-    check(x.is_floating_point(), f"x must be of floating point, not {x.dtype}")
+    check_floating("x", x)
     check(tail is None or causal, "only a causal convolution continues from a tail")
     if tail is None:
         return

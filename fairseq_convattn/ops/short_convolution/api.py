@@ -11,6 +11,7 @@ from ..convolution.past import continued
 from ..implementation import (
     Implementation,
     check,
+    check_floating,
     choose,
     has_triton,
     requested,
@@ -70,6 +71,7 @@ def short_conv(
     check(taps is not None or static is not None, "give taps, static ones, or both")
     check_sequence(x, tail, causal, (Tensor,))
     if static is not None:
+        check_floating("static taps", static)
         check(
             static.dim() == 2 and static.size(0) == x.size(2) and static.size(1) >= 1,
             f"static taps must be [channels, W >= 1] = [{x.size(2)}, W], not {list(static.shape)}",
@@ -121,6 +123,7 @@ def low_rank_short_conv(
     check_sequence(x, tail, causal, (Tensor,))
     _check_factors(x, z, up)
     if static is not None:
+        check_floating("static taps", static)
         check(
             static.dim() == 2 and static.t().shape == up.shape[1:],
             f"static taps must be [channels, W] = {[*up.shape[:0:-1]]}, not {list(static.shape)}",
@@ -178,6 +181,8 @@ def _check_factors(x: Tensor, z: Tensor, up: Tensor) -> None:
         up.dim() == 3 and (up.size(0), up.size(2)) == (z.size(2), x.size(2)) and up.size(1) >= 1,
         f"up must be [ranks, W >= 1, channels] for z {list(z.shape)}, not {list(up.shape)}",
     )
+    check_floating("z", z)
+    check_floating("up", up)
 
 
 def _triton() -> Implementation:
