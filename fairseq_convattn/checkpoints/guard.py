@@ -1,4 +1,5 @@
-"""Wraps the functions by which fairseq loads checkpoints or runs a shell, and its ``eval``.
+"""Wraps the functions by which fairseq loads checkpoints, continues an epoch or runs a shell, and
+its ``eval``.
 
 fairseq has no hook between reading a file and building the task that its configuration
 names, which may evaluate options as Python. So the plugin replaces some of its functions in memory
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import checkpoint_utils, file_utils
+from fairseq.data import EpochBatchIterator
 from fairseq.data.fasta_dataset import FastaDataset
 from fairseq.file_io import PathManager
 from omegaconf import DictConfig
@@ -66,6 +68,8 @@ def install() -> None:
         (checkpoint_utils, "verify_checkpoint_directory", _refusing_links),
         (file_utils, "load_archive_file", _refusing_archives),
         (FastaDataset, "_build_index", _refusing_shell_code),
+        (EpochBatchIterator, "state_dict", _noting_workers),
+        (EpochBatchIterator, "load_state_dict", _for_as_many_workers),
     ):
         function = getattr(module, name)
         if not hasattr(function, "guarded"):
@@ -214,6 +218,27 @@ def _refusing_shell_code(build: Callable[..., tuple]) -> Callable[..., tuple]:
         return build(self, path)
 
     return _build_index
+
+
+def _noting_workers(describe: Callable[..., dict]) -> Callable[..., dict]:
+    @functools.wraps(describe)
+    def state_dict(self: EpochBatchIterator) -> dict[str, Any]:
+        """fairseq's, with the number of workers, each of which has taken as many batches."""
+        return {**describe(self), "workers": self.num_shards}
+
+    return state_dict
+
+
+def _for_as_many_workers(load: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(load)
+    def load_state_dict(self: EpochBatchIterator, state: dict[str, Any]) -> None:
+        """fairseq's, where another number of workers has taken the batches of an epoch that are
+        done. Where these do not divide among the new ones, up to one less than there are of them
+        are repeated."""
+        done = state.get("iterations_in_epoch", 0) * state.get("workers", self.num_shards)
+        load(self, {**state, "iterations_in_epoch": done // self.num_shards})
+
+    return load_state_dict
 
 
 def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:

@@ -82,3 +82,21 @@ def test_two_workers_resume_bit_for_bit(data, tmp_path):
     train_together(data, tmp_path / "part", *given)
     whole, part = (tmp_path / name / "checkpoint_last.pt" for name in ("whole", "part"))
     assert same_weights(whole, part)
+
+
+def test_another_number_of_workers_goes_on_within_an_epoch(data, tmp_path):
+    """With as many batches for each update, the same data."""
+
+    def one_worker(name: str, *extra: str) -> None:
+        train(data, tmp_path / name, *architecture, "--update-freq", "2", *extra)
+
+    architecture = ("dynamic_conv_tiny", "--update-epoch-batch-itr", "True")
+    one_worker("whole")
+    one_worker("fewer first", "--max-update", "3")
+    train_together(data, tmp_path / "fewer first", *architecture)
+    train_together(data, tmp_path / "more first", *architecture, "--max-update", "3")
+    one_worker("more first")
+    whole = weights(tmp_path / "whole")
+    for name in ("fewer first", "more first"):
+        for weight, other in zip(whole.values(), weights(tmp_path / name).values(), strict=True):
+            torch.testing.assert_close(weight, other, rtol=0, atol=1e-6)
