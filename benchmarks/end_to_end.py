@@ -216,7 +216,7 @@ class Commands:
         )
         if self.arguments.device == "cuda" and model not in (*FAIRSEQS, *self.compiled):
             # Triton compiles, and keeps what it compiled on the disk
-            self.run(f"{command} --num-shards 8 --shard-id 0")
+            self.run(command)
             self.compiled.add(model)
         printed, memory = self.run(command)
         found = re.search(r"([\d.]+) sentences/s, ([\d.]+) tokens/s\)", printed)

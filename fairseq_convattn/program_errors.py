@@ -128,6 +128,14 @@ def _fitting_options() -> str | None:
     return "choose a new --save-dir, or repeat --arch and the options of its training"
 
 
+def _needing_a_gpu() -> str:
+    """What a command line can do without a GPU."""
+    halves = [x for x in ("--fp16", "--amp", "--memory-efficient-fp16") if _is_given(x)]
+    if halves:
+        return f"{halves[0]} needs one; on a CPU leave it out or give --bf16"
+    return "--profile needs one; leave it out" if _is_given("--profile") else "on a CPU give --cpu"
+
+
 def _is_given(option: str) -> bool:
     return option in map(option_of, sys.argv[1:])
 
@@ -219,7 +227,13 @@ _LINES: dict[re.Pattern, Callable[[re.Match], str | None]] = {
     re.compile(
         "has no attribute 'supported_targets'$|^Unsupported language modeling target"
     ): lambda found: (
-        "the checkpoint is not a language model, and fairseq-eval-lm scores only these"
+        "the model predicts the next token only: leave out --self-target and --past-target"
+        if Path(sys.argv[0]).name == "fairseq-train"
+        else "the checkpoint is not a language model, and fairseq-eval-lm scores only these"
+    ),
+    re.compile(r"^world size is \d+ but have 0 available devices"): lambda found: (
+        "there is no GPU for several workers; on CPUs start them with torchrun --nproc-per-node N "
+        "-m fairseq_convattn.launch DATA ... instead of fairseq-train"
     ),
     re.compile(r"^(Criterion|Optimizer) does not match; "): lambda found: (
         f"the checkpoint is of a training with another {found[1].lower()} or precision: repeat its "
@@ -228,8 +242,7 @@ _LINES: dict[re.Pattern, Callable[[re.Match], str | None]] = {
     re.compile(r"^file (.+) not found$"): lambda found: f"there is no {found[1]}",  # its subwords'
     # of Python, torch and sentencepiece
     re.compile(r"^Torch not compiled with CUDA enabled|^Found no NVIDIA driver"): lambda found: (
-        "there is no GPU, or torch does not see it: --fp16 needs one; on a CPU leave it out or "
-        "give --bf16"
+        f"there is no GPU, or torch does not see it: {_needing_a_gpu()}"
     ),
     re.compile(r"^cannot mmap an empty file$"): lambda found: (
         "a binarised file is empty: its text was (fairseq-preprocess printed '0 sents'), or "

@@ -183,6 +183,13 @@ def test_dropout_can_be_kept(models, data, name):
     flags = ("--beam", "2", "--retain-dropout", "--score-reference")
     kept = [run(data, [models(name)], *flags, "--seed", seed)["P"] for seed in "112"]
     assert kept[0] == kept[1] != kept[2]
+    if name == "ours":
+        some = (*flags, "--retain-dropout-modules")
+        of_layers, of_none = (
+            run(data, [models(name)], *some, kind)["P"]
+            for kind in ("ConvAttnDecoderLayer", "Other")
+        )
+        assert of_layers != of_none
 
 
 @BOTH

@@ -1,6 +1,7 @@
 """Masked language models from pre-training to fine-tuning, through fairseq's commands."""
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,18 @@ def test_blocks_longer_than_the_table_of_positions(texts, tmp_path):
     with pytest.raises(Exception, match="Size of sample .* max_positions=16"):
         train(texts / "bin", tmp_path / "a", *model)
     train(texts / "bin", tmp_path / "b", *model, "--no-token-positional-embeddings", "true")
+
+
+def test_several_languages(texts, tmp_path):
+    """The task has a block's length, but no positions."""
+    for language in ("xx", "yy"):
+        shutil.copytree(texts / "bin", tmp_path / "bin" / language)
+    shutil.copy(texts / "bin" / "dict.txt", tmp_path / "bin")
+    task = ("--task", "multilingual_masked_lm", "--criterion", "masked_lm")
+    model = ("--arch", "dynamic_conv_bert_tiny", *SHRUNK, "--tokens-per-sample", "32")
+    train(tmp_path / "bin", tmp_path / "run", *task, *model, "--max-update", "2")
+    trained = torch.load(tmp_path / "run" / "checkpoint_last.pt")["cfg"]["model"]
+    assert trained["max_positions"] == 32
 
 
 def test_pruning_when_loading(texts, tmp_path):

@@ -340,6 +340,14 @@ def test_a_perplexity_of_a_translator_is_an_error(trained, monolingual, capsys):
     assert line.startswith("error: the checkpoint is not a language model")
 
 
+@pytest.mark.parametrize("option", ["--self-target", "--past-target"])
+def test_other_targets_than_the_next_token(monolingual, tmp_path, monkeypatch, capsys, option):
+    given = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM, option)
+    monkeypatch.setattr(sys, "argv", ["fairseq-train", *given])
+    line = reported(capsys, train, monolingual, tmp_path, *given)
+    assert line.endswith("the next token only: leave out --self-target and --past-target")
+
+
 def test_a_perplexity_of_a_masked_language_model_is_an_error(monolingual, tmp_path, capsys):
     options = ("--task", "masked_lm", "--criterion", "masked_lm", "--arch", "tisa_bert_tiny")
     shape = ("--encoder-embed-dim", "16", "--encoder-attention-heads", "4", "--encoder-layers", "1")
@@ -400,13 +408,16 @@ def test_a_link_in_the_folder_of_a_training(data, tmp_path, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_training_that_needs_a_gpu(capsys):
+def test_a_training_that_needs_a_gpu(monkeypatch, capsys):
     def without_driver():
         raise RuntimeError("Found no NVIDIA driver on your system. Please check that you have")
 
+    missing = "error: there is no GPU, or torch does not see it"
     for needed in (lambda: torch.ones(1).cuda(), without_driver):
-        line = reported(capsys, needed)
-        assert line.startswith("error: there is no GPU, or torch does not see it")
+        for given, way_out in (("--amp", "--amp needs one"), ("--profile", "leave it out")):
+            monkeypatch.setattr(sys, "argv", ["fairseq-train", "DATA", given])
+            line = reported(capsys, needed)
+            assert line.startswith(missing) and way_out in line
 
 
 def test_what_nobody_mistyped_keeps_its_traceback(capsys):

@@ -49,7 +49,12 @@ class ConvAttnMaskedLanguageModel(ConfiguredModel, PretrainedMaskedLanguageModel
         """
         require_task("convattn_mlm", task)
         remember_dictionaries(args, task, needed=("source",))
-        set_missing(args, "max_positions", lambda: task.max_positions())
+        set_missing(
+            args,
+            "max_positions",
+            # multilingual_masked_lm has none
+            lambda: task.max_positions() or task.args.tokens_per_sample,
+        )
         options = options_to_build(args, cls.schema)
         return cls(options, MaskedLanguageModelEncoder(options, task.source_dictionary))
 

@@ -86,8 +86,8 @@ def _in_order(path: Path, texts: dict[int, str], count: int) -> list[str]:
     for number in range(count):
         if number not in texts:
             raise ScoringError(
-                f"{path} lacks sentence {number}: fairseq-generate was interrupted, wrote one of "
-                "several --num-shards or dropped sentences; it keeps every one with "
+                f"{path} lacks sentence {number}: fairseq-generate was interrupted, ran as one of "
+                "several processes or dropped sentences; it keeps every one with "
                 "--required-batch-size-multiple 1 and without "
                 "--skip-invalid-size-inputs-valid-test"
             )
