@@ -39,6 +39,7 @@ from gpu_aims import (
 )
 from measuring import positive
 
+from fairseq_convattn.child_processes import exit_on_signals
 from fairseq_convattn.markdown import Table, raw_table
 from fairseq_convattn.report.train_log import read_train_log
 from fairseq_convattn.run_records import read_json, write_json
@@ -449,6 +450,7 @@ def options() -> argparse.ArgumentParser:
 def main() -> None:
     parser = options()
     arguments = parser.parse_args()
+    exit_on_signals()
     arguments.output = arguments.output.absolute()
     arguments.source = arguments.source and arguments.source.absolute()
     every = steps(arguments)

@@ -24,7 +24,7 @@ MIXERS = ("mixer", "dtype", "tokens", "worst_error", "of", "band", "agrees")
 # of the largest element of the output or the gradient: rounding of each dtype, through a layer
 BANDS = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 LEAST_SCALE = 1e-2  # of the largest element of all of them
-SIZES = {"cpu": (2**22, 512, "float32"), "cuda": (2**29, 8192, "bfloat16")}
+SIZES = {"cpu": (2**26, 512, "float32"), "cuda": (2**29, 8192, "bfloat16")}
 TOKENS, SENTENCES = {"cpu": 40, "cuda": 150}, 2  # more than a kernel's tile of 128
 WORKERS = 8
 SHAPE = {"cpu": (32, 2), "cuda": (1024, 16)}  # width and heads

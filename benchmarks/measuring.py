@@ -190,7 +190,7 @@ def names_among(options: tuple[str, ...]) -> Callable[[str], list[str]]:
         unknown = [name for name in names if name not in options]
         if unknown:
             raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(options)}")
-        return names
+        return [*dict.fromkeys(names)]
 
     return parse
 

@@ -17,11 +17,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from measuring import program
+from measuring import new_file, program
+
+from fairseq_convattn.child_processes import exit_on_signals
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE_MB = 4096 / 2**20
-FASTEST = 150  # sentences a second
+LEAST_MINUTES = 0.5
+FASTEST = 1000  # sentences a second
+TAIL = 20  # lines of a failed command's output
 NEW_LINE = "\n"
 PLUGIN = ("--user-dir", str(ROOT / "fairseq_convattn"), "--cpu")
 TRAINING = (
@@ -56,21 +60,26 @@ def prepare(folder: Path, minutes: float) -> Path:
     return folder / "bin"
 
 
-def observe(process: subprocess.Popen, minutes: float) -> list[tuple[float, float]]:
-    """Pairs of minutes and resident MB until the time is over; then ends the process.
+def observe(command: list[str], log: Path, minutes: float) -> list[tuple[float, float]]:
+    """Pairs of minutes and resident MB of a command until the time is over, which ends it.
 
     Raises:
-        SystemExit: the process ended by itself.
+        SystemExit: it ended by itself.
     """
     begun, seen = time.monotonic(), []
-    while (elapsed := (time.monotonic() - begun) / 60) < minutes:
-        time.sleep(min(5, minutes * 60 / 50))
-        if process.poll() is not None:
-            sys.exit(f"error: {process.args[0]} ended with status {process.returncode}")
-        resident = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-        seen.append((elapsed, resident * PAGE_MB))
-    process.terminate()
-    process.wait()
+    with open(log, "a") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        while (elapsed := (time.monotonic() - begun) / 60) < minutes:
+            time.sleep(min(5, minutes * 60 / 50))
+            if process.poll() is not None:
+                print(*log.read_text().splitlines()[-TAIL:], sep="\n", file=sys.stderr)
+                sys.exit(f"error: {command[0]} ended with status {process.returncode}")
+            resident = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+            seen.append((elapsed, resident * PAGE_MB))
+    finally:
+        process.terminate()
+        process.wait()
     return seen
 
 
@@ -86,24 +95,25 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60, help="of each run (default: 60)")
     parser.add_argument("--arch", default="dynamic_conv_tiny")
     parser.add_argument("--allowed", type=float, default=20, help="MB (default: 20)")
-    parser.add_argument("--output", type=Path, help="JSON of the measurements")
+    parser.add_argument("--output", type=new_file, help="JSON of the measurements")
     arguments = parser.parse_args()
+    if arguments.minutes < LEAST_MINUTES:
+        parser.error(f"--minutes must be at least {LEAST_MINUTES}")
+    exit_on_signals()
     results = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        data = prepare(folder, arguments.minutes)
-        log = open(folder / "log", "w")
+        data, log = prepare(folder, arguments.minutes), folder / "log"
         train = [program("fairseq-train"), str(data), *PLUGIN, "--arch", arguments.arch, *TRAINING]
         train += ["--save-dir", str(folder / "run"), "--log-interval", "100"]
-        training = subprocess.Popen(train, stdout=log, stderr=log)
-        results["training"] = observe(training, arguments.minutes)
+        results["training"] = observe(train, log, arguments.minutes)
+        if not (folder / "run" / "checkpoint_last.pt").exists():
+            sys.exit("error: the training has saved no checkpoint yet: raise --minutes")
         translate = [program("fairseq-generate"), str(data), *PLUGIN, "--beam", "4"]
         translate += ["--path", str(folder / "run" / "checkpoint_last.pt"), "--batch-size", "16"]
         translate += ["--max-len-b", "60", "--required-batch-size-multiple", "1"]
-        translating = subprocess.Popen(translate, stdout=log, stderr=log)
-        results["generation"] = observe(translating, arguments.minutes)
-        log.close()
-        text = (folder / "log").read_text()
+        results["generation"] = observe(translate, log, arguments.minutes)
+        text = log.read_text()
         print(f"{arguments.arch}: {text.count(NEW_LINE + 'H-')} sentences translated")
     for name, seen in results.items():
         tenths = [f"{seen[len(seen) * n // 10][1]:.0f}" for n in range(10)] + [f"{seen[-1][1]:.0f}"]
