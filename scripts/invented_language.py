@@ -119,8 +119,11 @@ def new_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, which is renamed to ``path`` when the block ends.
 
     Raises:
-        FileExistsError: ``path`` exists and is not an empty folder.
+        FileExistsError: ``path`` exists and is not an empty folder, or is the working directory.
     """
+    path = path.resolve()
+    if path == Path.cwd():
+        raise FileExistsError(f"{path} is the working directory: choose a new folder")
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise FileExistsError(f"{path} is there already: delete it or choose another folder")
     path.parent.mkdir(parents=True, exist_ok=True)

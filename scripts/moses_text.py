@@ -83,6 +83,8 @@ def tokenise(arguments: argparse.Namespace) -> None:
     options = (arguments.language, arguments.normalise, arguments.aggressive, arguments.lower)
     tokeniser(*options)  # a missing package is reported once
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    if sys.stdin is None:
+        raise OSError("standard input is closed")
     lines = (line.rstrip("\n") for line in decoded(sys.stdin.buffer, "standard input"))
     processes = len(os.sched_getaffinity(0))
     # multiprocessing.Pool would wait for ever for a worker that was killed

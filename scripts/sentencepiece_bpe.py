@@ -45,15 +45,16 @@ def train(
         raise FileNotFoundError(f"{folder}: no such folder; make it first: mkdir -p {folder}")
     for file in files:
         require_file(file)
-    # SentencePiece would learn pieces of the broken characters; a pipe cannot be read twice
+    # SentencePiece would learn pieces of broken characters; a pipe cannot be read twice
     for file in filter(os.path.isfile, files):
-        with open(file, "rb") as text:
-            for _ in decoded(text, file):
-                pass
+        for _ in read(file):
+            pass
+    # given names, SentencePiece would keep them in the model
+    lines = (line.rstrip("\n") for file in files for line in read(file))
     trained = io.BytesIO()  # SentencePiece does not notice a full disk
     try:
         sentencepiece.SentencePieceTrainer.train(
-            input=files,
+            sentence_iterator=lines,
             model_writer=trained,
             vocab_size=max(vocab_size, SPECIAL),
             model_type="bpe",
@@ -99,7 +100,7 @@ def encode(model: str, text: BinaryIO, pieces: TextIO) -> None:
 
     require_file(model)
     try:
-        processor = sentencepiece.SentencePieceProcessor(model_file=model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=Path(model).read_bytes())
     except RuntimeError:
         raise ValueError(f"{model} is not a SentencePiece model; give the .model file") from None
     for line in decoded(text, "standard input"):
@@ -111,6 +112,11 @@ def require_file(path: str) -> None:
         raise FileNotFoundError(f"{path}: no such file")
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path} is a folder; give one of its files")
+
+
+def read(file: str) -> Iterator[str]:
+    with open(file, "rb") as text:
+        yield from decoded(text, file)
 
 
 def decoded(text: BinaryIO, name: str) -> Iterator[str]:
@@ -147,6 +153,8 @@ def main(arguments: list[str] | None = None) -> None:
             train(options.input, options.model_prefix, options.vocab_size, options.whole_words)
         else:
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+            if sys.stdin is None:
+                raise OSError("standard input is closed")
             encode(options.model, sys.stdin.buffer, sys.stdout)
     except ModuleNotFoundError:
         from cli import missing

@@ -60,7 +60,7 @@ class Block:
     reason: str | None
 
     def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
+        return f"{os.path.relpath(self.page, ROOT)}:{self.line}"
 
 
 def pages() -> list[Path]:

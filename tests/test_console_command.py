@@ -10,6 +10,7 @@ import venv
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT
 
 SCRIPTS = ROOT / "scripts"
@@ -150,6 +151,32 @@ def test_pieces_of_text_from_a_pipe(tmp_path):
     encode = [*words[:3], "encode", "--model", tmp_path / "bpe.model"]
     split = subprocess.run([*map(str, encode)], input=b"a b\n\ncaf\xe9\n", capture_output=True)
     assert split.returncode == 1 and b"standard input, line 3: not UTF-8" in split.stderr
+
+
+def test_a_model_of_pieces_names_no_file_and_any_name_will_do(tmp_path):
+    name = tmp_path / os.fsdecode("caf\xe9".encode("latin-1"))
+    name.write_text("a b c\n")
+    words = [sys.executable, SCRIPTS / "cli.py", "sentencepiece"]
+    train = ["train", "--input", name, "--model-prefix", name, "--vocab-size", "9"]
+    assert run(*words, *train).stderr == ""
+    model = Path(f"{name}.model")
+    assert os.fsencode(tmp_path) not in model.read_bytes()
+    encode = [*words, "encode", "--model", model]
+    assert run("sh", "-c", 'echo a b | "$0" "$@"', *encode).stdout == "\u2581a \u2581b\n"
+    closed = run("sh", "-c", '"$0" "$@" <&-', *encode)
+    assert closed.stderr == "error: standard input is closed\n"
+
+
+def test_output_that_nobody_reads(tmp_path):
+    """Nothing is said, and what is made is made."""
+    results = sorted((ROOT / "docs" / "data" / "results").glob("*.json"))
+    report = [sys.executable, SCRIPTS / "cli.py", "report", "--table", *results]
+    assert run("sh", "-c", '"$0" "$@" | true', *report).stderr == ""
+    weights = tmp_path / "weights.pt"
+    torch.save({"args": None, "cfg": {}, "model": {"x": torch.ones(2)}}, weights)
+    average = ["average", "--inputs", weights, "--output", tmp_path / "average.pt"]
+    run("sh", "-c", '"$0" "$@" | true', *report[:2], *average)
+    assert (tmp_path / "average.pt").exists()
 
 
 def test_prepare_explains_each_corpus_by_an_example_in_its_own_name():

@@ -107,3 +107,15 @@ def test_the_command(tmp_path, name):
     refused = run(name, tmp_path / "new", "--valid", "0")
     assert refused.stderr == "error: each of --train, --valid and --test needs a line at least\n"
     assert not (tmp_path / "new").exists()
+
+
+def test_where_data_can_be_generated(tmp_path):
+    def generate(target: str) -> str:
+        command = [sys.executable, ROOT / "scripts/generate_corpus.py", target, "--train", "9"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr
+
+    assert "is the working directory: choose a new folder" in generate(".")
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    assert generate("link") == ""
+    assert (tmp_path / "disk" / "train.src").exists() and (tmp_path / "link").is_symlink()

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         average_checkpoints(
             _chosen(arguments),
             arguments.output,
-            progress=lambda path: print(f"averaging {path}", flush=True),
+            progress=lambda path: print(f"averaging {path}", file=sys.stderr, flush=True),
             repeats=bool(arguments.last),
         )
     print(f"wrote {arguments.output}")

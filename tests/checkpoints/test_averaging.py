@@ -336,4 +336,5 @@ def test_command_averages_what_was_chosen_and_names_it(tmp_path, capsys, choice,
     main(["--output", str(output), "--inputs", *choice])
     assert read_checkpoint(output)["model"]["w"].tolist() == [mean]
     named = [f"averaging {tmp_path}/{name}" for name in read]
-    assert capsys.readouterr().out.splitlines() == [*named, f"wrote {output}"]
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == named and printed.out == f"wrote {output}\n"
