@@ -49,6 +49,7 @@ def sentences() -> Iterator[str]:
 
 def prepare(folder: Path, minutes: float) -> Path:
     """Prepare data for fairseq-train, and more than fairseq-generate can translate in the time."""
+    print("preparing data", flush=True)
     source = sentences()
     arguments = ["-s", "src", "-t", "tgt", "--destdir", str(folder / "bin"), "--joined-dictionary"]
     for split, count in (("train", 2000), ("valid", 50), ("test", int(minutes * 60 * FASTEST))):

@@ -13,13 +13,14 @@ from .spelling import printable
 
 @contextmanager
 def one_line_errors(*errors: type[Exception]) -> Iterator[None]:
-    """End the process with one line after one of these errors or an OSError, with none where
-    nobody reads its output, and in order on signals."""
+    """End the process with one line after one of these errors or an OSError, silently where nobody
+    reads its output, and in order on signals."""
     exit_on_signals()
     try:
         yield
     except BrokenPipeError:  # as after head; what is buffered goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (OSError, *errors) as error:
         text = " ".join(filter(None, map(str.strip, str(error).splitlines())))

@@ -136,6 +136,16 @@ def _needing_a_gpu() -> str:
     return "--profile needs one; leave it out" if _is_given("--profile") else "on a CPU give --cpu"
 
 
+def _no_language_model() -> str:
+    """What to say of a model that a language model's task cannot train or score."""
+    if Path(sys.argv[0]).name != "fairseq-train":
+        return "the checkpoint is not a language model, and fairseq-eval-lm scores only these"
+    for option in ("--self-target", "--past-target"):
+        if _is_given(option):
+            return f"the model predicts the next token only: leave out {option}"
+    return "--arch is no language model: --task language_modeling needs one with _lm in its name"
+
+
 def _is_given(option: str) -> bool:
     return option in map(option_of, sys.argv[1:])
 
@@ -226,11 +236,7 @@ _LINES: dict[re.Pattern, Callable[[re.Match], str | None]] = {
     ),
     re.compile(
         "has no attribute 'supported_targets'$|^Unsupported language modeling target"
-    ): lambda found: (
-        "the model predicts the next token only: leave out --self-target and --past-target"
-        if Path(sys.argv[0]).name == "fairseq-train"
-        else "the checkpoint is not a language model, and fairseq-eval-lm scores only these"
-    ),
+    ): lambda found: _no_language_model(),
     re.compile(r"^world size is \d+ but have 0 available devices"): lambda found: (
         "there is no GPU for several workers; on CPUs start them with torchrun --nproc-per-node N "
         "-m fairseq_convattn.launch DATA ... instead of fairseq-train"

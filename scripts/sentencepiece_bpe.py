@@ -45,16 +45,11 @@ def train(
         raise FileNotFoundError(f"{folder}: no such folder; make it first: mkdir -p {folder}")
     for file in files:
         require_file(file)
-    # SentencePiece would learn pieces of broken characters; a pipe cannot be read twice
-    for file in filter(os.path.isfile, files):
-        for _ in read(file):
-            pass
-    # given names, SentencePiece would keep them in the model
-    lines = (line.rstrip("\n") for file in files for line in read(file))
+    raised: list[BaseException] = []
     trained = io.BytesIO()  # SentencePiece does not notice a full disk
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines,
+            sentence_iterator=read(files, raised),  # the model would keep names of files
             model_writer=trained,
             vocab_size=max(vocab_size, SPECIAL),
             model_type="bpe",
@@ -64,6 +59,8 @@ def train(
             minloglevel=LOG_ERRORS_ONLY,
         )
     except RuntimeError as error:
+        if raised:
+            raise raised[0] from None
         for limit, pattern in LIMITS.items():
             if found := pattern.search(str(error)):
                 raise ValueError(
@@ -114,9 +111,17 @@ def require_file(path: str) -> None:
         raise IsADirectoryError(f"{path} is a folder; give one of its files")
 
 
-def read(file: str) -> Iterator[str]:
-    with open(file, "rb") as text:
-        yield from decoded(text, file)
+def read(files: list[str], raised: list[BaseException]) -> Iterator[str]:
+    """The lines of files; what ends them goes to ``raised``: SentencePiece makes another error of
+    it."""
+    try:
+        for file in files:
+            with open(file, "rb") as text:
+                for line in decoded(text, file):
+                    yield line.rstrip("\n")
+    except BaseException as error:
+        raised.append(error)
+        raise
 
 
 def decoded(text: BinaryIO, name: str) -> Iterator[str]:

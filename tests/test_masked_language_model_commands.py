@@ -139,6 +139,7 @@ def test_blocks_longer_than_the_table_of_positions(texts, tmp_path):
     train(texts / "bin", tmp_path / "b", *model, "--no-token-positional-embeddings", "true")
 
 
+@pytest.mark.slow
 def test_several_languages(texts, tmp_path):
     """The task has a block's length, but no positions."""
     for language in ("xx", "yy"):

@@ -345,7 +345,10 @@ def test_other_targets_than_the_next_token(monolingual, tmp_path, monkeypatch, c
     given = ("--task", "language_modeling", "--arch", "dynamic_conv_lm_tiny", *SHRUNK_LM, option)
     monkeypatch.setattr(sys, "argv", ["fairseq-train", *given])
     line = reported(capsys, train, monolingual, tmp_path, *given)
-    assert line.endswith("the next token only: leave out --self-target and --past-target")
+    assert line.endswith(f"the next token only: leave out {option}")
+    monkeypatch.setattr(sys, "argv", ["fairseq-train", "DATA", "--arch", "transformer_tiny"])
+    line = reported(capsys, lambda: ConvAttnModel.supported_targets)
+    assert line.startswith("error: --arch is no language model")
 
 
 def test_a_perplexity_of_a_masked_language_model_is_an_error(monolingual, tmp_path, capsys):
@@ -414,10 +417,18 @@ def test_a_training_that_needs_a_gpu(monkeypatch, capsys):
 
     missing = "error: there is no GPU, or torch does not see it"
     for needed in (lambda: torch.ones(1).cuda(), without_driver):
-        for given, way_out in (("--amp", "--amp needs one"), ("--profile", "leave it out")):
+        ways_out = {"--amp": "--amp needs one", "--profile": "leave it out", "--x": "give --cpu"}
+        for given, way_out in ways_out.items():
             monkeypatch.setattr(sys, "argv", ["fairseq-train", "DATA", given])
             line = reported(capsys, needed)
             assert line.startswith(missing) and way_out in line
+
+
+def test_several_workers_without_a_gpu(capsys):
+    def refuse():
+        raise AssertionError("world size is 2 but have 0 available devices")
+
+    assert "-m fairseq_convattn.launch DATA" in reported(capsys, refuse)
 
 
 def test_what_nobody_mistyped_keeps_its_traceback(capsys):

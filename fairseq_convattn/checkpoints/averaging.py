@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             progress=lambda path: print(f"averaging {path}", file=sys.stderr, flush=True),
             repeats=bool(arguments.last),
         )
-    print(f"wrote {arguments.output}")
+        print(f"wrote {arguments.output}", flush=True)
 
 
 def average_checkpoints(

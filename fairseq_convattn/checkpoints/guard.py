@@ -69,7 +69,6 @@ def install() -> None:
         (file_utils, "load_archive_file", _refusing_archives),
         (FastaDataset, "_build_index", _refusing_shell_code),
         (EpochBatchIterator, "state_dict", _noting_workers),
-        (EpochBatchIterator, "load_state_dict", _for_as_many_workers),
     ):
         function = getattr(module, name)
         if not hasattr(function, "guarded"):
@@ -223,22 +222,32 @@ def _refusing_shell_code(build: Callable[..., tuple]) -> Callable[..., tuple]:
 def _noting_workers(describe: Callable[..., dict]) -> Callable[..., dict]:
     @functools.wraps(describe)
     def state_dict(self: EpochBatchIterator) -> dict[str, Any]:
-        """fairseq's, with the number of workers, each of which has taken as many batches."""
+        """fairseq's, and the number of workers: ``iterations_in_epoch`` counts the batches of one
+        of them."""
         return {**describe(self), "workers": self.num_shards}
 
     return state_dict
 
 
-def _for_as_many_workers(load: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(load)
-    def load_state_dict(self: EpochBatchIterator, state: dict[str, Any]) -> None:
-        """fairseq's, where another number of workers has taken the batches of an epoch that are
-        done. Where these do not divide among the new ones, up to one less than there are of them
-        are repeated."""
-        done = state.get("iterations_in_epoch", 0) * state.get("workers", self.num_shards)
-        load(self, {**state, "iterations_in_epoch": done // self.num_shards})
+def _counting_for(trainer: Any, read: Callable[..., dict | None]) -> Callable[..., dict | None]:
+    @functools.wraps(read)
+    def load_checkpoint(*args: Any, **kwargs: Any) -> dict | None:
+        """The trainer's, for as many workers as there are now: an epoch goes on after the batches
+        that all workers together have taken. What is less than an update is repeated.
 
-    return load_state_dict
+        With ``--grouped-shuffling`` the order of batches depends on the number of workers.
+        """
+        extra = read(*args, **kwargs)
+        state = (extra or {}).get("train_iterator", {})
+        if "workers" in state:
+            frequencies = trainer.cfg.optimization.update_freq
+            frequency = frequencies[min(state["epoch"], len(frequencies)) - 1]
+            update = trainer.data_parallel_world_size * frequency
+            done = state["iterations_in_epoch"] * state["workers"] // update
+            state["iterations_in_epoch"] = done * frequency
+        return extra
+
+    return load_checkpoint
 
 
 def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
@@ -262,6 +271,7 @@ def _recovering(load: Callable[..., tuple]) -> Callable[..., tuple]:
         cfg = recovered(cfg, is_first)
         continues_last = cfg is named and cfg.restore_file == LAST and last.exists()
         require_same_model(cfg, trainer.cfg, is_first)
+        trainer.load_checkpoint = _counting_for(trainer, trainer.load_checkpoint)
         with stand_ins.allowed():  # the first worker sends the others what it has read
             loaded = load(cfg, trainer, **kwargs)
         if continues_last:

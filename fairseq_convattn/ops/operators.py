@@ -62,7 +62,7 @@ def register(
     define(name, f"({inputs}) -> {results}", forward, fake, devices)
     results_kept = "".join(f"Tensor result{number}, " for number in kept)
     of_backward = f"(Tensor grad, {results_kept}{inputs}, bool[] wanted)"
-    # not a list, of which vmap's fallback cannot make a batch
+    # several tensors: vmap's fallback batches no list
     gradients = ", ".join(["Tensor"] * differentiable)
     passes = operation.compute_backward, operation.fake_backward
     define(f"{name}_backward", f"{of_backward} -> ({gradients})", *passes, devices)

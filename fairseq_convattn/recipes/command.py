@@ -1,5 +1,6 @@
 """The commands of a stage, as a user would type them."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _CHECKOUT = ROOT / "scripts"
 _SCRIPTS = _CHECKOUT if (_CHECKOUT / "setup.sh").is_file() else ROOT / "convattn"
 _PACKAGE = ROOT / "fairseq_convattn"
+_SCRIPT = re.compile(r"^(?:.*/)?(?:scripts|convattn)/(\w+\.(?:py|sh))$")
 
 
 class RecipeError(Exception):
@@ -53,10 +55,8 @@ class Command:
         return shlex.join(self.words()) + redirection
 
     def comparable_options(self) -> CommandOptions:
-        """The options that must be equal for another run to continue the work, wherever this
-        package is installed."""
-        words = [*self.arguments, *arguments(self.options), *self.further]
-        return parse_options([_wherever_installed(word) for word in words])
+        """The options that must be equal for another run to continue the work."""
+        return parse_options([*self.arguments, *arguments(self.options), *self.further])
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,16 @@ def _from_here(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def _wherever_installed(word: str) -> str:
-    """The path of a script or of the package as in a clone; other words as they are."""
-    path = Path.cwd() / word
-    if path.is_relative_to(_SCRIPTS):
-        return str("scripts" / path.relative_to(_SCRIPTS))
-    return _PACKAGE.name if path == _PACKAGE else word
+def wherever_installed(options: CommandOptions) -> CommandOptions:
+    """Options with the paths of our scripts and of the package as in a clone, so that another
+    installation continues a run."""
+    found = dict(options)
+    if Path(found.get("--user-dir") or "").name == _PACKAGE.name:
+        found["--user-dir"] = _PACKAGE.name
+    if "command" in found:
+        words = shlex.split(found["command"])
+        found["command"] = shlex.join(_SCRIPT.sub(r"scripts/\1", word) for word in words)
+    return found
 
 
 def options(line: str) -> CommandOptions:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..child_processes import run as run_command
 from ..run_records import difference, read_json, write_json
-from .command import ROOT, RecipeError, Stage
+from .command import ROOT, RecipeError, Stage, wherever_installed
 from .devices import ENDED
 from .record import environment, now
 
@@ -189,7 +189,7 @@ class Runner:
             [
                 {"from": str(self._place(known["directory"]))},
                 known["digests"],
-                *known["settings"],
+                *map(wherever_installed, known["settings"]),
             ]
             for known in (record, self._identity(stage))
         )

@@ -18,6 +18,7 @@ BAD = [
     (["content"], {}, "terms must be a dict"),
     ({"convolution": None}, {}, "unknown term"),
     ({"content": None, "fixed": torch.zeros(3, 5)}, {}, "fixed must be"),
+    ({"content": None, "fixed": torch.zeros(2, 5).cfloat()}, {}, "fixed must be of floating point"),
     ({"fixed": torch.zeros(2, 4)}, {}, "give an odd number"),
     ({"fixed": torch.zeros(2, 5), "key": torch.zeros(1, 3, WIDTH).double()}, {}, "the same span"),
     ({"query": torch.zeros(1, 3, WIDTH + 1)}, {}, "query must be"),

@@ -133,6 +133,8 @@ def test_memory_grows_linearly_with_time():
         (lambda x, w: lightweight_conv(x[..., :5], w, causal=True), "3 heads do not divide 5"),
         (lambda x, w: lightweight_conv(x[:0], w, causal=True), "time >= 1"),
         (lambda x, w: lightweight_conv(x, w.long(), causal=True), "taps must be of floating"),
+        (lambda x, w: lightweight_conv(x, w, x[0, 0].long(), causal=True), "bias must be of float"),
+        (lambda x, w: lightweight_conv(x, w, causal=True, tail=x.long()), "tail must be of float"),
         (lambda x, w: lightweight_conv(x, w[:, :0], causal=True), "at least one tap"),
         (lambda x, w: lightweight_conv(x, w, causal=False, tail=x), "only a causal"),
         (lambda x, w: lightweight_conv(x, w, x[0], causal=True), r"bias must be \[channels\]"),

@@ -414,6 +414,8 @@ def test_threads_do_not_change_a_bit(kind, dtype):
         ({"tail": (2, 1, 6)}, "must have the batch"),
         ({"tail": (2, 2, 6), "causal": False}, "only a causal"),
         ({"impl": "cuda"}, "unknown impl 'cuda'"),
+        ({"z": torch.zeros(4, 2, 3).long()}, "z must be of floating point"),
+        ({"up": torch.zeros(3, 3, 6).cfloat()}, "up must be of floating point"),
     ],
 )
 def test_says_what_is_wrong(change, message):

@@ -201,8 +201,8 @@ def test_another_installation_continues_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "_SCRIPTS", tmp_path / "site-packages" / "convattn")
     monkeypatch.setattr(command, "_PACKAGE", tmp_path / "site-packages" / "fairseq_convattn")
     run(tmp_path, stages(), ["prepare"])
-    recorded = read_json(tmp_path / "stages" / "prepare.json")["settings"][0]
-    assert recorded["command"] == f"true scripts/prepare.sh python scripts/cli.py {tmp_path}/data"
+    with pytest.raises(RecipeError, match="other options .command true scripts/prepare.sh"):
+        run(tmp_path, [Stage("prepare", [Command(["true", "x/other/prepare.sh"])])], ["prepare"])
 
 
 def test_a_linked_folder_is_the_folder(tmp_path, monkeypatch):

@@ -84,6 +84,7 @@ def test_two_workers_resume_bit_for_bit(data, tmp_path):
     assert same_weights(whole, part)
 
 
+@pytest.mark.slow
 def test_another_number_of_workers_goes_on_within_an_epoch(data, tmp_path):
     """With as many batches for each update, the same data."""
 

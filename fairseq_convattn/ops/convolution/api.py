@@ -176,6 +176,8 @@ def _check_inputs(
         bias is None or bias.shape == x.shape[2:],
         f"bias must be [channels] = [{x.size(2)}], not {[] if bias is None else list(bias.shape)}",
     )
+    if bias is not None:
+        check_floating("bias", bias)
     if not 0 <= dropout_p < 1:  # torch.compile formats no number that it does not know
         raise ValueError(f"dropout_p must be in [0, 1), not {dropout_p}")
 
@@ -196,6 +198,7 @@ def check_sequence(
     allowed = "a tensor or a Past" if Past in tails else "a tensor"
     check(isinstance(tail, tails), f"tail must be {allowed}, not {type(tail).__name__}")
     like = (tail.index.size(1), tail.rows.size(2)) if isinstance(tail, Past) else tail.shape[1:]
+    check_floating("tail", tail.rows if isinstance(tail, Past) else tail)
     check(
         tuple(like) == x.shape[1:],
         f"tail must have the batch and channels of x, {list(x.shape[1:])}, not {list(like)}",

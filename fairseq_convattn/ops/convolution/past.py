@@ -56,7 +56,7 @@ class Past(NamedTuple):
         slots, width, _ = self.rows.shape
         fits = x.size(1) <= width and self.used + x.size(0) <= slots and x.dtype == self.rows.dtype
         writable = torch.is_inference_mode_enabled() or not self.rows.is_inference()
-        # a transformation of torch.func may not write into what was there before it
+        # torch.func, forward mode, tracing and export may not write into what was there before them
         alone = self.used == self.last[0] and not unfit_for_operators()
         return fits and writable and alone and not self._is_differentiable(x)
 
