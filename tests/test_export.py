@@ -278,6 +278,8 @@ def test_another_packages_model_is_refused(monolingual, tmp_path):
 
 def test_what_fails_is_said_in_a_line(language_model, tmp_path, monkeypatch):
     state = torch.load(language_model)
+    torch.save({**state, "cfg": {"task": {"_name": "sentence_prediction"}}}, tmp_path / "tuned.pt")
+    fails([tmp_path / "tuned.pt"], "tuned.pt is a fine-tuned classifier, which cannot be exported")
     del state["model"]["decoder.embed_tokens.weight"]
     torch.save(state, tmp_path / "without.pt")
     fails([tmp_path / "without.pt"], "without.pt cannot be loaded: ", "embed_tokens.weight")

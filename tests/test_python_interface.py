@@ -279,6 +279,10 @@ def test_what_other_kinds_of_models_do(here):
     with torch.no_grad():  # fairseq's own gives the probability of the word before then
         bias = model.model.encoder.lm_head.bias
         bias[[0, 1, 2, 3, model.task.mask_idx]] = 9
+    with pytest.raises(ValueError, match="tokens, the model takes .*: split the text"):
+        model.fill_mask(f"<mask> {'oak ' * model.model.max_positions()}")
+    with pytest.raises(ValueError, match="topk must be at least 1"):
+        model.fill_mask("oak <mask> elm", topk=-1)
     found = model.fill_mask("oak <mask> elm", topk=4)
     assert [x[2] for x in found] == [x[2] for x in expected]
     assert all(more[1] > 10 * less[1] for more, less in zip(expected, found, strict=True))

@@ -38,6 +38,18 @@ def test_one_binarised_sentence_is_generated_for_as_a_list_is():
     assert best["tokens"][0] == prefix
 
 
+def test_each_sentence_has_its_own_prefix():
+    model = ConvAttnModel.from_pretrained(FOLDER)
+    texts = ("a man rides a bike .", "two dogs are playing in the snow .", "children")
+    sentences = [model.encode(text) for text in texts]
+    prefixes = torch.tensor([[model.tgt_dict.index(x)] for x in ("hund", "mann", "fahrrad")])
+    given = {"inference_step_args": {"prefix_tokens": prefixes}}
+    found = model.generate(sentences, beam=2, **given)
+    assert [best["tokens"][0] for best, *_ in found] == prefixes.flatten().tolist()
+    with pytest.raises(ValueError, match="3 prefixes for 2 sentences"):
+        model.generate(sentences[:2], **given)
+
+
 def test_the_card_reads_raw_text():
     pytest.importorskip("sacremoses")
     code = (FOLDER / "README.md").read_text().split("## Raw text")[1].split("```python\n")[1]

@@ -122,7 +122,7 @@ class ConvAttnHub(GeneratorHubInterface):
             tokenized_sentences: ``[tokens]``, or a list of those.
             verbose: also print the hypotheses.
             options: those of fairseq-generate, ``prefix_allowed_tokens_fn`` and
-                ``inference_step_args``.
+                ``inference_step_args``, whose ``prefix_tokens`` have a row for each sentence.
 
         Returns:
             The hypotheses of the sentence, best first; for a list, a list of those.
@@ -131,7 +131,8 @@ class ConvAttnHub(GeneratorHubInterface):
             TypeError: a sentence is not a tensor.
             ValueError: the beam is not a whole number of at least 1, an option is not one of
                 fairseq-generate's that models in Python follow, a sentence is longer than the
-                model's positions, or a language model's prompt fills ``max_len_b``.
+                model's positions, a language model's prompt fills ``max_len_b``, or prefixes are
+                more or fewer than sentences.
         """
         if not isinstance(beam, numbers.Integral) or beam < 1:
             raise ValueError(f"beam must be a whole number of at least 1, not {beam!r}")
@@ -151,6 +152,17 @@ class ConvAttnHub(GeneratorHubInterface):
             # fairseq would forget the options that it names
             return self.generate(tokenized_sentences[None], beam, verbose, **options)[0]
         self._require_room(tokenized_sentences, options)
+        arguments = options.get("inference_step_args") or {}
+        prefixes = arguments.get("prefix_tokens")
+        if prefixes is not None and len(prefixes) != len(tokenized_sentences):
+            raise ValueError(f"{len(prefixes)} prefixes for {len(tokenized_sentences)} sentences")
+        if prefixes is not None and len(prefixes) > 1:
+            # fairseq would sort the sentences alone
+            steps = [{**arguments, "prefix_tokens": prefix[None]} for prefix in prefixes]
+            return [
+                self.generate(one, beam, verbose, **{**options, "inference_step_args": step})
+                for one, step in zip(tokenized_sentences, steps, strict=True)
+            ]
         return super().generate(tokenized_sentences, int(beam), verbose, **options)
 
     def _require_room(self, prompts: Tensor | list[Tensor], options: dict[str, Any]) -> None:
@@ -288,18 +300,23 @@ class ConvAttnMaskedHub(RobertaHubInterface):
         it has taken ``topk``, are none.
 
         Raises:
-            ValueError: the model was fine-tuned, or the text does not have one ``<mask>``.
+            ValueError: the model was fine-tuned, the text does not have one ``<mask>`` or is longer
+                than the model's positions, or topk is below 1.
         """
         if not hasattr(self.task, "mask_idx"):
             raise ValueError("this model was fine-tuned; its pre-training's checkpoint fills masks")
         spans = masked_input.split("<mask>")
         if len(spans) != 2:
             raise ValueError(f"{masked_input!r} must have one <mask>")
+        if topk < 1:
+            raise ValueError(f"topk must be at least 1, not {topk}")
         dictionary = self.task.source_dictionary
         pieces = " <mask> ".join(self.bpe.encode(span.rstrip()) for span in spans).strip()
         tokens = dictionary.encode_line(
             f"<s> {pieces} </s>", append_eos=False, add_if_not_exist=False
         )
+        if len(tokens) > (most := self.model.max_positions()):
+            raise ValueError(f"{len(tokens):,} tokens, the model takes {most:,}: split the text")
         at = (tokens == self.task.mask_idx).nonzero().item()
         with model_eval(self.model):
             logits = self.model(tokens.long()[None].to(self.device), features_only=False)[0]

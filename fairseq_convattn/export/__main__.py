@@ -21,7 +21,13 @@ from torch.export import ExportedProgram
 from ..architectures.dictionaries import languages_of
 from ..architectures.pretrained import DICTIONARIES
 from ..checkpoints.checks import CheckpointError, naming
-from ..checkpoints.files import architecture_of, as_mapping, read_outline, require_file
+from ..checkpoints.files import (
+    architecture_of,
+    as_mapping,
+    read_outline,
+    require_file,
+    stored_options,
+)
 from ..command_lines import missing_modules, one_line_errors
 from ..durable import appearing, require_new
 from . import export
@@ -46,11 +52,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         with naming(arguments.checkpoint):
             require_file(arguments.checkpoint)
         require_new(output)
+        _refuse_classifiers(arguments.checkpoint)
         programs, start = export(_loaded(arguments.checkpoint, arguments.data))
         with appearing(output) as complete:
             complete.mkdir()
             _write(complete, programs, start, arguments.onnx)
     print(*sorted(output.iterdir()), sep="\n")
+
+
+def _refuse_classifiers(checkpoint: str) -> None:
+    """Raise CheckpointError for a fine-tuned model, which would lose its classes."""
+    if stored_options(read_outline(checkpoint), "task").get("_name") == "sentence_prediction":
+        raise CheckpointError(
+            f"{checkpoint} is a fine-tuned classifier, which cannot be exported; in Python "
+            "ConvAttnMaskedLanguageModel.from_pretrained opens it, and predict uses it"
+        )
 
 
 def _loaded(checkpoint: str, data: str | None) -> BaseFairseqModel:

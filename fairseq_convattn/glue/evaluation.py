@@ -18,6 +18,7 @@ from .metrics import score
 from .tasks import PREPARE_ANEW, TASKS, GlueError, GlueTask
 
 HEAD = "sentence_classification_head"
+_BIN_FOLDER = "--data is the folder bin that `convattn prepare glue` has written"
 
 
 def evaluate(task: GlueTask, checkpoint: Path, data: Path, batch_size: int) -> dict[str, Any]:
@@ -68,6 +69,8 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
     _require_tuned(name, checkpoint, state)
     for subset, file in task.test_files.items():
         for number in range(len(task.sentences)):
+            if not data.is_dir():
+                raise GlueError(f"there is no {data}; {_BIN_FOLDER}")
             if _sentences(data / f"input{number}" / subset) is None:
                 raise GlueError(
                     f"{data} has no test set: remove the folder of `convattn prepare glue` and "
@@ -184,9 +187,6 @@ def example_lengths(task: GlueTask, data: Path, subset: str, separators: int) ->
         prefix = data / f"input{number}" / subset
         sentences = _sentences(prefix)
         if sentences is None:
-            raise GlueError(
-                f"there is no {prefix}.idx; --data is the folder bin that "
-                "`convattn prepare glue` has written"
-            )
+            raise GlueError(f"there is no {prefix}.idx; {_BIN_FOLDER}")
         lengths = lengths + sentences.sizes  # with a </s> each
     return (lengths + (len(task.sentences) - 1) * (separators - 1)).tolist()

@@ -132,6 +132,8 @@ def test_predictions_of_the_test_sets_in_the_format_of_glues_server(
     dictionary.write_text("\n".join(dictionary.read_text().split("\n")[9:]))
     with pytest.raises(SystemExit, match="do not go together"):
         glue.main(["predict", task, str(moved), "--data", str(trained_on), *other])
+    with pytest.raises(SystemExit, match=f"there is no {tmp_path}/no/{task}; --data is the folder"):
+        glue.main(["predict", task, str(moved), "--data", str(tmp_path / "no"), *other])
     for file in (trained_on / task / "input0").glob("test*"):
         file.unlink()
     with pytest.raises(SystemExit, match=f"has no test set.*{task}/test"):
