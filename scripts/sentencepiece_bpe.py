@@ -119,7 +119,7 @@ def read(files: list[str], raised: list[BaseException]) -> Iterator[str]:
             with open(file, "rb") as text:
                 for line in decoded(text, file):
                     yield line.rstrip("\n")
-    except BaseException as error:
+    except (Exception, KeyboardInterrupt) as error:
         raised.append(error)
         raise
 

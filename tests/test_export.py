@@ -197,7 +197,7 @@ def language_model(monolingual, tmp_path_factory):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("alone", [False, pytest.param(True, marks=[slow, pytest.mark.ci])])
+@pytest.mark.parametrize("alone", [False, pytest.param(True, marks=slow)])
 def test_command_exports_a_language_model(language_model, tmp_path, alone):
     """It runs in a process without fairseq and this package, too."""
     main([str(language_model), "--output", str(tmp_path / "exported")])

@@ -64,6 +64,7 @@ def test_sides_of_different_lengths_are_refused_in_a_sample_too(scripts, tmp_pat
     assert not (tmp_path / "out.preparing").exists()
 
 
+@pytest.mark.slow
 def test_a_line_that_would_become_two_sentences(scripts, tmp_path):
     """A carriage return within each side, so that both have as many sentences."""
     (tmp_path / "source").mkdir()

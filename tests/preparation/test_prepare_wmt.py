@@ -68,7 +68,6 @@ def test_wmt16_wrong_and_truncated_downloads_are_detected(scripts, mirror, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_iwslt14_is_known_by_its_archives_git_blob_and_by_its_lines(scripts, mirror, tmp_path):
     pytest.importorskip("sacremoses")
     whole = archive("iwslt14_de_en", tmp_path / "source" / "de-en.tgz", "de-en").read_bytes()
