@@ -53,7 +53,6 @@ def test_host_time(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_short_convolutions(tmp_path):
     options = "--tokens 8 --batch 1 --repetitions 2"
     rows, _ = measured(tmp_path, "short_convolutions", options)

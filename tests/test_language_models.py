@@ -111,7 +111,7 @@ def loss_by_token(model, samples, first: int = 0) -> float:
     return -sum(scores) / len(scores)
 
 
-@pytest.mark.parametrize("mixer", slow_but(MIXERS, "hybrid", ci="short_conv"))
+@pytest.mark.parametrize("mixer", slow_but(MIXERS, "hybrid"))
 def test_train_resume_validate_score_generate(mixer, monolingual, tmp_path):
     options = (*TASK, *MIXERS[mixer], *SHRUNK_LM, "--max-tokens", "200")
     whole, resumed = (tmp_path / name / "checkpoint_last.pt" for name in ("whole", "resumed"))

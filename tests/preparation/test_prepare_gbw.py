@@ -43,7 +43,6 @@ def gbw_texts(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_gbw(scripts, gbw, tmp_path):
     source, output = tmp_path / "source", tmp_path / "out"
     texts = gbw_texts(source / GBW)

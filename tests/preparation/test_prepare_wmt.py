@@ -37,7 +37,6 @@ def archive(recipe: str, path: Path, folder: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_wmt16_wrong_and_truncated_downloads_are_detected(scripts, mirror, tmp_path):
     file = archive("wmt16_en_de", tmp_path / "source" / ARCHIVE, ".")
     output = tmp_path / "out"

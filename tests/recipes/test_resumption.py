@@ -33,8 +33,7 @@ def train(data, output, precision: str, *further: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.ci
-@pytest.mark.parametrize("precision", ["--fp32", "--bf16"])
+@pytest.mark.parametrize("precision", ["--fp32", pytest.param("--bf16", marks=pytest.mark.ci)])
 def test_in_the_middle_of_an_epoch_with_dropout_and_dropconnect(data, tmp_path, precision):
     whole = train(data, tmp_path / "whole", precision)
     updates = torch.load(whole)["optimizer_history"][-1]["num_updates"]

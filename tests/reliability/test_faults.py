@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SHRUNK, same_weights, train
+from conftest import SHRUNK, same_weights, slow_but, train
 from fairseq import checkpoint_utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.trainer import Trainer
@@ -163,7 +163,7 @@ def test_data_that_vanish(data, whole, tmp_path, monkeypatch):
         train(copied, tmp_path / "run", *TRAINING, "--max-update", "8")
 
 
-@pytest.mark.parametrize("damage", ["cut", "overwritten"])
+@pytest.mark.parametrize("damage", slow_but(["cut", "overwritten"], "overwritten"))
 def test_data_that_change(data, whole, tmp_path, damage):
     """A file that is cut ends the training by SIGBUS, numbers of no type by an IndexError."""
     copied, run = shutil.copytree(data, tmp_path / "data"), tmp_path / "run"
