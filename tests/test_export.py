@@ -279,7 +279,9 @@ def test_another_packages_model_is_refused(monolingual, tmp_path):
 def test_what_fails_is_said_in_a_line(language_model, tmp_path, monkeypatch):
     state = torch.load(language_model)
     torch.save({**state, "cfg": {"task": {"_name": "sentence_prediction"}}}, tmp_path / "tuned.pt")
-    fails([tmp_path / "tuned.pt"], "tuned.pt is a fine-tuned classifier, which cannot be exported")
+    fails([tmp_path / "tuned.pt"], "tuned.pt: a fine-tuned classifier cannot be exported")
+    (tmp_path / "text.pt").write_text("text")
+    fails([tmp_path / "text.pt"], "text.pt: it is not a checkpoint")
     del state["model"]["decoder.embed_tokens.weight"]
     torch.save(state, tmp_path / "without.pt")
     fails([tmp_path / "without.pt"], "without.pt cannot be loaded: ", "embed_tokens.weight")

@@ -51,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     with one_line_errors(ValueError):
         with naming(arguments.checkpoint):
             require_file(arguments.checkpoint)
+            _refuse_classifiers(arguments.checkpoint)
         require_new(output)
-        _refuse_classifiers(arguments.checkpoint)
         programs, start = export(_loaded(arguments.checkpoint, arguments.data))
         with appearing(output) as complete:
             complete.mkdir()
@@ -64,7 +64,7 @@ def _refuse_classifiers(checkpoint: str) -> None:
     """Raise CheckpointError for a fine-tuned model, which would lose its classes."""
     if stored_options(read_outline(checkpoint), "task").get("_name") == "sentence_prediction":
         raise CheckpointError(
-            f"{checkpoint} is a fine-tuned classifier, which cannot be exported; in Python "
+            "a fine-tuned classifier cannot be exported; in Python "
             "ConvAttnMaskedLanguageModel.from_pretrained opens it, and predict uses it"
         )
 

@@ -67,10 +67,10 @@ def predict(name: str, checkpoint: Path, data: Path, batch_size: int) -> dict[st
     task = TASKS[name]
     state = read_checkpoint(checkpoint)
     _require_tuned(name, checkpoint, state)
+    if not data.is_dir():
+        raise GlueError(f"there is no {data}; {_BIN_FOLDER}")
     for subset, file in task.test_files.items():
         for number in range(len(task.sentences)):
-            if not data.is_dir():
-                raise GlueError(f"there is no {data}; {_BIN_FOLDER}")
             if _sentences(data / f"input{number}" / subset) is None:
                 raise GlueError(
                     f"{data} has no test set: remove the folder of `convattn prepare glue` and "

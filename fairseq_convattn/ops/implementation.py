@@ -171,9 +171,8 @@ def _in_torch_func() -> bool:
     return torch._C._functorch.maybe_current_level() is not None
 
 
-_in_torch_func._dynamo_marked_constant = (
-    True  # as above: Dynamo traces no call that returns a number
-)
+# as above: Dynamo traces no call that returns a number
+_in_torch_func._dynamo_marked_constant = True
 
 
 def unfit_for_operators() -> str:
