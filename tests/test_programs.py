@@ -43,7 +43,11 @@ def reported(capsys, call, *arguments) -> str:
     "name, options, message",
     [
         ("fairseq-train", ("--arch", "dynamic_conv_tny"), "did you mean dynamic_conv_tiny?"),
-        ("fairseq-train", ("--arch", "dynamic_conv_iwslt_en_de"), "mean dynamic_conv_iwslt_de_en?"),
+        pytest.param(
+            *("fairseq-train", ("--arch", "dynamic_conv_iwslt_en_de")),
+            "did you mean dynamic_conv_iwslt_de_en?",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             *("fairseq-eval-lm", ("--path", "x.pt")),
             "there is no none; give the folder that fairseq-",

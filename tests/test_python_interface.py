@@ -65,7 +65,6 @@ def test_the_page_runs(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_a_plugin_that_adds_a_mixer(data, tmp_path):
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     snippet = page[page.index("### Your own, in another plugin") :].split("```")[1]

@@ -257,7 +257,7 @@ def test_only_ordinary_tensors_are_read(tmp_path, weight, reader):
         (deep, "too deep"),
     ],
 )
-@pytest.mark.parametrize("reader", ["read", "fairseq"])
+@pytest.mark.parametrize("reader", ["fairseq", pytest.param("read", marks=pytest.mark.slow)])
 def test_what_would_expand_without_bound_is_refused(tmp_path, bomb, reason, reader):
     path = bomb(tmp_path)
     with pytest.raises(CheckpointError, match=reason) as caught:

@@ -83,7 +83,6 @@ def test_nothing_is_written_through_links_that_somebody_left(scripts, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_wikitext103_resumes_and_is_what_fairseq_reads(scripts, wikitext, mirror, tmp_path):
     archive, output = tmp_path / "source" / WIKITEXT, tmp_path / "new" / "wikitext"
     scripts.for_release("wikitext103", **wikitext_numbers(wikitext, archive))

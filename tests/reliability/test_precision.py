@@ -108,8 +108,8 @@ def test_long_inputs_do_not_overflow(mixer, dtype):
         (("--memory-efficient-bf16",), True),
         (("--bf16",), False),  # fairseq stores its weights rounded, and not the float32 copy
         (("--bf16", "--optimizer", "convattn_adam"), True),
-        (("--bf16", "--optimizer", "convattn_nag"), True),
-        (("--memory-efficient-bf16", "--optimizer", "convattn_adam"), True),
+        pytest.param(("--bf16", "--optimizer", "convattn_nag"), True, marks=slow),
+        pytest.param(("--memory-efficient-bf16", "--optimizer", "convattn_adam"), True, marks=slow),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
 )
