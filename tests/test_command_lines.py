@@ -25,7 +25,7 @@ MIXERS = {
     "attention": ("--arch", "attention_tiny"),
     "composite": ("--arch", "composite_attention_tiny"),
     "tisa": ("--arch", "tisa_tiny"),
-    "short_conv": ("--arch", "short_conv_tiny"),
+    "short_conv": ("--arch", "short_conv_tiny", "--short-convolution-on", "qkvo12"),
     "hybrid": (
         *("--arch", "dynamic_conv_tiny", "--encoder-mixers", "dynamic,attention"),
         *("--decoder-mixers", "attention,lightweight", "--decoder-kernel-sizes", "4,31"),

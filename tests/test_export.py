@@ -48,7 +48,7 @@ OPTIONS = {
     **{
         f"{kind} short convolutions": {
             "short_convolution": kind,
-            "short_convolution_on": "qkvo",
+            "short_convolution_on": "qkvo12",
             "short_convolution_taps": 3,
         }
         for kind in ("static", "headwise", "low_rank")

@@ -1,6 +1,7 @@
 """fairseq's transformer encoder and decoder with a chosen token mixer in every layer."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from ..mixers import CrossAttention, MixerConfig, build_mixer
 from ..mixers.base import IncrementalState, TokenMixer, initialized
 from .dropout import use_fast_dropout
+from .feed_forward import FeedForwardConvolutions
 from .step_graphs import BATCH, StepGraphs, suits_graphs
 
 
@@ -31,6 +33,8 @@ class _MixerLayer:
     def __init__(self, cfg: TransformerConfig, mixer: MixerConfig, *args):
         self.mixer_config = mixer
         super().__init__(cfg, *args)
+        convolutions = FeedForwardConvolutions(mixer, self.fc1, self.fc2)
+        self.feed_forward = convolutions if convolutions.short_convolutions else None
 
     def build_self_attention(
         self,
@@ -48,19 +52,46 @@ class _MixerLayer:
 
     build_fc2 = build_fc1
 
-    def forward(self, x: Tensor, *args, **kwargs):
-        """fairseq's. Its stacks give a transposed ``x`` [time, batch, channels]. With layer norms
-        before the sub-layers, each would copy it, and every residual connection would add slowly.
-        """
-        return super().forward(x.contiguous(), *args, **kwargs)
+    def _computing(
+        self, padding_mask: Tensor | None, state: IncrementalState | None
+    ) -> AbstractContextManager:
+        if self.feed_forward is None:
+            return nullcontext()
+        return self.feed_forward.within(padding_mask, state)
+
+
+# fairseq's stacks give the layers a transposed x [time, batch, channels]. With layer norms before
+# the sub-layers, each would copy it, and every residual connection would add slowly.
 
 
 class ConvAttnEncoderLayer(_MixerLayer, TransformerEncoderLayerBase):
     """fairseq's encoder layer around any mixer."""
 
+    def forward(
+        self, x: Tensor, encoder_padding_mask: Tensor | None, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        """fairseq's."""
+        with self._computing(encoder_padding_mask, None):
+            return super().forward(x.contiguous(), encoder_padding_mask, attn_mask)
+
 
 class ConvAttnDecoderLayer(_MixerLayer, TransformerDecoderLayerBase):
     """fairseq's decoder layer around any causal mixer."""
+
+    def forward(
+        self,
+        x: Tensor,
+        encoder_out: Tensor | None = None,
+        encoder_padding_mask: Tensor | None = None,
+        incremental_state: IncrementalState | None = None,
+        *args,
+        self_attn_padding_mask: Tensor | None = None,
+        **kwargs,
+    ) -> tuple[Tensor, Tensor | None, None]:
+        """fairseq's."""
+        given = x.contiguous(), encoder_out, encoder_padding_mask, incremental_state, *args
+        with self._computing(self_attn_padding_mask, incremental_state):
+            return super().forward(*given, self_attn_padding_mask=self_attn_padding_mask, **kwargs)
 
     def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> CrossAttention:
         return CrossAttention(

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..architectures import ConvAttnLanguageModel, ConvAttnMaskedLanguageModel, ConvAttnModel
 from ..checkpoints.checks import CheckpointError
-from ..mixers.base import TokenMixer
+from ..mixers.base import Remembering, TokenMixer
 from ..ops import Past
 from ..program_errors import causes
 
@@ -99,8 +99,8 @@ class Step(nn.Module):
         super().__init__()
         self.decoder = decoder
         self.start, self._slots = [], []
-        for number, layer in enumerate(decoder.layers):
-            state, tails = _after_padding(layer.self_attn)
+        for number, module in enumerate(self._remembering()):
+            state, tails = _before(module)
             self._slots += [(number, name, name in tails) for name in state]
             self.start += [_batch_first(x, name in tails) for name, x in state.items()]
 
@@ -113,13 +113,15 @@ class Step(nn.Module):
         memory: list[Tensor] | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         decoding = {"position": {"first": position}}
-        layers, states = list(self.decoder.layers), [{} for _ in self.decoder.layers]
+        remembering = self._remembering()
+        states = [{} for _ in remembering]
         for (number, name, is_tail), x in zip(self._slots, state, strict=True):
             states[number][name] = _batch_first(x, is_tail)
-        for layer, remembered in zip(layers, states, strict=True):
-            layer.self_attn._set_input_buffer(decoding, remembered)
+        for module, before in zip(remembering, states, strict=True):
+            module._set_input_buffer(decoding, before)
         encoder_out = None
         if memory is not None:
+            layers = self.decoder.layers
             for layer, k, v in zip(layers, memory[::2], memory[1::2], strict=True):
                 kept = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding}
                 layer.encoder_attn._set_input_buffer(decoding, {**kept, "beams": 1})
@@ -127,13 +129,26 @@ class Step(nn.Module):
         with _AsIfPadded():
             y = self.decoder(token, encoder_out=encoder_out, incremental_state=decoding)
             scores = self.decoder.get_normalized_probs(y, log_probs=True)[:, -1]
-        after = [layer.self_attn._get_input_buffer(decoding) for layer in layers]
+        after = [module._get_input_buffer(decoding) for module in remembering]
         return scores, [_batch_first(after[n][name], tail) for n, name, tail in self._slots]
+
+    def _remembering(self) -> list[Remembering]:
+        """What keeps a state, layer by layer, but the attention to the encoder."""
+        parts = ((layer.self_attn, layer.feed_forward) for layer in self.decoder.layers)
+        return [part for pair in parts for part in pair if part is not None]
 
 
 def _batch_first(x: Tensor, is_tail: bool) -> Tensor:
     """Transpose a convolution's tail ``[n, batch, channels]`` to batch first, or back."""
     return x.transpose(0, 1) if is_tail else x
+
+
+def _before(module: Remembering) -> tuple[dict[str, Tensor], set[str]]:
+    """The state before the first token, in tensors whose sizes stay, but for keys and values, and
+    the names of those that begin with time."""
+    if isinstance(module, TokenMixer):
+        return _after_padding(module)
+    return module.start(), set()
 
 
 def _after_padding(mixer: TokenMixer) -> tuple[dict[str, Tensor], set[str]]:

@@ -43,22 +43,8 @@ class AttentionMixer(TokenMixer):
 
     def __init__(self, config: MixerConfig, *args, **kwargs):
         super().__init__(config, *args, **kwargs)
-        self.short_convolutions = ShortConvolutions(config)
-
-    def _convolved(
-        self,
-        name: str,
-        y: Tensor,
-        predicted: dict[str, Tensor | None],
-        padding_mask: Tensor | None,
-        state: State | None,
-    ) -> Tensor:
-        """``y``, what the projection ``q``, ``k``, ``v`` or ``o`` gives, after its short
-        convolution, if it has one; ``predicted`` is of ``short_convolutions.predict``."""
-        if name not in predicted:
-            return y
-        given = predicted[name], padding_mask, state, f"short_{name}"
-        return self.short_convolutions[name](y, *given)
+        widths = dict.fromkeys(("q", "k", "v", "o"), config.embed_dim)
+        self.short_convolutions = ShortConvolutions(config, widths)
 
     def _heads(self, x: Tensor) -> Tensor:
         """``[time, batch, embed_dim]`` -> ``[batch, heads, time, head_dim]``."""
@@ -135,10 +121,10 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
             attn_mask: ``[time, keys]``: boolean, True where a key is hidden, or float, added to the
                 scores.
         """
-        predicted = self.short_convolutions.predict(x)
+        convolve, predicted = self.short_convolutions.convolve, self.short_convolutions.predict(x)
         inputs = {"q": x, "k": x if key is None else key, "v": x if value is None else value}
         q, k, v = (
-            self._heads(self._convolved(name, project(u), predicted, padding_mask, state))
+            self._heads(convolve(name, project(u), predicted, padding_mask, state))
             for (name, u), project in zip(
                 inputs.items(), (self.q_proj, self.k_proj, self.v_proj), strict=True
             )
@@ -148,7 +134,7 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
             k, v, padding_mask = self._cached(state, k, v, padding_mask)
         y = self._attend(q, k, v, padding_mask, attn_mask)
         y = self.out_proj(y.permute(2, 0, 1, 3).flatten(2))
-        return self._convolved("o", y, predicted, own_padding, state)
+        return convolve("o", y, predicted, own_padding, state)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None

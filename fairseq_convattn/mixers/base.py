@@ -36,7 +36,39 @@ class Copyable:
         self.init_incremental_state()
 
 
-class TokenMixer(Copyable, FairseqIncrementalState, nn.Module, ABC):
+class Remembering(Copyable, FairseqIncrementalState):
+    """A part of a model that decodes: its state are tensors ``[batch, ...]`` and
+    :class:`~fairseq_convattn.ops.Past`."""
+
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> IncrementalState:
+        """Give every hypothesis the state of the one that it continues (beam search).
+
+        Args:
+            new_order: ``[batch]``, for every new hypothesis the number of its old one.
+        """
+        state = self._get_input_buffer(incremental_state)
+        reordered = {
+            key: past.reorder(new_order)
+            if isinstance(past, Past)
+            else past.index_select(0, new_order)
+            for key, past in {id(past): past for past in state.values()}.items()
+        }
+        state = {name: reordered[id(past)] for name, past in state.items()}
+        self._set_input_buffer(incremental_state, state)
+        return incremental_state
+
+    def _get_input_buffer(self, incremental_state: IncrementalState) -> State:
+        return self.get_incremental_state(incremental_state, "attn_state") or {}
+
+    def _set_input_buffer(
+        self, incremental_state: IncrementalState, buffer: State
+    ) -> IncrementalState:
+        return self.set_incremental_state(incremental_state, "attn_state", buffer)
+
+
+class TokenMixer(Remembering, nn.Module, ABC):
     """A module with the call of fairseq's self-attention. Subclasses define :meth:`mix`.
 
     With ``takes_key_value``, :meth:`mix` also takes ``key``, ``value`` and ``attn_mask``.
@@ -124,33 +156,6 @@ class TokenMixer(Copyable, FairseqIncrementalState, nn.Module, ABC):
         Returns:
             ``[time, batch, embed_dim]``.
         """
-
-    def reorder_incremental_state(
-        self, incremental_state: IncrementalState, new_order: Tensor
-    ) -> IncrementalState:
-        """Give every hypothesis the state of the one that it continues (beam search).
-
-        Args:
-            new_order: ``[batch]``, for every new hypothesis the number of its old one.
-        """
-        state = self._get_input_buffer(incremental_state)
-        reordered = {
-            key: past.reorder(new_order)
-            if isinstance(past, Past)
-            else past.index_select(0, new_order)
-            for key, past in {id(past): past for past in state.values()}.items()
-        }
-        state = {name: reordered[id(past)] for name, past in state.items()}
-        self._set_input_buffer(incremental_state, state)
-        return incremental_state
-
-    def _get_input_buffer(self, incremental_state: IncrementalState) -> State:
-        return self.get_incremental_state(incremental_state, "attn_state") or {}
-
-    def _set_input_buffer(
-        self, incremental_state: IncrementalState, buffer: State
-    ) -> IncrementalState:
-        return self.set_incremental_state(incremental_state, "attn_state", buffer)
 
 
 def initialized(linear: nn.Linear, initialization: str) -> nn.Linear:

@@ -146,7 +146,7 @@ class CompositeAttention(AttentionMixer):
         )  # [batch, heads, time, head_dim]
         y = y.permute(2, 0, 1, 3).flatten(2)
         y = self.out_proj(y if local is None else y + local)
-        return self._convolved("o", y, predicted, own_padding, state)
+        return self.short_convolutions.convolve("o", y, predicted, own_padding, state)
 
     def _project(
         self,
@@ -160,7 +160,7 @@ class CompositeAttention(AttentionMixer):
         if linear is None:
             return None
         y = linear(x) if conv is None else conv(x, linear, padding_mask, state, name)
-        return self._convolved(name, y, predicted, padding_mask, state)
+        return self.short_convolutions.convolve(name, y, predicted, padding_mask, state)
 
     def _window(self) -> int | None:
         """Distance that a query sees; None: unlimited."""

@@ -249,15 +249,16 @@ class MixerConfig:
     short_convolution: str = _row(
         "none",
         choice(SHORT_CONVOLUTIONS),
-        "apply a short residual convolution to attention's projections. "
+        "apply a short residual convolution after some of a layer's linear maps. "
         f"{_listed(SHORT_CONVOLUTIONS)}",
         readers=ATTENTION,
         impossible=conditions.bad_short_convolution,
     )
     short_convolution_on: str = _row(
         "qkv",
-        letters("qkvo"),
-        "projections followed by a short convolution: any of q, k, v, o",
+        letters("qkvo12"),
+        "linear maps followed by a short convolution: any of q, k, v, o (attention's), 1 and 2 "
+        "(the feed-forward block's)",
         readers=ATTENTION,
         reads=lambda config: config.short_convolution != "none",
         needs=_SHORT,
@@ -300,6 +301,12 @@ class MixerConfig:
     def span_taps(self) -> int:
         """Taps of a table over the distances up to ``attention_span``."""
         return self.attention_span + 1 if self.causal else 2 * self.attention_span + 1
+
+    @property
+    def short_convolved(self) -> str:
+        """The letters of the linear maps that a short convolution follows."""
+        reads = may_read(self.mixer, OPTIONS["short_convolution"])
+        return self.short_convolution_on if reads and self.short_convolution != "none" else ""
 
     @property
     def projection_taps(self) -> int:

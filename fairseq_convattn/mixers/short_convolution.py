@@ -36,26 +36,30 @@ def convolve_short(
 
 
 class ShortConvolution(nn.Module):
-    """A convolution of few taps, with a residual, of the output of one of attention's projections.
+    """A convolution of few taps, with a residual, of the ``[time, batch, width]`` that one of a
+    layer's linear maps gives.
 
     Its kernels are predicted from the layer's input, ``low_rank`` or ``headwise``, beside a
     static one per channel, which starts uniformly within 1 / sqrt(taps). The predicted ones start
     at zero, so that all kinds start as ``static``; in the authors' code only those of low rank do.
     """
 
-    def __init__(self, config: MixerConfig):
+    def __init__(self, config: MixerConfig, width: int):
         super().__init__()
-        width, taps = config.embed_dim, config.short_convolution_taps
+        inputs, taps = config.embed_dim, config.short_convolution_taps
+        if config.short_convolution == "headwise" and width % config.num_heads:
+            reason = f"{config.num_heads} heads do not divide the {width} channels of fc1"
+            raise ValueError(f"short_convolution_on: {reason}")
         self.causal = config.causal or config.short_convolution_window == "causal"
         self.heads = config.num_heads
         self.static = nn.Parameter(torch.empty(width, taps).uniform_(-(taps**-0.5), taps**-0.5))
         self.down = self.up = self.kernel = None
         if config.short_convolution == "low_rank":
             rank = config.short_convolution_rank
-            self.down = nn.Linear(width, rank, bias=False)
+            self.down = nn.Linear(inputs, rank, bias=False)
             self.up = nn.Parameter(torch.zeros(rank, taps, width))
         elif config.short_convolution == "headwise":
-            self.kernel = nn.Parameter(torch.zeros(self.heads * taps, width))
+            self.kernel = nn.Parameter(torch.zeros(self.heads * taps, inputs))
 
     @property
     def predictor(self) -> Tensor | None:
@@ -70,13 +74,13 @@ class ShortConvolution(nn.Module):
         state: State | None,
         name: str,
     ) -> Tensor:
-        """Convolve ``y``, ``[time, batch, embed_dim]``.
+        """Convolve ``y``, ``[time, batch, width]``.
 
         Args:
             predicted: ``[time, batch, features]``, of the layer's input by ``predictor``; of low
                 rank with a one at the end, which the static kernel is multiplied with.
             padding_mask: boolean ``[batch, time]``, True at padding.
-            state: in decoding, ``state[name]``, ``[batch, n, embed_dim]``, has the previous y.
+            state: in decoding, ``state[name]``, ``[batch, n, width]``, has the previous y.
         """
         y = without_padding(y, padding_mask)
         convolution = short_conv
@@ -91,11 +95,15 @@ class ShortConvolution(nn.Module):
 
 
 class ShortConvolutions(nn.ModuleDict):
-    """A layer's short convolutions, by the letter of the projection that each follows."""
+    """Short convolutions of a layer, by the letter of the linear map that each follows.
 
-    def __init__(self, config: MixerConfig):
-        on = "" if config.short_convolution == "none" else config.short_convolution_on
-        super().__init__({letter: ShortConvolution(config) for letter in on})
+    Args:
+        widths: the channels that each map gives. Others that ``config`` names are left out.
+    """
+
+    def __init__(self, config: MixerConfig, widths: dict[str, int]):
+        named = {name: widths[name] for name in config.short_convolved if name in widths}
+        super().__init__({name: ShortConvolution(config, width) for name, width in named.items()})
         self.config = config
 
     def predict(self, x: Tensor) -> dict[str, Tensor | None]:
@@ -114,3 +122,17 @@ class ShortConvolutions(nn.ModuleDict):
             weights = [part for weight in weights for part in (weight, nothing)]
         found = F.linear(x, torch.cat(weights), bias).chunk(len(self), dim=-1)
         return dict(zip(self, found, strict=True))
+
+    def convolve(
+        self,
+        name: str,
+        y: Tensor,
+        predicted: dict[str, Tensor | None],
+        padding_mask: Tensor | None,
+        state: State | None,
+    ) -> Tensor:
+        """``y``, what the map ``name`` gives, after its convolution, if it has one; ``predicted``
+        is of :meth:`predict`."""
+        if name not in self:
+            return y
+        return self[name](y, predicted[name], padding_mask, state, f"short_{name}")

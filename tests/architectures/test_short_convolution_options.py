@@ -17,6 +17,12 @@ def test_short_convolutions_by_their_options():
         assert (mixer.short_convolution_taps, mixer.short_convolution_window) == (3, "causal")
 
 
+@pytest.mark.parametrize("where", ["12", "1"])
+def test_those_of_the_feed_forward_block_alone(where):
+    flags = ("--short-convolution-on", where)
+    assert configuration("short_conv_tiny", *flags).decoder.mixers[0].short_convolution_on == where
+
+
 def test_an_architecture_with_them_needs_a_layer_that_has_them():
     with pytest.raises(
         SystemExit, match="--arch: it sets --short-convolution, but no layer reads it"

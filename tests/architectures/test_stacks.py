@@ -35,7 +35,7 @@ def built(family, mixers, **options):
     torch.manual_seed(5)
     mixers, _, short = mixers.partition(" + ")
     if short:
-        options |= {"short_convolution": short, "short_convolution_on": "qkvo"}
+        options |= {"short_convolution": short, "short_convolution_on": "qkvo12"}
     if family is ConvAttnModel:
         options["encoder_mixers"] = mixers
     task = task_of()
