@@ -254,11 +254,13 @@ locate() {
   [ -n "$located" ] || die "$2 has no $(basename "$1")"
 }
 
-# segments FILE: of plain, the text of each <seg> of a test set, with ' for its typographic sign, as
-# fairseq's scripts have it
+# segments FILE: of plain, the text of each <seg> of a test set
 segments() {
-  plain "$1" | sed -n "/<seg id/{s/.*<seg id=\"[0-9]*\">\s*//;s/\s*<\/seg>.*//;s/’/'/g;p}"
+  plain "$1" | sed -n '/<seg id/{s/.*<seg id="[0-9]*">\s*//;s/\s*<\/seg>.*//;p}'
 }
+
+# apostrophes <FILE: ' for its typographic sign, as fairseq's scripts have it before tokenising
+apostrophes() { sed "s/’/'/g"; }
 
 # check_pairs FILE FILE: both sides have as many lines
 check_pairs() {

@@ -68,7 +68,7 @@ write_test() {
     fi
     segments "$located" >>"$part/test.raw.$1"
   done
-  moses tokenise --language "$1" --lower <"$part/test.raw.$1" >"$part/test.$1"
+  apostrophes <"$part/test.raw.$1" | moses tokenise --language "$1" --lower >"$part/test.$1"
   check_text "$part/test.$1" "$test_lines"
 }
 

@@ -58,7 +58,7 @@ write_text() {
     done
     locate "dev/${tests[$language]}" dev.tgz "$dev" "$dev_sum"
     segments "$located" >"$part/test.raw.$language"
-    tokenise "$language" <"$part/test.raw.$language" >"$part/test.$language"
+    apostrophes <"$part/test.raw.$language" | tokenise "$language" >"$part/test.$language"
     check_text "$part/test.$language" "$test_lines"
     awk 'NR % 1333 == 0' "$part/all.$language" >"$part/valid.$language"
     awk 'NR % 1333 != 0' "$part/all.$language" >"$part/train.$language"

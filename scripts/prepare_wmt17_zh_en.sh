@@ -88,7 +88,8 @@ write_text() {
       locate "dev/${dev[$split]}-zhen-${sides[$language]}.$language.sgm" dev.tgz "${urls[dev.tgz]}" "${sums[dev.tgz]}"
       segments "$located" >"$part/$split.raw.$language"
       check_text "$part/$split.raw.$language" "${lines[$split]}"
-      tokenise "$language" --normalise <"$part/$split.raw.$language" >"$part/$split.$language"
+      apostrophes <"$part/$split.raw.$language" |
+        tokenise "$language" --normalise >"$part/$split.$language"
     done
   done
 }

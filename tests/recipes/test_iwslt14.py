@@ -10,6 +10,7 @@ from conftest import ROOT
 from fairseq_convattn.recipes.catalogue.translation import TED
 
 SEGMENTS = 'source scripts/prepare_common.sh; for file; do segments "$file"; done'
+TO_TOKENISE = f"{SEGMENTS} | apostrophes"
 
 
 def lines(file: Path) -> list[str]:
@@ -21,6 +22,14 @@ def output(*command: object, **options) -> bytes:
     return subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.PIPE, **options).stdout
 
 
+def test_references_are_scored_as_released(tmp_path):
+    file = tmp_path / "test.xml"
+    file.write_text('<doc>\n<seg id="1"> It’s "so" . </seg>\n<seg id="12">It\'s</seg>\n</doc>\n')
+    assert output("bash", "-c", SEGMENTS, "bash", file).decode() == 'It’s "so" .\nIt\'s\n'
+    tokenised = output("bash", "-c", TO_TOKENISE, "bash", file).decode()
+    assert tokenised == "It's \"so\" .\nIt's\n"
+
+
 @pytest.mark.slow
 @pytest.mark.ci
 @pytest.mark.parametrize("language", ["de", "en"])
@@ -29,7 +38,7 @@ def test_the_test_set_has_fairseqs_tokens(shared, language):
     pytest.importorskip("sacremoses")
     corpus = shared / "data" / "iwslt14"
     files = [corpus / "raw" / f"IWSLT14.{name}.de-en.{language}.xml.gz" for name in TED]
-    text = output("bash", "-c", SEGMENTS, "bash", *files)
+    text = output("bash", "-c", TO_TOKENISE, "bash", *files)
     tokenise = ("python", "scripts/moses_text.py", "tokenise", "--language", language, "--lower")
     assert output(*tokenise, input=text).decode().splitlines() == lines(
         corpus / "tok" / f"test.{language}.gz"

@@ -11,6 +11,10 @@ FIGURES = (
     "(arXiv 1806.00187)"
 )
 PUBLIC = "fairseq's examples/pay_less_attention_paper"
+START = (
+    "layers start from PyTorch's initial values, those of the published code from Xavier's "
+    "(-- --initialization xavier)"
+)
 OBJECTIVE = (
     "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --optimizer convattn_adam "
     "--adam-betas '(0.9, 0.98)'"

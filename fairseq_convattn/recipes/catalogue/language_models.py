@@ -39,8 +39,8 @@ gbw = LanguageModel(
     unconfirmed="the schedule is quoted from memory of Baevski and Auli 2019: three cosine cycles "
     "in 975,000 updates, the first of 137,000, each with 0.6 times the learning rate of the one "
     "before; so is the published perplexity of attention",
-    reading="sentences are trained and scored one by one; dropouts are 0.1, with none of "
-    "activations or in the adaptive softmax; everything else as in wikitext103",
+    reading=f"{_wu_2019.START}; sentences are trained and scored one by one; dropouts are 0.1, "
+    "with none of activations or in the adaptive softmax; everything else as in wikitext103",
     corpus="gbw",
     release={
         f"{_TRAINING}/news.en-00001-of-00100": "train.source",

@@ -13,11 +13,11 @@ cnn_dm = Summarization(
     unconfirmed="the published figures of attention; we could not read the paper's table",
     origin="shape and cuts of the paper; precision, kernels, batch of a GPU and warm-up by an "
     "author in fairseq#576, decoding in fairseq#534",
-    reading="eight GPUs; articles are not anonymised, the paper's are; they are cut to 400 subword "
-    "pieces, not tokens; ROUGE is computed by rouge-score, not ROUGE 1.5.5; all dropouts are 0.1, "
-    "also those of attention weights, kernels and inputs; 30,000 updates, after the warm-up with "
-    "the cosine of wmt16_en_de; beam 5, summaries of 55 to 140 pieces, no 3-gram twice (the author "
-    "names these limits without figures)",
+    reading=f"{_wu_2019.START}; eight GPUs; articles are not anonymised, the paper's are; they are "
+    "cut to 400 subword pieces, not tokens; ROUGE is computed by rouge-score, not ROUGE 1.5.5; all "
+    "dropouts are 0.1, also those of attention weights, kernels and inputs; 30,000 updates, after "
+    "the warm-up with the cosine of wmt16_en_de; beam 5, summaries of 55 to 140 pieces, no 3-gram "
+    "twice (the author names these limits without figures)",
     corpus="cnn_dm",
     release={f"url_lists/all_{file}.txt": f"{x}.source.stories" for file, x in _SPLITS.items()},
     smoke_preparation=("--pieces", "200"),

@@ -28,6 +28,7 @@ wmt16_en_de = Translation(
     title="WMT16 English-German, big",
     paper=_wu_2019.FIGURES,
     origin=_wu_2019.PUBLIC,
+    reading=_wu_2019.START,
     corpus="wmt16_en_de",
     target_language="de",
     release=parallel(_RELEASE, "en", "de"),
@@ -51,8 +52,8 @@ wmt16_en_de_base = replace(
     paper=_wu_2019.PAPER,
     shape="wmt_en_de",
     published={},
-    reading="trained like the big models; the paper has base models only in its ablations, on "
-    "newstest2013",
+    reading=f"{_wu_2019.START}; trained like the big models; the paper has base models only in its "
+    "ablations, on newstest2013",
 )
 
 _CORPORA = (
@@ -68,10 +69,11 @@ wmt14_en_fr = Translation(
     paper=_wu_2019.FIGURES,
     origin=f"{_wu_2019.PUBLIC}, but 5,120 tokens per GPU instead of 3,584, by an author in "
     "fairseq#1303",
-    reading="80,000 updates: a warm-up of 10,000 and the public recipe's cosine of 70,000 (the "
-    "public recipe stops at 30,000); one dictionary, because the model shares all embeddings (the "
-    "public preparation makes two); tokenised by sacremoses, a port of Moses; validated on every "
-    "1,333rd training pair, as in fairseq's script, where the paper uses newstest2012 and 2013",
+    reading=f"{_wu_2019.START}; 80,000 updates: a warm-up of 10,000 and the public recipe's cosine "
+    "of 70,000 (the public recipe stops at 30,000); one dictionary, because the model shares all "
+    "embeddings (the public preparation makes two); tokenised by sacremoses, a port of Moses; "
+    "validated on every 1,333rd training pair, as in fairseq's script, where the paper uses "
+    "newstest2012 and 2013",
     corpus="wmt14_en_fr",
     target_language="fr",
     release={
@@ -106,10 +108,10 @@ wmt17_zh_en = Translation(
     unconfirmed="the published figures; we could not read the paper's table",
     origin="shape of the paper; dropouts of fairseq's lightconv_wmt_zh_en_big; the rest is not "
     "published",
-    reading="schedule, batch, beam and length penalty are those of wmt16_en_de; corpora, cleaning "
-    "and BPE follow Hassan et al. 2018, whom the paper cites and who publish no recipe; words are "
-    "split by jieba and sacremoses; sacreBLEU scores detokenised text; an author gives a dropout "
-    "of 0.25 for the attention baseline (fairseq#534): -- --dropout 0.25",
+    reading=f"{_wu_2019.START}; schedule, batch, beam and length penalty are those of wmt16_en_de; "
+    "corpora, cleaning and BPE follow Hassan et al. 2018, whom the paper cites and who publish no "
+    "recipe; words are split by jieba and sacremoses; sacreBLEU scores detokenised text; an author "
+    "gives a dropout of 0.25 for the attention baseline (fairseq#534): -- --dropout 0.25",
     corpus="wmt17_zh_en",
     target_language="en",
     source="with the archives of CWMT",
@@ -141,8 +143,8 @@ iwslt14_de_en = Translation(
     paper=_wu_2019.OF_CONVOLUTIONS,
     unconfirmed="the published figure of attention; we could not read the paper's table",
     origin=_wu_2019.PUBLIC,
-    reading="tokenised by sacremoses, a port of Moses, so a few more or fewer pairs may remain "
-    "than the 167,522 of fairseq's script",
+    reading=f"{_wu_2019.START}; tokenised by sacremoses, a port of Moses, so a few more or fewer "
+    "pairs may remain than the 167,522 of fairseq's script",
     corpus="iwslt14",
     target_language="en",
     release=parallel(
