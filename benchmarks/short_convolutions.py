@@ -2,7 +2,7 @@
 """Short convolutions in attention: what they add to the time of a language model's layer.
 
 Computes (forward) and trains (forward and backward) causal attention and the whole decoder layer
-around it, without short convolutions and with each kind on queries, keys and values, and a single
+around it, without short convolutions and with each kind after the maps of ``--on``, and a single
 one beside a copy of its input (``operation``), where there is a static one of 17 taps, too, as in
 ``separable`` projections; those of low rank by the eager formula too, which stores a kernel per
 position and channel. All in turn, round after round, with memory that is freed kept for the next
@@ -44,8 +44,8 @@ FIELDS = ("dtype", "pass", "part", "kind", "ms", "lower quartile", "upper quarti
 WIDTH, HEADS, FFN = 512, 8, 2048
 
 
-def layer(kind: str):
-    """A decoder layer with random weights."""
+def layer(kind: str, on: str):
+    """A decoder layer with random weights; ``on``: of --short-convolution-on."""
     from fairseq.data import Dictionary
 
     from fairseq_convattn.architectures import ConvAttnLanguageModel
@@ -59,6 +59,7 @@ def layer(kind: str):
         "dropout": 0.0,
     }
     shape |= {"max_target_positions": 1, "short_convolution": kind.partition(",")[0]}
+    shape |= {"short_convolution_on": on}
     dictionary = Dictionary()
     task = Namespace(source_dictionary=dictionary, target_dictionary=dictionary)
     return ConvAttnLanguageModel.build_model(Namespace(**shape), task).decoder.layers[0]
@@ -118,7 +119,7 @@ def steps(part: str, training: bool, options: Namespace) -> Iterator[Callable[[]
         if part == "operation":
             yield _step(*operation(kind, x), kind, training)
             continue
-        whole = layer(kind).to(**like)
+        whole = layer(kind, options.on).to(**like)
         module = whole if part == "layer" else whole.self_attn
         yield _step(_first_result(module), [x, *module.parameters()], kind, training)
 
@@ -168,6 +169,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_numbers(parser, ("--tokens", 1024, "of a sentence"), ("--batch", 2, "sentences"))
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument(
+        "--on", metavar="LETTERS", default="qkv", help="linear maps, as in --short-convolution-on"
+    )
     add_device(parser)
     parser.add_argument("--threads", type=positive, default=os.cpu_count(), help="default: all")
     parser.add_argument(
@@ -189,8 +193,8 @@ def main() -> None:
     print(
         f"{setting(f'{machine(options.device)}, {options.threads} threads')}; "
         f"{options.batch} x {options.tokens} tokens, width {WIDTH}, {HEADS} heads, "
-        f"feed-forward {FFN}; {'processor' if alone else 'wall'} time, median and quartiles of "
-        f"{options.repetitions} rounds; ratio: median of "
+        f"feed-forward {FFN}, on {options.on}; {'processor' if alone else 'wall'} time, median "
+        f"and quartiles of {options.repetitions} rounds; ratio: median of "
         f"those to the first of its lines\n"
     )
     rows: list[dict] = []
