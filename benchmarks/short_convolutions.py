@@ -198,7 +198,8 @@ def main() -> None:
         f"those to the first of its lines\n"
     )
     rows: list[dict] = []
-    for part in ("operation", "attention", "layer"):
+    has_attentions = set("qkvo") & set(options.on)
+    for part in ("operation", *(("attention",) if has_attentions else ()), "layer"):
         for training in (False, True):
             for row in measure(part, training, options):
                 rows.append(row)

@@ -110,7 +110,7 @@ MIXER_OPTIONS = {  # by the first mixer that reads them
     "Layers": "",
     "Convolutions": "lightweight",
     "Composite attention and TISA": "composite",
-    "Short convolutions in attention": "attention",
+    "Short convolutions": "attention",
 }
 
 

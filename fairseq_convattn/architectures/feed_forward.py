@@ -1,9 +1,9 @@
 """Short convolutions of the feed-forward block (Sieberling et al. 2026)."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -12,34 +12,48 @@ from ..mixers.base import IncrementalState, Remembering, State
 from ..mixers.short_convolution import ShortConvolutions
 
 FIRST, SECOND = "1", "2"  # letters of --short-convolution-on
+_REPLACED = "fc1 or fc2 was replaced, which ends its short convolution"
+
+
+class ConvolvedLinear(nn.Linear):
+    """A linear layer; ``convolve`` turns its input and its output into the result."""
+
+    convolve: Callable[[Tensor, Tensor], Tensor]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.convolve(x, super().forward(x))
 
 
 class _Call(NamedTuple):
-    """What a layer was given, and what its block's kernels are predicted from."""
+    """What a layer was given, what its block's kernels are predicted from, and which maps have been
+    computed."""
 
     padding_mask: Tensor | None
     state: State | None
     predicted: dict[str, Tensor | None]
+    computed: set[str]
 
 
 _this_thread = threading.local()
 
 
-class FeedForwardConvolutions(Remembering, nn.Module):
+class FeedForwardConvolutions(Remembering, ShortConvolutions):
     """Short convolutions of what the two linear layers of a feed-forward block give; their kernels
     are predicted from the block's input.
 
-    fairseq's layer calls the linear ones with their input alone. So they are convolved in forward
-    hooks, while the layer is called :meth:`within`.
+    fairseq's layers give the linear ones their input alone. What else the convolutions need they
+    know while the layer is called :meth:`within`.
     """
 
-    def __init__(self, config: MixerConfig, first: nn.Linear, second: nn.Linear):
-        super().__init__()
-        widths = {FIRST: first.out_features, SECOND: second.out_features}
-        self.short_convolutions = ShortConvolutions(config, widths)
-        if self.short_convolutions:
-            first.register_forward_hook(self._after_first)
-            second.register_forward_hook(self._after_second)
+    def __init__(self, config: MixerConfig, first: ConvolvedLinear, second: ConvolvedLinear):
+        width, heads = first.out_features, config.num_heads
+        if config.short_convolution == "headwise" and width % heads:
+            raise ValueError(
+                f"--short-convolution-on {config.short_convolution_on}: {heads} heads do not "
+                f"divide the {width} channels of the feed-forward block"
+            )
+        super().__init__(config, {FIRST: width, SECOND: second.out_features})
+        first.convolve, second.convolve = self._after_first, self._after_second
 
     @contextmanager
     def within(
@@ -50,30 +64,39 @@ class FeedForwardConvolutions(Remembering, nn.Module):
         Args:
             padding_mask: boolean ``[batch, time]``, True at padding.
             incremental_state: fairseq's decoding state.
+
+        Raises:
+            RuntimeError: the linear layers have been replaced by others, which are not convolved.
         """
         state = incremental_state
         if incremental_state is not None:
             state = dict(self._get_input_buffer(incremental_state))
-        _this_thread.call = _Call(padding_mask, state, {})
+        outer = getattr(_this_thread, "call", None)
+        call = _this_thread.call = _Call(padding_mask, state, {}, set())
         try:
             yield
         finally:
-            _this_thread.call = None
+            _this_thread.call = outer
+        if call.computed != {FIRST, SECOND}:
+            raise RuntimeError(_REPLACED)
         if incremental_state is not None:
             self._set_input_buffer(incremental_state, state)
 
     def start(self) -> dict[str, Tensor]:
         """The decoding state before the first position, zeros for a batch of one."""
-        kernels = {f"short_{name}": each.static for name, each in self.short_convolutions.items()}
+        kernels = {f"short_{name}": each.static for name, each in self.items()}
         return {name: x.new_zeros(1, x.size(1) - 1, x.size(0)) for name, x in kernels.items()}
 
-    def _after_first(self, linear: nn.Module, inputs: tuple[Any, ...], y: Tensor) -> Tensor:
-        _this_thread.call.predicted.update(self.short_convolutions.predict(inputs[0]))
+    def _after_first(self, x: Tensor, y: Tensor) -> Tensor:
+        _this_thread.call.predicted.update(self.predict(x))
         return self._convolved(FIRST, y)
 
-    def _after_second(self, linear: nn.Module, inputs: tuple[Any, ...], y: Tensor) -> Tensor:
+    def _after_second(self, x: Tensor, y: Tensor) -> Tensor:
+        if FIRST not in _this_thread.call.computed:
+            raise RuntimeError(_REPLACED)
         return self._convolved(SECOND, y)
 
     def _convolved(self, name: str, y: Tensor) -> Tensor:
-        padding_mask, state, predicted = _this_thread.call
-        return self.short_convolutions.convolve(name, y, predicted, padding_mask, state)
+        padding_mask, state, predicted, computed = _this_thread.call
+        computed.add(name)
+        return self.convolve(name, y, predicted, padding_mask, state)

@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from ..mixers import CrossAttention, MixerConfig, build_mixer
 from ..mixers.base import IncrementalState, TokenMixer, initialized
 from .dropout import use_fast_dropout
-from .feed_forward import FeedForwardConvolutions
+from .feed_forward import FIRST, SECOND, ConvolvedLinear, FeedForwardConvolutions
 from .step_graphs import BATCH, StepGraphs, suits_graphs
 
 
@@ -33,8 +33,9 @@ class _MixerLayer:
     def __init__(self, cfg: TransformerConfig, mixer: MixerConfig, *args):
         self.mixer_config = mixer
         super().__init__(cfg, *args)
-        convolutions = FeedForwardConvolutions(mixer, self.fc1, self.fc2)
-        self.feed_forward = convolutions if convolutions.short_convolutions else None
+        self.feed_forward_convolutions = None
+        if isinstance(self.fc1, ConvolvedLinear):
+            self.feed_forward_convolutions = FeedForwardConvolutions(mixer, self.fc1, self.fc2)
 
     def build_self_attention(
         self,
@@ -48,16 +49,18 @@ class _MixerLayer:
     def build_fc1(
         self, input_dim: int, output_dim: int, q_noise: float, qn_block_size: int
     ) -> nn.Linear:
-        return initialized(nn.Linear(input_dim, output_dim), self.mixer_config.initialization)
+        are_convolved = {FIRST, SECOND} & set(self.mixer_config.short_convolved)
+        kind = ConvolvedLinear if are_convolved else nn.Linear
+        return initialized(kind(input_dim, output_dim), self.mixer_config.initialization)
 
     build_fc2 = build_fc1
 
     def _computing(
         self, padding_mask: Tensor | None, state: IncrementalState | None
     ) -> AbstractContextManager:
-        if self.feed_forward is None:
+        if self.feed_forward_convolutions is None:
             return nullcontext()
-        return self.feed_forward.within(padding_mask, state)
+        return self.feed_forward_convolutions.within(padding_mask, state)
 
 
 # fairseq's stacks give the layers a transposed x [time, batch, channels]. With layer norms before
@@ -84,14 +87,21 @@ class ConvAttnDecoderLayer(_MixerLayer, TransformerDecoderLayerBase):
         encoder_out: Tensor | None = None,
         encoder_padding_mask: Tensor | None = None,
         incremental_state: IncrementalState | None = None,
-        *args,
+        prev_self_attn_state: list[Tensor] | None = None,
+        prev_attn_state: list[Tensor] | None = None,
+        self_attn_mask: Tensor | None = None,
         self_attn_padding_mask: Tensor | None = None,
-        **kwargs,
+        need_attn: bool = False,
+        need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None, None]:
         """fairseq's."""
-        given = x.contiguous(), encoder_out, encoder_padding_mask, incremental_state, *args
         with self._computing(self_attn_padding_mask, incremental_state):
-            return super().forward(*given, self_attn_padding_mask=self_attn_padding_mask, **kwargs)
+            return super().forward(
+                x.contiguous(),
+                *(encoder_out, encoder_padding_mask, incremental_state),
+                *(prev_self_attn_state, prev_attn_state),
+                *(self_attn_mask, self_attn_padding_mask, need_attn, need_head_weights),
+            )
 
     def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> CrossAttention:
         return CrossAttention(

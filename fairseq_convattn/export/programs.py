@@ -134,7 +134,8 @@ class Step(nn.Module):
 
     def _remembering(self) -> list[Remembering]:
         """What keeps a state, layer by layer, but the attention to the encoder."""
-        parts = ((layer.self_attn, layer.feed_forward) for layer in self.decoder.layers)
+        layers = self.decoder.layers
+        parts = ((layer.self_attn, layer.feed_forward_convolutions) for layer in layers)
         return [part for pair in parts for part in pair if part is not None]
 
 

@@ -37,7 +37,7 @@ class Copyable:
 
 
 class Remembering(Copyable, FairseqIncrementalState):
-    """A part of a model that decodes: its state are tensors ``[batch, ...]`` and
+    """A part of a model that decodes: its state is of tensors ``[batch, ...]`` and
     :class:`~fairseq_convattn.ops.Past`."""
 
     def reorder_incremental_state(

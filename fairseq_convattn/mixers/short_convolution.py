@@ -1,4 +1,4 @@
-"""Dynamic short convolutions inside attention (Sieberling et al. 2026)."""
+"""Dynamic short convolutions of layers with attention (Sieberling et al. 2026)."""
 
 from collections.abc import Callable
 
@@ -47,9 +47,6 @@ class ShortConvolution(nn.Module):
     def __init__(self, config: MixerConfig, width: int):
         super().__init__()
         inputs, taps = config.embed_dim, config.short_convolution_taps
-        if config.short_convolution == "headwise" and width % config.num_heads:
-            reason = f"{config.num_heads} heads do not divide the {width} channels of fc1"
-            raise ValueError(f"short_convolution_on: {reason}")
         self.causal = config.causal or config.short_convolution_window == "causal"
         self.heads = config.num_heads
         self.static = nn.Parameter(torch.empty(width, taps).uniform_(-(taps**-0.5), taps**-0.5))
