@@ -13,6 +13,11 @@ checksum = runpy.run_path(str(root / kernels / "sources.py"))["checksum"](root /
 
 sources = ("instructions", "convolution", "attention", "short_convolution")
 
+# unless somebody asks for less, as to debug
+optimised = [] if re.search(r"-O[01g]\b", os.getenv("CFLAGS", "")) else ["-O3"]
+# whatever CFLAGS ask for: the kernels round by adding and subtracting
+exact = ["-fno-fast-math", "-fno-unsafe-math-optimizations", "-fno-associative-math"]
+
 glue = ["scikit-learn>=1.3,<2", "scipy>=1.11,<2", "tabulate"]
 recipes = ["subword-nmt", "sacremoses", "jieba", "regex"]
 
@@ -31,8 +36,8 @@ setup(
             # all for each, as they know what they were compiled with
             depends=[str(file) for file in sorted(Path(kernels).glob("*.[ch]"))],
             define_macros=[("CONVATTN_SOURCES", f"{checksum}u")],
-            # unless somebody asks for less, as to debug
-            extra_compile_args=[] if re.search(r"-O[01g]\b", os.getenv("CFLAGS", "")) else ["-O3"],
+            extra_compile_args=[*optimised, *exact, "-std=gnu11"],
+            extra_link_args=exact,  # with fast arithmetic, a library changes that of its process
             libraries=["m"],
             optional=True,  # without it, PyTorch computes
         )

@@ -12,7 +12,6 @@ from ..mixers.base import IncrementalState, Remembering, State
 from ..mixers.short_convolution import ShortConvolutions
 
 FIRST, SECOND = "1", "2"  # letters of --short-convolution-on
-_REPLACED = "fc1 or fc2 was replaced, which ends its short convolution"
 
 
 class ConvolvedLinear(nn.Linear):
@@ -25,13 +24,11 @@ class ConvolvedLinear(nn.Linear):
 
 
 class _Call(NamedTuple):
-    """What a layer was given, what its block's kernels are predicted from, and which maps have been
-    computed."""
+    """What a layer was given, and what its block's kernels are predicted from."""
 
     padding_mask: Tensor | None
     state: State | None
     predicted: dict[str, Tensor | None]
-    computed: set[str]
 
 
 _this_thread = threading.local()
@@ -64,21 +61,16 @@ class FeedForwardConvolutions(Remembering, ShortConvolutions):
         Args:
             padding_mask: boolean ``[batch, time]``, True at padding.
             incremental_state: fairseq's decoding state.
-
-        Raises:
-            RuntimeError: the linear layers have been replaced by others, which are not convolved.
         """
         state = incremental_state
         if incremental_state is not None:
             state = dict(self._get_input_buffer(incremental_state))
         outer = getattr(_this_thread, "call", None)
-        call = _this_thread.call = _Call(padding_mask, state, {}, set())
+        _this_thread.call = _Call(padding_mask, state, {})
         try:
             yield
         finally:
             _this_thread.call = outer
-        if call.computed != {FIRST, SECOND}:
-            raise RuntimeError(_REPLACED)
         if incremental_state is not None:
             self._set_input_buffer(incremental_state, state)
 
@@ -92,11 +84,8 @@ class FeedForwardConvolutions(Remembering, ShortConvolutions):
         return self._convolved(FIRST, y)
 
     def _after_second(self, x: Tensor, y: Tensor) -> Tensor:
-        if FIRST not in _this_thread.call.computed:
-            raise RuntimeError(_REPLACED)
         return self._convolved(SECOND, y)
 
     def _convolved(self, name: str, y: Tensor) -> Tensor:
-        padding_mask, state, predicted, computed = _this_thread.call
-        computed.add(name)
+        padding_mask, state, predicted = _this_thread.call
         return self.convolve(name, y, predicted, padding_mask, state)

@@ -73,7 +73,8 @@ class ConvAttnHub(GeneratorHubInterface):
         """
         if not hasattr(self.models[0], "encoder"):
             raise ValueError("a language model only continues texts: use sample")
-        return super().translate(_full(sentences), beam, verbose, **options)
+        texts = _full(sentences)
+        return super().translate(texts, beam, verbose, **options) if texts else []
 
     def sample(
         self, sentences: str | list[str], beam: int = 1, verbose: bool = False, **options
@@ -84,7 +85,8 @@ class ConvAttnHub(GeneratorHubInterface):
         Raises:
             TypeError: ``sentences`` is neither a text nor a list of texts.
         """
-        return super().sample(_texts(sentences), beam, verbose, **options)
+        texts = _texts(sentences)
+        return [] if texts == [] else super().sample(texts, beam, verbose, **options)
 
     def summarize(self, sentences: str | list[str], beam: int = 5, **options) -> str | list[str]:
         """Summarize texts: ``translate`` under the name of the task.
@@ -107,7 +109,8 @@ class ConvAttnHub(GeneratorHubInterface):
         """
         if hasattr(self.models[0], "encoder"):
             raise ValueError("score: only language models score sentences in Python")
-        return super().score(_full(sentences), *args, **options)
+        texts = _full(sentences)
+        return super().score(texts, *args, **options) if texts else []
 
     def generate(
         self,

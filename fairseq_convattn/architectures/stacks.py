@@ -60,6 +60,8 @@ class _MixerLayer:
     ) -> AbstractContextManager:
         if self.feed_forward_convolutions is None:
             return nullcontext()
+        if not all(isinstance(linear, ConvolvedLinear) for linear in (self.fc1, self.fc2)):
+            raise RuntimeError("fc1 or fc2 was replaced or wrapped, which ends its convolution")
         return self.feed_forward_convolutions.within(padding_mask, state)
 
 

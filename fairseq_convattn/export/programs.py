@@ -69,7 +69,7 @@ class Encoder(nn.Module):
             output = self.encoder(tokens)
             x, padding = output["encoder_out"][0], output["encoder_padding_mask"][0]
             pairs = [layer._keys_and_values(x, padding, None)[:2] for layer in self.attentions]
-        return x, padding, [y for pair in pairs for y in pair]
+        return x.contiguous(), padding, [y.contiguous() for pair in pairs for y in pair]
 
 
 class Whole(nn.Module):
@@ -141,7 +141,7 @@ class Step(nn.Module):
 
 def _batch_first(x: Tensor, is_tail: bool) -> Tensor:
     """Transpose a convolution's tail ``[n, batch, channels]`` to batch first, or back."""
-    return x.transpose(0, 1) if is_tail else x
+    return (x.transpose(0, 1) if is_tail else x).contiguous()
 
 
 def _before(module: Remembering) -> tuple[dict[str, Tensor], set[str]]:
@@ -207,7 +207,7 @@ def _programs(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list
     if not hasattr(model, "decoder"):
         return {"model": _exported(Whole(model), (tokens,), ({0: batch, 1: time},))}, []
     step = Step(model.decoder)
-    state = [x.expand(2, *x.shape[1:]) for x in step.start]
+    state = [x.repeat_interleave(2, 0) for x in step.start]
     if not hasattr(model, "encoder"):
         programs = {"model": _exported(Whole(model), (tokens,), ({0: batch, 1: time},))}
         more, dimensions = (), ()
@@ -216,7 +216,7 @@ def _programs(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list
         programs = {"encoder": _exported(encoder, (tokens,), ({0: batch, 1: time},))}
         more = encoder(tokens)[1:]
         dimensions = {0: batch, 1: time}, [{0: batch, 2: time}] * len(more[1])
-    given = tokens[:, :1], torch.tensor(0), state, *more
+    given = tokens[:, :1].contiguous(), torch.tensor(0), state, *more
     grown = [x.shape != y.shape for x, y in zip(state, step(*given)[1], strict=True)]
     growing = [
         {0: batch, **{i: Dim.AUTO for i in range(1, x.dim()) if grows}}
@@ -227,6 +227,7 @@ def _programs(model: BaseFairseqModel) -> tuple[dict[str, ExportedProgram], list
 
 
 def _exported(module: nn.Module, given: tuple, dimensions: tuple) -> ExportedProgram:
+    """``given`` are contiguous: AOTInductor takes their strides for those of all inputs."""
     return torch.export.export(module, given, dynamic_shapes=dimensions, strict=False)
 
 

@@ -38,7 +38,7 @@ _OURS = {
 # with these the checkpoint of an epoch would be missing
 _LOSING = {
     *("--no-save", "--save-interval", "--checkpoint-suffix", "--no-epoch-checkpoints"),
-    "--keep-last-epochs",
+    *("--keep-last-epochs", "--stop-time-hours"),
 }
 _LOSS = re.compile(r" train \| epoch 0*(\d+) \| loss ([\d.]+|nan|inf) ")
 

@@ -91,6 +91,14 @@ class ShortConvolution(nn.Module):
         return convolve_short(convolution, y, kernels, state, name, causal=self.causal)
 
 
+def _is_plain(linear: nn.Module | None) -> bool:
+    """Whether its weight alone says what it computes: it was not quantised, parametrised, wrapped
+    (LoRA) or given hooks."""
+    if linear is None:
+        return True
+    return type(linear) is nn.Linear and not (linear._forward_hooks or linear._forward_pre_hooks)
+
+
 class ShortConvolutions(nn.ModuleDict):
     """Short convolutions of a layer, by the letter of the linear map that each follows.
 
@@ -106,11 +114,11 @@ class ShortConvolutions(nn.ModuleDict):
     def predict(self, x: Tensor) -> dict[str, Tensor | None]:
         """What each predicts its kernels from, given the layer's input ``[time, batch,
         embed_dim]``: one product for all."""
+        if not all(_is_plain(each.down) for each in self.values()):
+            return {name: F.pad(each.down(x), (0, 1), value=1.0) for name, each in self.items()}
         weights = [each.predictor for each in self.values()]
         if not weights or weights[0] is None:
             return dict.fromkeys(self)
-        if not isinstance(weights[0], Tensor):  # a quantised layer's is a method
-            return {name: F.pad(each.down(x), (0, 1), value=1.0) for name, each in self.items()}
         bias = None
         if self.config.short_convolution == "low_rank":  # a one for each that no weight predicts
             first = weights[0]

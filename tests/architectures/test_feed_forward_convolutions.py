@@ -129,7 +129,7 @@ def test_a_replaced_layer_is_an_error(name):
     ours = layer("static", on="2" if name == "fc2" else "12")
     old = getattr(ours, name)
     setattr(ours, name, torch.nn.Linear(old.in_features, old.out_features).double())
-    with pytest.raises(RuntimeError, match="fc1 or fc2 was replaced"):
+    with pytest.raises(RuntimeError, match="fc1 or fc2 was replaced or wrapped"):
         ours(torch.randn(5, 2, WIDTH, dtype=torch.float64))
 
 

@@ -290,7 +290,7 @@ def test_what_does_not_fit_is_refused_before_training(folder, model, roberta, tm
         *(("--classification-head-name", "other"),),
     ):
         refused("MRPC", model, f"^{words[0]} after --: the command sets it", extra=words)
-    for words in (("--no-save",), ("--save-interval", "2"), ("--keep-last-epochs", "1")):
+    for words in (("--no-save",), ("--save-interval", "2"), ("--stop-time-hours", "1")):
         refused("MRPC", model, f"^{words[0]} after --: the checkpoints of all", extra=words)
     refused("MRPC", roberta, "learned embeddings of 32 positions", max_positions=16)
     refused("MRPC", tmp_path / "none.pt", "there is no such file")

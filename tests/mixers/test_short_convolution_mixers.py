@@ -115,6 +115,46 @@ def test_starts_as_the_static_one(kind):
     assert not torch.allclose(ours(x)[0], before)
 
 
+class Wrapped(torch.nn.Module):
+    """As libraries wrap a linear layer; it has no weight."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x):
+        return 2 * self.linear(x)
+
+
+class Doubled(torch.nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def doubled(linear):
+    new = Doubled(linear.in_features, linear.out_features, bias=False).to(linear.weight)
+    new.weight = linear.weight
+    return new
+
+
+def with_a_hook(linear):
+    linear.register_forward_hook(lambda module, given, z: 2 * z)
+    return linear
+
+
+@pytest.mark.parametrize("changed", [Wrapped, doubled, with_a_hook])
+def test_a_changed_linear_map_predicts_kernels(changed):
+    ours, plain = mixer("low_rank"), mixer("low_rank")
+    for name, short in ours.short_convolutions.items():
+        plain.short_convolutions[name].down.weight.data *= 2
+        if name != "v":
+            short.down = changed(short.down)
+        else:
+            short.down.weight.data *= 2
+    x = torch.randn(6, BATCH, WIDTH, dtype=torch.float64)
+    torch.testing.assert_close(ours(x)[0], plain(x)[0])
+
+
 def test_without_short_convolutions_nothing_is_added():
     assert not [n for n in mixer("none").state_dict() if "short" in n]
     some = mixer("static", short_convolution_on="v").short_convolutions
