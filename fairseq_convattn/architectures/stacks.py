@@ -28,7 +28,11 @@ from .step_graphs import BATCH, StepGraphs, suits_graphs
 
 
 class _MixerLayer:
-    """Changes of both kinds of layer: the token mixer, the initial values, the layout."""
+    """Changes of both kinds of layer: the token mixer, the initial values, the layout.
+
+    fairseq's stacks give the layers a transposed x ``[time, batch, channels]``. With layer norms
+    before the sub-layers, each would copy it, and every residual connection would add slowly.
+    """
 
     def __init__(self, cfg: TransformerConfig, mixer: MixerConfig, *args):
         self.mixer_config = mixer
@@ -63,10 +67,6 @@ class _MixerLayer:
         if not all(isinstance(linear, ConvolvedLinear) for linear in (self.fc1, self.fc2)):
             raise RuntimeError("fc1 or fc2 was replaced or wrapped, which ends its convolution")
         return self.feed_forward_convolutions.within(padding_mask, state)
-
-
-# fairseq's stacks give the layers a transposed x [time, batch, channels]. With layer norms before
-# the sub-layers, each would copy it, and every residual connection would add slowly.
 
 
 class ConvAttnEncoderLayer(_MixerLayer, TransformerEncoderLayerBase):
