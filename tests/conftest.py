@@ -380,11 +380,9 @@ def tensors_of(state: object, name: str = "") -> dict[str, torch.Tensor]:
     return {k: v for x, value in parts for k, v in tensors_of(value, f"{name}.{x}").items()}
 
 
-def slow_but(names: Iterable[str], *quick: str, ci: str = "") -> list:
+def slow_but(names: Iterable[str], *quick: str) -> list:
     """Parameters of a test of which only the ``quick`` ones are run by default."""
     marks = {name: [pytest.mark.slow] for name in names} | {name: [] for name in quick}
-    if ci:
-        marks[ci] = [pytest.mark.slow, pytest.mark.ci]
     return [pytest.param(name, marks=marks[name]) for name in names]
 
 

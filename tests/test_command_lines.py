@@ -112,7 +112,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize("mixer", slow_but(MIXERS, "hybrid with injections", ci="short_conv"))
+@pytest.mark.parametrize("mixer", slow_but(MIXERS, "hybrid with injections"))
 def test_train_resume_validate_generate(mixer, data, tmp_path):
     options = (*MIXERS[mixer], *SHRUNK, "--share-all-embeddings")
     train(data, tmp_path / "whole", *options, "--max-update", "6")
@@ -249,7 +249,6 @@ def test_errors_come_before_data_and_without_a_traceback(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_hydra(data, tmp_path):
     """fairseq-hydra-train with a configuration file gives the model of fairseq-train."""
     task = {"_name": "translation", "data": str(data)}

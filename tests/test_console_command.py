@@ -71,6 +71,7 @@ def test_a_closed_output_is_one_line():
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_messages_stay_out_of_the_output_when_standard_error_is_closed(tmp_path):
     (tmp_path / "text").write_text("a .\n")
     score = [SCRIPTS / "cli.py", "score", "--metric", "bleu", "--format", "json"]

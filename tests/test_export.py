@@ -135,6 +135,7 @@ def test_encoder_and_step_with(options):
     check_translation(net, dictionary, *callables)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_masked_language_models():
     shape = {"encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24, "encoder_layers": 2}

@@ -450,7 +450,7 @@ def smoke_test(folder, *options):
 @pytest.mark.slow
 @pytest.mark.ci
 def test_smoke_of_some_steps(tmp_path):
-    chosen = ["facts", "tests", "taps"]
+    chosen = ["facts", "tests"]
     steps = smoke_test(tmp_path / "accepted", "--only", *chosen)
     assert [step["name"] for step in steps] == chosen
 

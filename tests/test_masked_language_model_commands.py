@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-from conftest import hydra_train, same_weights, slow_but, train, validate
+from conftest import hydra_train, same_weights, train, validate
 from fairseq import checkpoint_utils, options
 from fairseq_cli import preprocess as preprocess_command
 
@@ -74,7 +74,8 @@ def binarise(folder: Path, name: str, destination: Path, *extra) -> None:
 MIXERS = ("dynamic_conv", "attention", "composite_attention", "tisa")
 
 
-@pytest.mark.parametrize("mixer", slow_but(MIXERS, "dynamic_conv"))
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", MIXERS)
 def test_pretrain_resume_validate_finetune(mixer, texts, tmp_path):
     model = ("--arch", f"{mixer}_bert_tiny", *SHRUNK, *ALL_AT_ONCE)
     if mixer == "dynamic_conv":

@@ -54,6 +54,7 @@ def test_figures_draw_what_was_found(tmp_path):
     assert of_table.get_ydata().tolist() == [result["positions"]["r2"]["overall"]] * 2
 
 
+@pytest.mark.slow
 def test_every_figure(tmp_path):
     pytest.importorskip("matplotlib")
     everything = {

@@ -26,7 +26,6 @@ in_process = finetuning_cases.in_process
 
 
 @pytest.mark.slow
-@pytest.mark.ci
 def test_finetuning_runs_fairseqs_command(folder, model, tmp_path, capsys):
     output = tmp_path / "SST-2"
     given = ["--data", str(folder / "bin"), "--output", str(output), "--epochs", "1", "--seeds"]

@@ -213,9 +213,8 @@ for length in (3, 5):
 """
 
 
-@pytest.mark.parametrize(
-    "compiled", [pytest.param(False, marks=pytest.mark.slow), True], ids=["eager", "compiled"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_without_the_library_it_works_and_says_so_once(compiled):
     code, out, err = run(WITHOUT_THE_LIBRARY.format(compiled=compiled))
     assert (code, out) == (0, "96.0\n192.0\n"), err

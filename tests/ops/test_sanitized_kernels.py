@@ -90,7 +90,6 @@ def sanitized(tmp_path_factory):
     return run
 
 
-@pytest.mark.ci
 def test_notices_an_access_outside(sanitized):
     run = sanitized("portable", TOO_SHORT)
     assert "AddressSanitizer: heap-buffer-overflow" in run.stderr and run.returncode

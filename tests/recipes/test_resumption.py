@@ -43,9 +43,8 @@ def test_in_the_middle_of_an_epoch_with_dropout_and_dropconnect(data, tmp_path, 
     assert same_weights(whole, part, "last_optimizer_state")
 
 
-@pytest.mark.parametrize(
-    "precision", [(), pytest.param(("--amp",), marks=pytest.mark.slow)], ids=("float32", "amp")
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [(), ("--amp",)], ids=("float32", "amp"))
 def test_patience_counts_on(data, tmp_path, precision):
     """The loss never improves, so that three validations after the first one end the training."""
     given = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--optimizer", "convattn_adam")

@@ -227,6 +227,7 @@ def test_a_training_does_not_continue_as_another_network(data, tmp_path, changed
     train(data, tmp_path, *first, "--dropout", "0.5", "--max-update", "2")
 
 
+@pytest.mark.slow
 def test_the_other_direction_is_another_model(data, tmp_path, caplog):
     given, reversed_ = ("--arch", "dynamic_conv_tiny", *SHRUNK), ("-s", "tgt", "-t", "src")
     train(data, tmp_path, *given, "--max-update", "1")
@@ -307,6 +308,7 @@ def test_a_checkpoint_that_is_not_there_is_no_new_beginning(data, tmp_path):
     assert not [*tmp_path.glob("*.pt")]
 
 
+@pytest.mark.slow
 def test_nor_does_it_from_another_checkpoint_than_the_last(data, tmp_path, caplog):
     first = ("--arch", "dynamic_conv_tiny", *SHRUNK, "--save-interval-updates", "1")
     changed = (*first, "--weight-norm", "sigmoid", "--max-update", "3")

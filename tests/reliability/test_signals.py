@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SHRUNK, generate, generation, same_weights, train, training
+from conftest import SHRUNK, generate, generation, same_weights, slow_but, train, training
 from fairseq_cli import generate as generate_command
 from fairseq_cli import train as train_command
 from forks import fork_to
@@ -63,7 +63,7 @@ def end_at_random(
         number = signal.SIGINT
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", slow_but(PHASES, "saving"))
 @faults
 def test_training_goes_on(data, tmp_path, phase, faults):
     chance, run = random.Random(f"{phase} {faults}"), tmp_path / "run"
