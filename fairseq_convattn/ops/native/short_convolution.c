@@ -36,7 +36,7 @@ typedef struct {
     void (*headwise_gradient)(const float *, const float *, float *, long, long, long, long, long);
     void (*up_gradient)(const float *, const float *, const float *, long, float *, long, long,
                         long);
-    void (*z_gradient)(const float *, const float *, const float *, long, float *, long, long,
+    void (*z_gradient)(const float *, const float *, const float *, long, float *, long, int, long,
                        long, long);
 } functions;
 
@@ -49,151 +49,7 @@ static const functions every[] = FOR_EVERY_INSTRUCTION_SET(FUNCTIONS);
 
 #define use every[convattn_instruction_set]
 
-/* A tensor [time, batch, channels], dense in channels; strides in elements. */
-typedef struct {
-    char *data;
-    int64_t time_stride, batch_stride;
-} sequence;
-
-/* `left` is from 0 to taps - 1. Gradients without data are not wanted. */
-typedef struct {
-    int64_t time, inputs, batch, channels, ranks, taps, left;
-    int64_t sentences; /* of a piece of work, which sums their gradients of u */
-    int64_t own;    /* the tap whose input is added to the output; -1: none */
-    int64_t half;   /* whether sequences are bfloat16 */
-    int64_t stride; /* ranks, as whole vectors; 1 of static kernels */
-    int64_t is_static; /* whether u is a kernel per channel, and z one per head */
-    int64_t heads;     /* of z; 0: z is NULL */
-    int64_t head_dim;  /* channels of a head: a divisor of PANEL or a multiple, whole vectors */
-    int64_t in_blocks; /* whether AMX is to multiply z and u, which are bfloat16 */
-    sequence x, y, grad, grad_x;
-    const float *z; /* [time, batch, ranks], of heads [time, batch, heads, taps] */
-    const float *u; /* [panels, taps, stride, PANEL] */
-    /* [panels, time, batch, stride], of heads [panels of a head, time, batch, heads, taps] */
-    float *grad_z;
-    float *grad_u;  /* [pieces of sentences, panels, taps, stride, PANEL] */
-} problem;
-
-/* Some panels of sentence `b`, and scratch for a tile and its neighbours, at most `most_rows`, of which
-   a tile at the end needs `rows`: for one panel of x and y, for all of the gradient. */
-typedef struct {
-    const problem *p;
-    int64_t b, first_panel, panels;
-    long most_rows, rows;
-    float *x, *grad, *y, *z;
-    /* Of AMX: kernels of a block, z as [rows, stride] and [stride, TILE], and u of each panel. */
-    float *kernels;
-    uint16_t *half_z, *turned_z, *rank_pairs, *channel_pairs;
-} piece;
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Floats of a packed row of z. */
-static long z_stride(const problem *p)
-{
-    return p->is_static ? p->ranks : p->stride;
-}
-
-/* Packed rows of the tile at `start` of a sequence that ends at `end`. */
-static long rows_of(const problem *p, int64_t start, int64_t end)
-{
-    long count = smaller(end - start, TILE), whole = p->in_blocks ? BLOCK : ROWS;
-    return (count + whole - 1) / whole * whole + p->taps - 1;
-}
-
-static int64_t panels_of(const problem *p)
-{
-    return (p->channels + PANEL - 1) / PANEL;
-}
-
-static int64_t pieces_of_sentences(const problem *p)
-{
-    return (p->batch + p->sentences - 1) / p->sentences;
-}
-
-/* Elements of a panel of u in each of AMX's layouts. */
-static long pairs_of_panel(const problem *p)
-{
-    return (p->taps + p->taps % 2) * p->stride * PANEL;
-}
-
-/* Where panels from `n` on are at position t. */
-static char *row_of(const piece *w, sequence s, int64_t t, int64_t n)
-{
-    int64_t at = t * s.time_stride + w->b * s.batch_stride + (w->first_panel + n) * PANEL;
-    return s.data + at * (w->p->half ? 2 : 4);
-}
-
-/* Channels of panels `first` to `end`. */
-static long channels_of(const piece *w, int64_t first, int64_t end)
-{
-    int64_t channel = (w->first_panel + first) * PANEL;
-    return smaller(w->p->channels - channel, (end - first) * PANEL);
-}
-
-/* While panel `n` of the tile at `start` is computed, brings the next tile's rows, a share of them for
-   each panel, to be read or `written`. */
-static void prefetch(const piece *w, sequence s, int64_t start, int64_t length, int64_t n, int written)
-{
-    long bytes = channels_of(w, 0, w->panels) * (w->p->half ? 2 : 4);
-    int64_t next = start + TILE, end = smaller(next + TILE * (n + 1) / w->panels, length);
-    for (int64_t t = next + TILE * n / w->panels; t < end; t++) {
-        const char *row = row_of(w, s, t, 0);
-        for (long c = 0; c < bytes; c += 4 * LINE)
-            if (written)
-                __builtin_prefetch(row + c, 1);
-            else
-                __builtin_prefetch(row + c, 0, 2);
-    }
-}
-
-static const float *taps_of(const piece *w, int64_t n)
-{
-    return w->p->u + (w->first_panel + n) * w->p->taps * w->p->stride * PANEL;
-}
-
-/* The heads of a panel, and how many of its channels each has. */
-typedef struct {
-    long first, count, width;
-} heads_of_panel;
-
-static heads_of_panel heads_of(const problem *p, int64_t panel)
-{
-    long first = panel * PANEL / p->head_dim;
-    long count = p->head_dim < PANEL ? smaller(PANEL / p->head_dim, p->heads - first) : 1;
-    return (heads_of_panel){first, count, smaller(p->head_dim, PANEL)};
-}
-
-/* Rows of panel `n` from `first` on, zeros where there are none. */
-static void pack(const piece *w, sequence s, int64_t length, int64_t first, int64_t n, float *to)
-{
-    long channels = channels_of(w, n, n + 1);
-    for (long i = 0; i < w->rows; i++) {
-        int64_t t = first + i;
-        if (t >= 0 && t < length)
-            use.read_row(row_of(w, s, t, n), channels, w->p->half, to + i * PANEL);
-        else
-            memset(to + i * PANEL, 0, 4 * PANEL);
-    }
-}
-
-static void pack_ranks(const piece *w, int64_t first)
-{
-    const problem *p = w->p;
-    long stride = z_stride(p);
-    if (p->is_static && !p->heads)
-        return;
-    memset(w->z, 0, 4 * w->rows * stride);
-    for (long i = 0; i < w->rows; i++)
-        if (p->z && first + i >= 0 && first + i < p->time)
-            memcpy(w->z + i * stride, p->z + ((first + i) * p->batch + w->b) * p->ranks,
-                   4 * p->ranks);
-    if (p->in_blocks)
-        halve_ranks(w->z, w->rows * p->stride, w->half_z);
-}
+#include "short_convolution_packing.h"
 
 /* Panel `n` of `to` from that of x packed; `own` is the row that is added to the first one, if any.
    With a z_step of 1, that of the gradient, taps run backwards. */
@@ -261,7 +117,7 @@ static void gradient_of_heads(const piece *w, int64_t panel, int64_t start, cons
     const problem *p = w->p;
     heads_of_panel heads = heads_of(p, panel);
     int64_t share = panel * PANEL % p->head_dim / PANEL;
-    float *to = p->grad_z + ((share * p->time + start) * p->batch + w->b) * p->ranks;
+    float *to = w->sums.z + ((share * p->time + start) * p->batch + w->b) * p->ranks;
     use.headwise_gradient(x, grad, to + heads.first * p->taps, p->batch * p->ranks, count, p->taps,
                           heads.width, heads.count);
 }
@@ -275,17 +131,20 @@ static void add_to_factors(const piece *w, int64_t n, int64_t start, long skippe
     int64_t panel = w->first_panel + n;
     const float *grad = w->grad + (n * w->most_rows + skipped) * PANEL;
     float *grad_u = NULL, *grad_z = NULL;
-    if (p->grad_u)
-        grad_u = p->grad_u + (w->b / p->sentences * panels_of(p) + panel) * p->taps * tap;
-    if (p->grad_z && p->heads)
+    if (w->sums.u)
+        grad_u = w->sums.u + (w->b / p->sentences * panels_of(p) + panel) * p->taps * tap;
+    if (w->sums.z && p->heads)
         gradient_of_heads(w, panel, start, w->x, grad, count);
-    else if (p->grad_z)
-        grad_z = p->grad_z + ((panel * p->time + start) * p->batch + w->b) * p->stride;
+    else if (w->sums.z) {
+        int64_t group = w->first_panel / w->group;
+        grad_z = w->sums.z + ((group * p->time + start) * p->batch + w->b) * p->stride;
+    }
     if (grad_u && !start && w->b % p->sentences == 0)
         memset(grad_u, 0, 4 * p->taps * tap);
     if (p->in_blocks && grad_u && grad_z) {
         gradients_of_blocks(w->x, grad, w->turned_z, w->channel_pairs + n * pairs_of_panel(p),
-                            p->stride, grad_u, grad_z, p->batch * p->stride, count, p->taps);
+                            p->stride, grad_u, grad_z, p->batch * p->stride, n > 0, count,
+                            p->taps);
         return;
     }
     if (grad_u && p->is_static)
@@ -294,8 +153,8 @@ static void add_to_factors(const piece *w, int64_t n, int64_t start, long skippe
         use.up_gradient(w->x, grad, w->z + skipped * p->stride, p->stride, grad_u, count, p->taps,
                         p->ranks);
     if (grad_z)
-        use.z_gradient(w->x, grad, taps_of(w, n), p->stride, grad_z, p->batch * p->stride, count,
-                       p->taps, p->ranks);
+        use.z_gradient(w->x, grad, taps_of(w, n), p->stride, grad_z, p->batch * p->stride, n > 0,
+                       count, p->taps, p->ranks);
 }
 
 /* grad_x[j] = sum_k w[j + left - k, k] grad[j + left - k]: a convolution with turned taps, those
@@ -317,7 +176,7 @@ static void backward(piece *w)
             if (p->grad_x.data && start < p->inputs)
                 convolve(w, n, grad, p->own < 0 ? -1 : last - p->own, 1, p->grad_x, start, p->inputs);
         }
-        if (!(p->grad_u || p->grad_z) || start >= p->time)
+        if (!(w->sums.u || w->sums.z) || start >= p->time)
             continue;
         if (p->in_blocks) {
             begin_blocks(2 * BLOCK);
@@ -331,11 +190,70 @@ static void backward(piece *w)
     }
 }
 
+/* The gradient of z at one position and sentence: the sum of its parts, GROUP by GROUP of panels,
+   however many each part is of. */
+static void add_parts_of_z(const problem *p, const float *sums, int64_t group, int64_t t, int64_t b)
+{
+    long stride = z_stride(p);
+    int64_t together = p->heads ? 1 : GROUP / group, step = p->time * p->batch * stride;
+    int64_t parts = parts_of_z(p, group);
+    const float *first = sums + (t * p->batch + b) * stride;
+    int64_t at = t * p->grad_z.time_stride + b * p->grad_z.batch_stride;
+    for (long r = 0; r < p->ranks; r += PANEL) {
+        float all[PANEL] = {0}, some[PANEL];
+        long count = smaller(p->ranks - r, PANEL);
+        for (int64_t n = 0; n < parts; n++)
+            for (long i = 0; i < count; i++) {
+                float part = first[n * step + r + i];
+                some[i] = n % together ? some[i] + part : part;
+                if ((n + 1) % together == 0 || n + 1 == parts)
+                    all[i] += some[i];
+            }
+        use.write_row(all, count, p->half_z, p->grad_z.data + (at + r) * (p->half_z ? 2 : 4));
+    }
+}
+
+/* The gradient of one panel and tap of u. */
+static void add_parts_of_u(const problem *p, const float *sums, int64_t panel, int64_t k)
+{
+    const factor *to = &p->grad_u;
+    int64_t size = p->half_u ? 2 : 4, step = panels_of(p) * size_of_panel(p);
+    long channels = smaller(p->channels - panel * PANEL, PANEL);
+    for (long r = 0; r < (p->is_static ? 1 : p->ranks); r++) {
+        float all[PANEL + WIDEST] = {0}; /* a whole vector from any channel on */
+        const float *first = sums + ((panel * p->taps + k) * p->stride + r) * PANEL;
+        for (int64_t n = 0; n < pieces_of_sentences(p); n++)
+            for (long c = 0; c < PANEL; c++)
+                all[c] += first[n * step + c];
+        int64_t at = r * to->rank_stride + k * to->tap_stride + panel * PANEL * to->channel_stride;
+        if (to->channel_stride == 1)
+            use.write_row(all, channels, p->half_u, to->data + at * size);
+        else
+            for (long c = 0; c < channels; c++)
+                use.write_row(all + c, 1, p->half_u,
+                              to->data + (at + c * to->channel_stride) * size);
+    }
+}
+
 typedef struct {
     const problem *p;
     int backward;
     int64_t group, next, failed; /* group: panels that a thread takes at once */
+    parts sums;
 } job;
+
+static void add_parts(void *argument)
+{
+    job *j = argument;
+    const problem *p = j->p;
+    int64_t of_z = j->sums.z ? p->time : 0, of_u = j->sums.u ? panels_of(p) * p->taps : 0, n;
+    while ((n = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < of_z + of_u)
+        if (n < of_z)
+            for (int64_t b = 0; b < p->batch; b++)
+                add_parts_of_z(p, j->sums.z, j->group, n, b);
+        else
+            add_parts_of_u(p, j->sums.u, (n - of_z) / p->taps, (n - of_z) % p->taps);
+}
 
 /* The next `size` bytes of scratch, in lines of their own. */
 static void *take(char **scratch, size_t size)
@@ -354,6 +272,7 @@ static char *divide(piece *w, int64_t panels, char *scratch)
     w->grad = take(&scratch, panels * rows);
     w->y = take(&scratch, 4 * TILE * PANEL);
     w->z = take(&scratch, 4 * w->most_rows * stride);
+    w->u = take(&scratch, 4 * panels * size_of_panel(p));
     if (!p->in_blocks)
         return scratch;
     w->kernels = take(&scratch, 4 * p->taps * BLOCK * BLOCK);
@@ -364,17 +283,18 @@ static char *divide(piece *w, int64_t panels, char *scratch)
     return scratch;
 }
 
-/* Makes `first` the first panel of at most `panels`. */
-static void move_to_panels(piece *w, int64_t first, int64_t panels)
+static void move_to_panels(piece *w, int64_t first)
 {
     const problem *p = w->p;
     if (first == w->first_panel)
         return;
     w->first_panel = first;
-    w->panels = smaller(panels_of(p) - first, panels);
-    for (int64_t n = 0; p->in_blocks && n < w->panels; n++) {
-        pair_ranks(taps_of(w, n), p->taps * p->stride, w->rank_pairs + n * pairs_of_panel(p));
-        if (p->grad_u)
+    w->panels = smaller(panels_of(p) - first, w->group);
+    for (int64_t n = 0; n < w->panels; n++) {
+        pack_taps(w, n);
+        if (p->in_blocks)
+            pair_ranks(taps_of(w, n), p->taps * p->stride, w->rank_pairs + n * pairs_of_panel(p));
+        if (p->in_blocks && w->sums.u)
             pair_channels(taps_of(w, n), p->taps, p->stride,
                           w->channel_pairs + n * pairs_of_panel(p));
     }
@@ -384,20 +304,18 @@ static void work(void *argument)
 {
     job *j = argument;
     const problem *p = j->p;
-    piece w = {.p = p, .first_panel = -1, .most_rows = TILE + p->taps - 1};
+    piece w = {.p = p, .sums = j->sums, .first_panel = -1, .group = j->group,
+               .most_rows = TILE + p->taps - 1};
+    int64_t pieces = pieces_of_sentences(p), groups = groups_of_panels(p, j->group), n;
     char *scratch = aligned_alloc(64, divide(&w, j->group, NULL) - (char *)NULL);
     if (!scratch) {
         __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
         return;
     }
     divide(&w, j->group, scratch);
-    for (;;) {
-        int64_t n = j->group * __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
-        int64_t padded = (panels_of(p) + j->group - 1) / j->group * j->group;
-        if (n >= pieces_of_sentences(p) * padded)
-            break;
-        move_to_panels(&w, n % padded, j->group);
-        int64_t first = n / padded * p->sentences, end = smaller(first + p->sentences, p->batch);
+    while ((n = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < pieces * groups) {
+        move_to_panels(&w, n / pieces * j->group);
+        int64_t first = n % pieces * p->sentences, end = smaller(first + p->sentences, p->batch);
         for (w.b = first; w.b < end; w.b++)
             if (j->backward)
                 backward(&w);
@@ -409,17 +327,46 @@ static void work(void *argument)
     free(scratch);
 }
 
+/* Divides memory for the parts of the gradients that are wanted; returns where it ends. */
+static char *divide_parts(job *j, char *memory)
+{
+    const problem *p = j->p;
+    int64_t of_z = parts_of_z(p, j->group) * p->time * p->batch * z_stride(p);
+    int64_t of_u = pieces_of_sentences(p) * panels_of(p) * size_of_panel(p);
+    if (p->grad_z.data)
+        j->sums.z = take(&memory, 4 * of_z);
+    if (p->grad_u.data)
+        j->sums.u = take(&memory, 4 * of_u);
+    return memory;
+}
+
+static void run(void (*of)(void *), job *j, unsigned threads, run_in_parallel *parallel)
+{
+    j->next = 0;
+    if (parallel && threads > 1)
+        parallel(of, j, threads, 0);
+    else
+        of(j);
+}
+
 /* Returns 0, or 1 when there was no memory for scratch. `parallel` is OpenMP's GOMP_parallel,
    or NULL for one thread. */
 int convattn_short_convolve(
     const problem *p, int backward, unsigned threads, run_in_parallel *parallel)
 {
     int64_t few = pieces_of_sentences(p) * panels_of(p) < threads * GROUP * RUNS;
-    job j = {p, backward, parallel && threads > 1 && few ? 1 : GROUP, 0, 0};
-    if (parallel && threads > 1)
-        parallel(work, &j, threads, 0);
-    else
-        work(&j);
+    job j = {.p = p, .backward = backward, .group = parallel && threads > 1 && few ? 1 : GROUP};
+    char *memory = NULL;
+    if (backward && (p->grad_z.data || p->grad_u.data)) {
+        memory = aligned_alloc(64, divide_parts(&j, NULL) - (char *)NULL + 64);
+        if (!memory)
+            return 1;
+        divide_parts(&j, memory);
+    }
+    run(work, &j, threads, parallel);
+    if (!j.failed && memory)
+        run(add_parts, &j, threads, parallel);
+    free(memory);
     return (int)j.failed;
 }
 

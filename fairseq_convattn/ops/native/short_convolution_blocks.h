@@ -35,15 +35,6 @@ static WITH_AMX void end_blocks(void)
     _tile_release();
 }
 
-/* Rows of `stride` ranks to bfloat16, which they are. */
-static WITH_AMX void halve_ranks(const float *z, long count, uint16_t *to)
-{
-    for (long n = 0; n < count; n += BLOCK) {
-        __m256bh half = _mm512_cvtneps_pbh(_mm512_loadu_ps(z + n));
-        _mm256_storeu_si256((__m256i *)(to + n), (__m256i)half);
-    }
-}
-
 /* BLOCK floats each of two rows, which are bfloat16, side by side. */
 static inline WITH_AMX __m512i pairs_of(const float *even, const float *odd)
 {
@@ -173,11 +164,12 @@ static inline WITH_AMX void multiply(
 }
 
 /* grad_u[k][r] += sum_i z[r][i] grad[i] x[i + k], and grad_z[i][r] = sum_k sum_c u[k][r][c]
-   grad[i][c] x[i + k][c], whose rows are z_step apart. Here z is [stride, TILE], and u has pairs of
-   channels. Products are made ready while the processor uses those before them. */
+   grad[i][c] x[i + k][c], added to what is there if `add`, whose rows are z_step apart. Here z is
+   [stride, TILE], and u has pairs of channels. Products are made ready while the processor uses
+   those before them. */
 static WITH_AMX void gradients_of_blocks(
     const float *x, const float *grad, const uint16_t *z, const uint16_t *u, long stride,
-    float *grad_u, float *grad_z, long z_step, long count, long taps)
+    float *grad_u, float *grad_z, long z_step, int add, long count, long taps)
 {
     products all[2];
     float sums[BLOCK * BLOCK] __attribute__((aligned(64)));
@@ -191,8 +183,13 @@ static WITH_AMX void gradients_of_blocks(
     if (n * BLOCK < count) {                                                             \
         _tile_stored(n, sums, 4 * BLOCK);                                                \
         STORED;                                                                          \
-        for (long i = 0; i < BLOCK && n * BLOCK + i < count; i++)                        \
-            memcpy(grad_z + (n * BLOCK + i) * z_step + r, sums + i * BLOCK, 4 * BLOCK);  \
+        for (long i = 0; i < BLOCK && n * BLOCK + i < count; i++) {                      \
+            vector_avx512 *row = at_avx512(grad_z + (n * BLOCK + i) * z_step + r);       \
+            vector_avx512 sum = *at_avx512(sums + i * BLOCK);                            \
+            if (add)                                                                     \
+                sum += *row;                                                             \
+            *row = sum;                                                                  \
+        }                                                                                \
     }
     for (long r = 0; r < stride; r += BLOCK) {
         _tile_zero(0);
@@ -231,7 +228,6 @@ static WITH_AMX void gradients_of_blocks(
 #else
 static void begin_blocks(int terms) {}
 static void end_blocks(void) {}
-static void halve_ranks(const float *z, long count, uint16_t *to) {}
 static void pair_ranks(const float *u, long rows, uint16_t *to) {}
 static void pair_channels(const float *u, long taps, long stride, uint16_t *to) {}
 static void convolve_blocks(
@@ -239,5 +235,5 @@ static void convolve_blocks(
     float *kernels, long own, uint16_t *y, long count, long taps) {}
 static void gradients_of_blocks(
     const float *x, const float *grad, const uint16_t *z, const uint16_t *u, long stride,
-    float *grad_u, float *grad_z, long z_step, long count, long taps) {}
+    float *grad_u, float *grad_z, long z_step, int add, long count, long taps) {}
 #endif

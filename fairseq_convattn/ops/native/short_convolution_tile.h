@@ -206,10 +206,11 @@ static void NAME(up_gradient)(
         }
 }
 
-/* grad_z[i][r] = sum_k sum_c u[k][r][c] grad[i][c] x[i + k][c]; rows of z are z_step apart. */
+/* grad_z[i][r] = sum_k sum_c u[k][r][c] grad[i][c] x[i + k][c], added to what is there if `add`; rows
+   of z are z_step apart. */
 static void NAME(z_gradient)(
     const float *x, const float *grad, const float *u, long stride, float *grad_z, long z_step,
-    long count, long taps, long ranks)
+    int add, long count, long taps, long ranks)
 {
     float parts[LANES * LANES] __attribute__((aligned(64)));
     for (long i = 0; i < count; i++)
@@ -225,6 +226,9 @@ static void NAME(z_gradient)(
                 }
             UNROLL for (int n = 0; n < LANES; n++)
                 *NAME(at)(parts + n * LANES) = sums[n];
-            *NAME(at)(grad_z + i * z_step + r) = NAME(reduce)(parts, 0);
+            NAME(vector) *to = NAME(at)(grad_z + i * z_step + r), sum = NAME(reduce)(parts, 0);
+            if (add)
+                sum += *to;
+            *to = sum;
         }
 }

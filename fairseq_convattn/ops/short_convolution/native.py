@@ -1,9 +1,9 @@
 """Short convolutions by compiled kernels, ``native/short_convolution.c``."""
 
 import ctypes
+from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .. import native
@@ -16,13 +16,26 @@ MOST_STATIC_TAPS = 32  # above, PyTorch's convolution is the faster way for a st
 TOKENS, PIECES = 512, 64
 
 
+class _Factor(ctypes.Structure):
+    """``[ranks, taps, channels]``, with any strides."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        *((n, ctypes.c_int64) for n in ("rank_stride", "tap_stride", "channel_stride")),
+    ]
+
+    @classmethod
+    def of(cls, up: Tensor) -> Self:
+        return cls(up.data_ptr(), *up.stride())
+
+
 class _Problem(ctypes.Structure):
     _fields_ = [
         *((n, ctypes.c_int64) for n in ("time", "inputs", "batch", "channels", "ranks", "taps")),
-        *((n, ctypes.c_int64) for n in ("left", "sentences", "own", "half", "stride")),
-        *((n, ctypes.c_int64) for n in ("is_static", "heads", "head_dim", "in_blocks")),
-        *((n, Sequence) for n in ("x", "y", "grad", "grad_x")),
-        *((n, ctypes.c_void_p) for n in ("z", "u", "grad_z", "grad_u")),
+        *((n, ctypes.c_int64) for n in ("left", "sentences", "own", "half", "half_z", "half_u")),
+        *((n, ctypes.c_int64) for n in ("stride", "is_static", "heads", "head_dim", "in_blocks")),
+        *((n, Sequence) for n in ("x", "y", "grad", "grad_x", "z", "grad_z")),
+        *((n, _Factor) for n in ("u", "grad_u")),
     ]
 
 
@@ -41,13 +54,6 @@ def _unfit_heads(x: Tensor, taps: Tensor) -> str:
     return f"takes heads of 16, 32 or a multiple of {PANEL} channels, not of {head_dim}"
 
 
-def _in_panels(up: Tensor, vector: int = VECTOR) -> Tensor:
-    """``[panels, taps, ranks, channels of a panel]``, with zeros at the end of channels and of
-    ranks, which are whole vectors."""
-    padded = F.pad(up.float(), (0, -up.size(2) % PANEL, 0, 0, 0, -up.size(0) % vector))
-    return padded.unflatten(2, (-1, PANEL)).permute(2, 1, 0, 3).contiguous()
-
-
 class _Kernels:
     """Runs the kernels on given inputs.
 
@@ -57,31 +63,31 @@ class _Kernels:
     """
 
     def __init__(self, x: Tensor, z: Tensor, up: Tensor, left: int, own: int):
-        heads = z.size(2) if z.dim() == 4 else 0
-        self.head_dim = x.size(2) // heads if heads else PANEL
-        self.x, self.z, self.up, self.is_static = dense(x), z, up, z.dim() == 4
-        self.ranks = z.flatten(2).float().contiguous()
-        self.u = _in_panels(up, 1 if self.is_static else VECTOR)
-        all_halves = {x.dtype, z.dtype, up.dtype} == {torch.bfloat16}
+        is_static = z.dim() == 4
+        heads = z.size(2) if is_static else 0
+        self.x, self.z, self.up, self.shape_of_z = dense(x), dense(z.flatten(2)), up, z.shape
+        halves = [each.dtype == torch.bfloat16 for each in (x, z, up)]
         self.problem = _Problem(
             time=z.size(0),
             inputs=x.size(0),
             batch=x.size(1),
             channels=x.size(2),
-            ranks=self.ranks.size(2),
+            ranks=self.z.size(2),
             taps=up.size(1),
             left=left,
             sentences=1,
             own=own,
-            half=x.dtype == torch.bfloat16,
-            stride=self.u.size(2),
-            is_static=self.is_static,
+            half=halves[0],
+            half_z=halves[1],
+            half_u=halves[2],
+            stride=1 if is_static else -(-z.size(2) // VECTOR) * VECTOR,
+            is_static=is_static,
             heads=heads,
-            head_dim=self.head_dim,
-            in_blocks=all_halves and not self.is_static and native.instructions() == "amx",
+            head_dim=x.size(2) // heads if heads else PANEL,
+            in_blocks=all(halves) and not is_static and native.instructions() == "amx",
             x=Sequence.of(self.x),
-            z=self.ranks.data_ptr(),
-            u=self.u.data_ptr(),
+            z=Sequence.of(self.z),
+            u=_Factor.of(up),
         )
 
     def forward(self) -> Tensor:
@@ -91,30 +97,21 @@ class _Kernels:
         return y
 
     def backward(self, grad: Tensor, wanted: list[bool]) -> tuple[Tensor | None, ...]:
-        """The gradients of x, z and up that are wanted."""
-        grad, problem, (time, batch) = dense(grad), self.problem, self.z.shape[:2]
+        """The gradients of x, z and up that are wanted, the last in the order of up in memory."""
+        grad, problem, (time, batch) = dense(grad), self.problem, self.shape_of_z[:2]
         problem.grad = Sequence.of(grad)
         grad_x = grad_z = grad_u = None
         if wanted[0]:
             grad_x = self.x.new_empty(self.x.shape)
             problem.grad_x = Sequence.of(grad_x)
         if wanted[1]:
-            shares, ranks = self.u.size(0), self.u.size(2)
-            if self.is_static:
-                shares, ranks = max(1, self.head_dim // PANEL), self.ranks.size(2)
-            grad_z = self.u.new_empty(shares, time, batch, ranks)
-            problem.grad_z = grad_z.data_ptr()
+            grad_z = self.z.new_empty(self.shape_of_z)
+            problem.grad_z = Sequence.of(grad_z.flatten(2))
         if wanted[2]:
             problem.sentences = max(1, min(-(-TOKENS // time), -(-batch // PIECES)))
-            grad_u = self.u.new_empty(-(-batch // problem.sentences), *self.u.shape)
-            problem.grad_u = grad_u.data_ptr()
-        run(native.library.convattn_short_convolve, self.problem, backward=True)
-        if wanted[1]:
-            grad_z = grad_z.sum(0)[..., : self.ranks.size(2)].reshape(self.z.shape)
-            grad_z = grad_z.to(self.z.dtype).contiguous()
-        if wanted[2]:
-            grad_u = grad_u.sum(0).permute(2, 1, 0, 3).flatten(2)
-            grad_u = grad_u[: self.up.size(0), :, : self.up.size(2)].to(self.up.dtype).contiguous()
+            grad_u = torch.empty_like(self.up)
+            problem.grad_u = _Factor.of(grad_u)
+        run(native.library.convattn_short_convolve, problem, backward=True)
         return grad_x, grad_z, grad_u
 
 
@@ -125,7 +122,8 @@ def _forward(x: Tensor, z: Tensor, up: Tensor, left: int, own: int) -> Tensor:
 def _backward(
     grad: Tensor, x: Tensor, z: Tensor, up: Tensor, left: int, own: int, wanted: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    return _Kernels(x, z, up, left, own).backward(grad, wanted)
+    grad_x, grad_z, grad_up = _Kernels(x, z, up, left, own).backward(grad, wanted)
+    return grad_x, grad_z, grad_up if grad_up is None else grad_up.contiguous()
 
 
 def _headwise_kernels(x: Tensor, taps: Tensor, static: Tensor, left: int, own: int) -> _Kernels:
