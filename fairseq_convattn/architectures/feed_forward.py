@@ -80,7 +80,8 @@ class FeedForwardConvolutions(Remembering, ShortConvolutions):
         return {name: x.new_zeros(1, x.size(1) - 1, x.size(0)) for name, x in kernels.items()}
 
     def _after_first(self, x: Tensor, y: Tensor) -> Tensor:
-        _this_thread.call.predicted.update(self.predict(x))
+        call = _this_thread.call
+        call.predicted.update(self.predict(x, call.state))
         return self._convolved(FIRST, y)
 
     def _after_second(self, x: Tensor, y: Tensor) -> Tensor:

@@ -121,7 +121,8 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
             attn_mask: ``[time, keys]``: boolean, True where a key is hidden, or float, added to the
                 scores.
         """
-        convolve, predicted = self.short_convolutions.convolve, self.short_convolutions.predict(x)
+        convolve = self.short_convolutions.convolve
+        predicted = self.short_convolutions.predict(x, state)
         inputs = {"q": x, "k": x if key is None else key, "v": x if value is None else value}
         q, k, v = (
             self._heads(convolve(name, project(u), predicted, padding_mask, state))

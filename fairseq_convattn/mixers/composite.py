@@ -125,7 +125,7 @@ class CompositeAttention(AttentionMixer):
         return linear
 
     def mix(self, x: Tensor, padding_mask: Tensor | None, state: State | None) -> Tensor:
-        predicted = self.short_convolutions.predict(x)
+        predicted = self.short_convolutions.predict(x, state)
         q, k, v = (self._project(name, x, predicted, padding_mask, state) for name in "qkv")
         local = None if self.value_conv is None else self.value_conv(v, padding_mask, state)
         v = self._heads(v)

@@ -8,7 +8,7 @@ from ..ops import short_conv
 from .base import State, without_padding
 from .config import MixerConfig
 from .convolution import convolve
-from .short_convolution import convolve_short
+from .short_convolution import convolve_short, convolve_step, is_step
 
 
 def _depthwise_taps(config: MixerConfig) -> nn.Parameter:
@@ -30,8 +30,11 @@ def _depthwise_conv(
     """Convolve every channel of ``x``, ``[time, batch, channels]``, with its own kernel, of
     ``taps``, ``[channels, kernel_size]``; the bias is added to the rounded sum."""
     x = without_padding(x, padding_mask)
-    options = {"causal": config.causal, "residual": False}
-    y = convolve_short(short_conv, x, (None, taps), state, name, **options)
+    if is_step(x, state, taps):
+        y = convolve_step(x, taps.t().unsqueeze(1), state, name, residual=False)
+    else:
+        options = {"causal": config.causal, "residual": False}
+        y = convolve_short(short_conv, x, (None, taps), state, name, **options)
     return y + bias.to(y.dtype)
 
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import low_rank_short_conv, short_conv
+from ..ops.short_convolution.step import step, step_pays
 from .base import State, without_padding
 from .config import MixerConfig
 
@@ -29,10 +30,30 @@ def convolve_short(
     """
     if state is None:
         return convolution(x, *kernels, **options)
-    tail = state[name].transpose(0, 1) if name in state else x[:0]
-    y, tail = convolution(x, *kernels, tail=tail, **options)
+    y, tail = convolution(x, *kernels, tail=_tail(x, state, name), **options)
     state[name] = tail.transpose(0, 1)
     return y
+
+
+def is_step(x: Tensor, state: State | None, static: Tensor) -> bool:
+    """Whether :func:`convolve_step` is to be called, by a convolution with the parameter
+    ``static``."""
+    return state is not None and step_pays(x, static)
+
+
+def convolve_step(
+    x: Tensor, kernels: Tensor, state: State, name: str, residual: bool = True
+) -> Tensor:
+    """As :func:`convolve_short`, of ``x`` ``[1, batch, channels]`` and kernels ``[taps, batch or 1,
+    channels]``."""
+    y, tail = step(x, kernels, _tail(x, state, name), residual)
+    state[name] = tail.transpose(0, 1)
+    return y
+
+
+def _tail(x: Tensor, state: State, name: str) -> Tensor:
+    """``[n, batch, channels]``: the inputs before ``x``."""
+    return state[name].transpose(0, 1) if name in state else x[:0]
 
 
 class ShortConvolution(nn.Module):
@@ -75,11 +96,14 @@ class ShortConvolution(nn.Module):
 
         Args:
             predicted: ``[time, batch, features]``, of the layer's input by ``predictor``; of low
-                rank with a one at the end, which the static kernel is multiplied with.
+                rank with a one at the end, which the static kernel is multiplied with, but if
+                :func:`is_step`.
             padding_mask: boolean ``[batch, time]``, True at padding.
             state: in decoding, ``state[name]``, ``[batch, n, width]``, has the previous y.
         """
         y = without_padding(y, padding_mask)
+        if is_step(y, state, self.static):
+            return convolve_step(y, self._kernels(predicted), state, name)
         convolution = short_conv
         if self.down is not None:
             up = torch.cat([self.up, self.static.t().unsqueeze(0)])
@@ -89,6 +113,18 @@ class ShortConvolution(nn.Module):
         else:
             kernels = (None, self.static)
         return convolve_short(convolution, y, kernels, state, name, causal=self.causal)
+
+    def _kernels(self, predicted: Tensor | None) -> Tensor:
+        """``[taps, batch or 1, width]`` from ``[1, batch, features]``."""
+        static = self.static.t()
+        if predicted is None:
+            return static.unsqueeze(1)
+        if self.down is not None:
+            kernels = torch.addmm(static.flatten(), predicted[0], self.up.flatten(1))
+            return kernels.unflatten(1, static.shape).transpose(0, 1)
+        of_heads = predicted[0].unflatten(1, (self.heads, 1, -1))
+        kernels = of_heads + self.static.unflatten(0, (self.heads, -1))
+        return kernels.flatten(1, 2).permute(2, 0, 1)
 
 
 def _is_plain(linear: nn.Module | None) -> bool:
@@ -111,16 +147,19 @@ class ShortConvolutions(nn.ModuleDict):
         super().__init__({name: ShortConvolution(config, width) for name, width in named.items()})
         self.config = config
 
-    def predict(self, x: Tensor) -> dict[str, Tensor | None]:
+    def predict(self, x: Tensor, state: State | None) -> dict[str, Tensor | None]:
         """What each predicts its kernels from, given the layer's input ``[time, batch,
-        embed_dim]``: one product for all."""
-        if not all(_is_plain(each.down) for each in self.values()):
-            return {name: F.pad(each.down(x), (0, 1), value=1.0) for name, each in self.items()}
-        weights = [each.predictor for each in self.values()]
-        if not weights or weights[0] is None:
+        embed_dim]`` and decoding state: one product for all."""
+        kind = self.config.short_convolution
+        if not self or kind == "static":
             return dict.fromkeys(self)
-        bias = None
-        if self.config.short_convolution == "low_rank":  # a one for each that no weight predicts
+        static = next(iter(self.values())).static
+        has_ones = kind == "low_rank" and not is_step(x, state, static)
+        if not all(_is_plain(each.down) for each in self.values()):
+            found = {name: each.down(x) for name, each in self.items()}
+            return {n: F.pad(z, (0, 1), value=1.0) if has_ones else z for n, z in found.items()}
+        weights, bias = [each.predictor for each in self.values()], None
+        if has_ones:  # for each a one that no weight predicts
             first = weights[0]
             nothing, one = first.new_zeros(1, x.size(-1)), first.new_zeros(len(first))
             bias = F.pad(one, (0, 1), value=1.0).repeat(len(weights))

@@ -8,6 +8,10 @@ import torch.nn.functional as F
 
 from fairseq_convattn.mixers import MixerConfig, build_mixer
 from fairseq_convattn.mixers import short_convolution as module
+from fairseq_convattn.ops import use_implementation
+from fairseq_convattn.ops.native import is_built
+
+needs_kernels = pytest.mark.skipif(not is_built(), reason="needs the compiled kernels")
 
 WIDTH, HEADS, BATCH, TAPS, RANK = 12, 3, 2, 4, 5
 KINDS = ("static", "headwise", "low_rank")
@@ -18,12 +22,10 @@ def mixer(kind, causal=True, name="attention", random=True, **options):
     torch.manual_seed(3)
     config = MixerConfig(
         mixer=name,
-        embed_dim=WIDTH,
-        num_heads=HEADS,
         causal=causal,
         short_convolution=kind,
         short_convolution_rank=RANK,
-        **{"short_convolution_on": "qkvo", **options},
+        **{"embed_dim": WIDTH, "num_heads": HEADS, "short_convolution_on": "qkvo", **options},
     )
     built = build_mixer(config).double().eval()
     for parameter in built.parameters() if random else ():
@@ -80,13 +82,13 @@ def test_any_projections_are_convolved_from_the_layers_input(kind, causal, windo
 @pytest.mark.parametrize("name", MIXERS)
 def test_the_cache_has_convolved_keys_and_each_is_convolved_once(name, monkeypatch):
     ours, seen = mixer("low_rank", name=name), []
-    convolve = module.low_rank_short_conv
+    convolve = module.convolve_step
 
-    def spy(y, *rest, **options):
+    def spy(y, *rest):
         seen.append(y.size(0))
-        return convolve(y, *rest, **options)
+        return convolve(y, *rest)
 
-    monkeypatch.setattr(module, "low_rank_short_conv", spy)
+    monkeypatch.setattr(module, "convolve_step", spy)
     x, state = torch.randn(6, BATCH, WIDTH, dtype=torch.float64), {}
     for piece in x:
         ours(piece.unsqueeze(0), incremental_state=state)
@@ -152,7 +154,32 @@ def test_a_changed_linear_map_predicts_kernels(changed):
         else:
             short.down.weight.data *= 2
     x = torch.randn(6, BATCH, WIDTH, dtype=torch.float64)
-    torch.testing.assert_close(ours(x)[0], plain(x)[0])
+    expected, state = plain(x)[0], {}
+    torch.testing.assert_close(ours(x)[0], expected)
+    tokens = [ours(token.unsqueeze(0), incremental_state=state)[0] for token in x]
+    torch.testing.assert_close(torch.cat(tokens), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "dtype, impl, autocast",
+    [
+        pytest.param(torch.float32, "native", False, marks=needs_kernels),
+        (torch.bfloat16, None, False),
+        (torch.float32, None, True),
+    ],
+)
+def test_kernels_decode_where_they_are_asked_for_or_more_precise(
+    kind, dtype, impl, autocast, monkeypatch
+):
+    """PyTorch would round a sum's products to half precision."""
+    monkeypatch.setattr(module, "convolve_step", None)
+    ours, state = mixer(kind, num_heads=1, embed_dim=64).to(dtype), {}
+    x = torch.randn(6, BATCH, 64, dtype=dtype) / 4
+    with use_implementation(impl), torch.autocast("cpu", enabled=autocast):
+        tokens = [ours(token.unsqueeze(0), incremental_state=state)[0] for token in x]
+        expected = ours(x)[0].float()
+    torch.testing.assert_close(torch.cat(tokens).float(), expected, rtol=0.05, atol=0.05)
 
 
 def test_without_short_convolutions_nothing_is_added():
