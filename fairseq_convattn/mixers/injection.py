@@ -5,10 +5,11 @@ from fairseq.utils import get_activation_fn
 from torch import Tensor, nn
 
 from ..ops import short_conv
+from ..ops.short_convolution.step import step_pays
 from .base import State, without_padding
 from .config import MixerConfig
 from .convolution import convolve
-from .short_convolution import convolve_short, convolve_step, is_step
+from .short_convolution import convolve_short, convolve_step
 
 
 def _depthwise_taps(config: MixerConfig) -> nn.Parameter:
@@ -30,8 +31,9 @@ def _depthwise_conv(
     """Convolve every channel of ``x``, ``[time, batch, channels]``, with its own kernel, of
     ``taps``, ``[channels, kernel_size]``; the bias is added to the rounded sum."""
     x = without_padding(x, padding_mask)
-    if is_step(x, state, taps):
-        y = convolve_step(x, taps.t().unsqueeze(1), state, name, residual=False)
+    if state is not None and step_pays(x, taps):
+        kernels = taps.t().contiguous().unsqueeze(1)
+        y = convolve_step(x, kernels, state, name, residual=False)
     else:
         options = {"causal": config.causal, "residual": False}
         y = convolve_short(short_conv, x, (None, taps), state, name, **options)

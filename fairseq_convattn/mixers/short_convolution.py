@@ -35,12 +35,6 @@ def convolve_short(
     return y
 
 
-def is_step(x: Tensor, state: State | None, static: Tensor) -> bool:
-    """Whether :func:`convolve_step` is to be called, by a convolution with the parameter
-    ``static``."""
-    return state is not None and step_pays(x, static)
-
-
 def convolve_step(
     x: Tensor, kernels: Tensor, state: State, name: str, residual: bool = True
 ) -> Tensor:
@@ -96,18 +90,19 @@ class ShortConvolution(nn.Module):
 
         Args:
             predicted: ``[time, batch, features]``, of the layer's input by ``predictor``; of low
-                rank with a one at the end, which the static kernel is multiplied with, but if
-                :func:`is_step`.
+                rank with a one at the end, which the static kernel is multiplied with, or not.
             padding_mask: boolean ``[batch, time]``, True at padding.
             state: in decoding, ``state[name]``, ``[batch, n, width]``, has the previous y.
         """
         y = without_padding(y, padding_mask)
-        if is_step(y, state, self.static):
+        factors = (x for x in (self.static, self.up, predicted) if x is not None)
+        if state is not None and step_pays(y, *factors):
             return convolve_step(y, self._kernels(predicted), state, name)
         convolution = short_conv
         if self.down is not None:
-            up = torch.cat([self.up, self.static.t().unsqueeze(0)])
-            convolution, kernels = low_rank_short_conv, (predicted, up)
+            convolution, kernels = low_rank_short_conv, (predicted, self.up, self.static)
+            if predicted.size(-1) > len(self.up):
+                kernels = predicted, torch.cat([self.up, self.static.t().unsqueeze(0)])
         elif self.kernel is not None:
             kernels = (predicted.unflatten(-1, (self.heads, -1)), self.static)
         else:
@@ -116,15 +111,15 @@ class ShortConvolution(nn.Module):
 
     def _kernels(self, predicted: Tensor | None) -> Tensor:
         """``[taps, batch or 1, width]`` from ``[1, batch, features]``."""
-        static = self.static.t()
+        static = self.static.t().contiguous()
         if predicted is None:
             return static.unsqueeze(1)
         if self.down is not None:
-            kernels = torch.addmm(static.flatten(), predicted[0], self.up.flatten(1))
+            z = predicted[0, :, : len(self.up)]
+            kernels = torch.addmm(static.flatten(), z, self.up.flatten(1))
             return kernels.unflatten(1, static.shape).transpose(0, 1)
-        of_heads = predicted[0].unflatten(1, (self.heads, 1, -1))
-        kernels = of_heads + self.static.unflatten(0, (self.heads, -1))
-        return kernels.flatten(1, 2).permute(2, 0, 1)
+        of_heads = predicted[0].unflatten(1, (self.heads, 1, -1)).permute(3, 0, 1, 2)
+        return (of_heads + static.unflatten(1, (1, self.heads, -1))).flatten(2)
 
 
 def _is_plain(linear: nn.Module | None) -> bool:
@@ -154,7 +149,8 @@ class ShortConvolutions(nn.ModuleDict):
         if not self or kind == "static":
             return dict.fromkeys(self)
         static = next(iter(self.values())).static
-        has_ones = kind == "low_rank" and not is_step(x, state, static)
+        is_step = state is not None and step_pays(x, static)
+        has_ones = kind == "low_rank" and not is_step
         if not all(_is_plain(each.down) for each in self.values()):
             found = {name: each.down(x) for name, each in self.items()}
             return {n: F.pad(z, (0, 1), value=1.0) if has_ones else z for n, z in found.items()}

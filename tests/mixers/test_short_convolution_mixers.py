@@ -182,6 +182,18 @@ def test_kernels_decode_where_they_are_asked_for_or_more_precise(
     torch.testing.assert_close(torch.cat(tokens).float(), expected, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("kind, changed", [(k, "static") for k in KINDS] + [("low_rank", "up")])
+def test_parameters_of_different_dtypes_decode(kind, changed):
+    for first in "q", "k":
+        ours, state = mixer(kind).float(), {}
+        setattr(ours.short_convolutions[first], changed, None)
+        parameter = getattr(mixer(kind).short_convolutions[first], changed).bfloat16()
+        setattr(ours.short_convolutions[first], changed, torch.nn.Parameter(parameter))
+        x = torch.randn(6, BATCH, WIDTH) / 4
+        tokens = [ours(token.unsqueeze(0), incremental_state=state)[0] for token in x]
+        torch.testing.assert_close(torch.cat(tokens), ours(x)[0], rtol=0.01, atol=0.01)
+
+
 def test_without_short_convolutions_nothing_is_added():
     assert not [n for n in mixer("none").state_dict() if "short" in n]
     some = mixer("static", short_convolution_on="v").short_convolutions

@@ -23,6 +23,7 @@ from fairseq_convattn.ops import (
 )
 from fairseq_convattn.ops.native import is_built
 from fairseq_convattn.ops.short_convolution import native, tiled
+from fairseq_convattn.ops.short_convolution.step import step
 
 KINDS = ("static", "headwise", "low_rank")
 ALL_KINDS = (*KINDS, "taps")  # headwise without static kernel
@@ -130,6 +131,39 @@ def test_any_dtype_and_any_strides(kind, impl):
             continue
         tensors = [LAYOUTS[layout](t) for t in inputs(kind, 40, 4, channels, dtype)]
         compare(kind, tensors, impl, TOLERANCES[dtype], causal=True)
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind, factors", [("static", 1), ("headwise", 2), ("low_rank", 2)])
+def test_native_tensors_of_different_dtypes(kind, factors):
+    for dtypes in itertools.product(native.DTYPES, repeat=1 + factors):
+        dtypes = (*dtypes, dtypes[-1])  # static kernels of low_rank are one of its ranks
+        tensors = inputs(kind, 70, 4, 32 * HEADS, torch.bfloat16)
+        tensors = [t.to(dtype) for t, dtype in zip(tensors, dtypes, strict=False)]
+        compare(kind, tensors, "native", TOLERANCES[torch.bfloat16], causal=True)
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind, heads", [("low_rank", 1), ("headwise", 20)])
+def test_native_sums_of_many_ranks_or_taps(monkeypatch, kind, heads):
+    """More than the 64 that are summed at once."""
+    monkeypatch.setitem(globals(), "HEADS", heads)
+    for dtype in native.DTYPES:
+        tensors = inputs(kind, 9, 5, 320, dtype, rank=70)
+        compare(kind, tensors, "native", TOLERANCES[dtype], causal=True)
+
+
+@pytest.mark.parametrize("before", range(6))
+@pytest.mark.parametrize("residual", [True, False])
+def test_a_step_continues_from_any_tail(before, residual):
+    kernels, x = torch.randn(4, BATCH, 6), torch.randn(1, BATCH, 6)
+    tail = torch.randn(before, BATCH, 6, dtype=torch.float64)
+    window = torch.cat([tail.float(), x])[-4:]
+    y, following = step(x, kernels, tail, residual)
+    expected = (window * kernels[-len(window) :]).sum(0, keepdim=True) + x * residual
+    assert y.dtype == following.dtype == torch.float32
+    torch.testing.assert_close(y, expected)
+    assert torch.equal(following, window[-3:])
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)

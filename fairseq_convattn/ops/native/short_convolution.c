@@ -209,7 +209,7 @@ static void add_parts_of_z(const problem *p, const float *sums, int64_t group, i
                 if ((n + 1) % together == 0 || n + 1 == parts)
                     all[i] += some[i];
             }
-        use.write_row(all, count, p->half_z, p->grad_z.data + (at + r) * (p->half_z ? 2 : 4));
+        use.write_row(all, count, p->z_is_half, p->grad_z.data + (at + r) * (p->z_is_half ? 2 : 4));
     }
 }
 
@@ -217,7 +217,7 @@ static void add_parts_of_z(const problem *p, const float *sums, int64_t group, i
 static void add_parts_of_u(const problem *p, const float *sums, int64_t panel, int64_t k)
 {
     const factor *to = &p->grad_u;
-    int64_t size = p->half_u ? 2 : 4, step = panels_of(p) * size_of_panel(p);
+    int64_t size = p->u_is_half ? 2 : 4, step = panels_of(p) * size_of_panel(p);
     long channels = smaller(p->channels - panel * PANEL, PANEL);
     for (long r = 0; r < (p->is_static ? 1 : p->ranks); r++) {
         float all[PANEL + WIDEST] = {0}; /* a whole vector from any channel on */
@@ -227,10 +227,10 @@ static void add_parts_of_u(const problem *p, const float *sums, int64_t panel, i
                 all[c] += first[n * step + c];
         int64_t at = r * to->rank_stride + k * to->tap_stride + panel * PANEL * to->channel_stride;
         if (to->channel_stride == 1)
-            use.write_row(all, channels, p->half_u, to->data + at * size);
+            use.write_row(all, channels, p->u_is_half, to->data + at * size);
         else
             for (long c = 0; c < channels; c++)
-                use.write_row(all + c, 1, p->half_u,
+                use.write_row(all + c, 1, p->u_is_half,
                               to->data + (at + c * to->channel_stride) * size);
     }
 }
@@ -358,7 +358,8 @@ int convattn_short_convolve(
     job j = {.p = p, .backward = backward, .group = parallel && threads > 1 && few ? 1 : GROUP};
     char *memory = NULL;
     if (backward && (p->grad_z.data || p->grad_u.data)) {
-        memory = aligned_alloc(64, divide_parts(&j, NULL) - (char *)NULL + 64);
+        size_t size = divide_parts(&j, NULL) - (char *)NULL;
+        memory = aligned_alloc(64, size + 64); /* NULL means failure, even if parts are empty */
         if (!memory)
             return 1;
         divide_parts(&j, memory);

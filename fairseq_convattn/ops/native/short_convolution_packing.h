@@ -17,10 +17,10 @@ typedef struct {
     int64_t time, inputs, batch, channels, ranks, taps, left;
     int64_t sentences; /* of a piece of work, which sums their gradients of u */
     int64_t own;    /* the tap whose input is added to the output; -1: none */
-    int64_t half, half_z, half_u; /* whether sequences but z, and z, and u are bfloat16 */
+    int64_t half, z_is_half, u_is_half; /* whether sequences but z, and z, and u are bfloat16 */
     int64_t stride; /* ranks, as whole vectors; 1 of static kernels */
     int64_t is_static; /* whether u is a kernel per channel, and z one per head */
-    int64_t heads;     /* of z; 0: z is NULL */
+    int64_t heads;     /* of z; 0: there is no z */
     int64_t head_dim;  /* channels of a head: a divisor of PANEL or a multiple, whole vectors */
     int64_t in_blocks; /* whether AMX is to multiply z and u, which are bfloat16 */
     sequence x, y, grad, grad_x;
@@ -188,8 +188,8 @@ static void pack_ranks(const piece *w, int64_t first)
         if (t < 0 || t >= p->time)
             continue;
         int64_t at = t * p->z.time_stride + w->b * p->z.batch_stride;
-        const char *row = p->z.data + at * (p->half_z ? 2 : 4);
-        to_floats(row, p->ranks, p->half_z, w->z + i * stride);
+        const char *row = p->z.data + at * (p->z_is_half ? 2 : 4);
+        to_floats(row, p->ranks, p->z_is_half, w->z + i * stride);
         if (p->in_blocks)
             memcpy(w->half_z + i * stride, row, 2 * p->ranks);
     }
@@ -198,7 +198,7 @@ static void pack_ranks(const piece *w, int64_t first)
 static void pack_taps(const piece *w, int64_t n)
 {
     const problem *p = w->p;
-    int64_t panel = w->first_panel + n, step = p->u.channel_stride, size = p->half_u ? 2 : 4;
+    int64_t panel = w->first_panel + n, step = p->u.channel_stride, size = p->u_is_half ? 2 : 4;
     long channels = channels_of(w, n, n + 1);
     float *to = w->u + n * size_of_panel(p);
     memset(to, 0, 4 * size_of_panel(p));
@@ -208,9 +208,9 @@ static void pack_taps(const piece *w, int64_t n)
             const char *from = p->u.data + at * size;
             float *row = to + (k * p->stride + r) * PANEL;
             if (step == 1)
-                to_floats(from, channels, p->half_u, row);
+                to_floats(from, channels, p->u_is_half, row);
             else
                 for (long c = 0; c < channels; c++)
-                    to_floats(from + c * step * size, 1, p->half_u, row + c);
+                    to_floats(from + c * step * size, 1, p->u_is_half, row + c);
         }
 }

@@ -32,8 +32,9 @@ class _Factor(ctypes.Structure):
 class _Problem(ctypes.Structure):
     _fields_ = [
         *((n, ctypes.c_int64) for n in ("time", "inputs", "batch", "channels", "ranks", "taps")),
-        *((n, ctypes.c_int64) for n in ("left", "sentences", "own", "half", "half_z", "half_u")),
-        *((n, ctypes.c_int64) for n in ("stride", "is_static", "heads", "head_dim", "in_blocks")),
+        *((n, ctypes.c_int64) for n in ("left", "sentences", "own", "half")),
+        *((n, ctypes.c_int64) for n in ("z_is_half", "u_is_half", "stride", "is_static")),
+        *((n, ctypes.c_int64) for n in ("heads", "head_dim", "in_blocks")),
         *((n, Sequence) for n in ("x", "y", "grad", "grad_x", "z", "grad_z")),
         *((n, _Factor) for n in ("u", "grad_u")),
     ]
@@ -78,8 +79,8 @@ class _Kernels:
             sentences=1,
             own=own,
             half=halves[0],
-            half_z=halves[1],
-            half_u=halves[2],
+            z_is_half=halves[1],
+            u_is_half=halves[2],
             stride=1 if is_static else -(-z.size(2) // VECTOR) * VECTOR,
             is_static=is_static,
             heads=heads,
