@@ -1,5 +1,5 @@
 """The compiled kernels under AddressSanitizer and UBSan: an access outside of memory that is
-theirs ends the program, and so does undefined behaviour.
+theirs ends the program, and so does undefined behaviour. And with compiler flags of users'.
 
 CONVATTN_FUZZ_SECONDS=3600 python -m pytest -m slow -k random tests/ops/test_sanitized_kernels.py
 
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,12 +55,8 @@ def library(name: str) -> str:
     return path
 
 
-@pytest.fixture(scope="module")
-def sanitized(tmp_path_factory):
-    """Runs a script, with kernels for some instructions, on a copy that is compiled so."""
-    # the sanitizer's handling of exceptions looks for libstdc++ before PyTorch has loaded it
-    preloaded = " ".join(map(library, ("libasan.so", "libubsan.so", "libstdc++.so")))
-    copy = tmp_path_factory.mktemp("sanitized")
+def compiled(copy: Path, flags: str) -> Callable[..., subprocess.CompletedProcess]:
+    """Runs Python in a copy of the package, whose kernels are compiled with such flags."""
     kernels = shutil.ignore_patterns("__pycache__", "_kernels*")
     shutil.copytree(ROOT / "fairseq_convattn", copy / "fairseq_convattn", ignore=kernels)
     for name in ("tests", "setup.py", "pyproject.toml"):
@@ -77,10 +74,19 @@ def sanitized(tmp_path_factory):
             check=False,
         )
 
-    sanitizers = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
-    flags = f"-O1 {sanitizers} -fno-omit-frame-pointer -g"
     built = python("setup.py", "-q", "build_ext", "--inplace", CFLAGS=flags)
     assert list((copy / "fairseq_convattn" / "ops" / "native").glob("_kernels*")), built.stderr
+    return python
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory):
+    """Runs a script, with kernels for some instructions, on a copy that is compiled so."""
+    # the sanitizer's handling of exceptions looks for libstdc++ before PyTorch has loaded it
+    preloaded = " ".join(map(library, ("libasan.so", "libubsan.so", "libstdc++.so")))
+    sanitizers = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+    flags = f"-O1 {sanitizers} -fno-omit-frame-pointer -g"
+    python = compiled(tmp_path_factory.mktemp("sanitized"), flags)
     preload = {"LD_PRELOAD": preloaded, "ASAN_OPTIONS": "detect_leaks=0"}
 
     def run(instructions: str | None, script: str, **more: str) -> subprocess.CompletedProcess:
@@ -88,6 +94,12 @@ def sanitized(tmp_path_factory):
         return python("-c", chosen + script, **preload, **more)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory):
+    library("libgcc.a")  # of a compiler
+    return compiled(tmp_path_factory.mktemp("fast"), "-O3 -ffast-math -std=c99")
 
 
 def test_notices_an_access_outside(sanitized):
@@ -103,6 +115,12 @@ def arguments(name: str, chosen: str) -> list[str]:
 @pytest.mark.parametrize("instructions", [None, "portable"])
 def test_nothing_outside_is_read_or_written(sanitized, name, instructions):
     run = sanitized(instructions, TEST.format(arguments=arguments(name, COMPARISONS[name])))
+    assert run.returncode == 0, (run.stdout + run.stderr)[-5000:]
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_flags_for_fast_arithmetic_do_not_reach_the_kernels(fast, name):
+    run = fast("-m", "pytest", *arguments(name, COMPARISONS[name]))
     assert run.returncode == 0, (run.stdout + run.stderr)[-5000:]
 
 
