@@ -23,7 +23,6 @@ from fairseq_convattn.ops import (
 )
 from fairseq_convattn.ops.native import is_built
 from fairseq_convattn.ops.short_convolution import native, tiled
-from fairseq_convattn.ops.short_convolution.step import step
 
 KINDS = ("static", "headwise", "low_rank")
 ALL_KINDS = (*KINDS, "taps")  # headwise without static kernel
@@ -151,19 +150,6 @@ def test_native_sums_of_many_ranks_or_taps(monkeypatch, kind, heads):
     for dtype in native.DTYPES:
         tensors = inputs(kind, 9, 5, 320, dtype, rank=70)
         compare(kind, tensors, "native", TOLERANCES[dtype], causal=True)
-
-
-@pytest.mark.parametrize("before", range(6))
-@pytest.mark.parametrize("residual", [True, False])
-def test_a_step_continues_from_any_tail(before, residual):
-    kernels, x = torch.randn(4, BATCH, 6), torch.randn(1, BATCH, 6)
-    tail = torch.randn(before, BATCH, 6, dtype=torch.float64)
-    window = torch.cat([tail.float(), x])[-4:]
-    y, following = step(x, kernels, tail, residual)
-    expected = (window * kernels[-len(window) :]).sum(0, keepdim=True) + x * residual
-    assert y.dtype == following.dtype == torch.float32
-    torch.testing.assert_close(y, expected)
-    assert torch.equal(following, window[-3:])
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
