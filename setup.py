@@ -11,7 +11,7 @@ version = re.search(r'^__version__ = "(.+)"$', package, re.MULTILINE)
 kernels = "fairseq_convattn/ops/native"
 checksum = runpy.run_path(str(root / kernels / "sources.py"))["checksum"](root / kernels)
 
-sources = ("instructions", "convolution", "attention", "short_convolution")
+sources = ("instructions", "convolution", "attention", "attention_bfloat16", "short_convolution")
 
 # unless somebody asks for less, as to debug
 optimised = [] if re.search(r"-O[01g]\b", os.getenv("CFLAGS", "")) else ["-O3"]

@@ -49,5 +49,6 @@ for _ in 1 2; do
   seconds static short_conv "${attention[@]}" --short-convolution static
   seconds headwise short_conv "${attention[@]}" --short-convolution headwise $(width 224)
   seconds low_rank short_conv "${attention[@]}" $(width 136)
+  seconds "static after every linear map" short_conv "${attention[@]}" --short-convolution static --short-convolution-on qkvo12
   seconds dynamic dynamic "${dynamic[@]}"
 done

@@ -8,11 +8,13 @@ from torch import Tensor
 
 from .. import native
 from ..implementation import unfit_for_operators
+from . import native_bfloat16
 from .dropout import Dropout
 from .scores import HIDDEN, Scores
+from .terms import Options, Terms
 from .tiles import LOG2_E, Block, Passes, Tile, register_passes
 
-UNNORMALIZED_WEIGHTS, WEIGHTS, GRADIENT, FACTORS = range(4)
+UNNORMALIZED_WEIGHTS, WEIGHTS, GRADIENT = range(3)
 FLOAT_BYTES = 4
 
 
@@ -69,26 +71,6 @@ class Compiled(Passes):
         self._run(WEIGHTS, self._scores(tile, s, lse))
         return s
 
-    def factors(self, tile: Tile) -> Tensor:
-        factors = self.memory("factors", tile.shape)
-        n, rows, columns = tile.shape
-        low, high = self.dropout.seeds
-        places = _Scores(
-            sentences=n // self.block.count,
-            heads=self.block.count,
-            rows=rows,
-            columns=columns,
-            first_row=tile.first_row,
-            queries=tile.scores.q.size(1),
-            first_column=tile.columns.start,
-            low_seed=low,
-            high_seed=high,
-            keep=1 - self.dropout.p,
-            s=_rows(factors),
-        )
-        self._run(FACTORS, places)
-        return factors
-
     def buffer(self, tile: Tile) -> Tensor:
         return self.memory("gradients", tile.shape)
 
@@ -112,6 +94,7 @@ class Compiled(Passes):
         scores, layout = tile.scores, tile.layout
         first = self.block.shape[0] - 1 + tile.first
         shared = self.curve.size(0) == 1
+        low, high = self.dropout.seeds if self.dropout else (0, 0)
         for name in ("band", "row_step"):
             if getattr(scores, name) is not None:
                 parts[name] = _rows(tile.rows_of(getattr(scores, name)))
@@ -127,6 +110,12 @@ class Compiled(Passes):
             right=layout.right,
             own=tile.own,
             lowest=HIDDEN / 2,
+            first_row=tile.first_row,
+            queries=scores.q.size(1),
+            first_column=tile.columns.start,
+            low_seed=low,
+            high_seed=high,
+            keep=1 - self.dropout.p if self.dropout else 1,
             s=_rows(s),
             curve=_Part(_address(self.curve, first), 0 if shared else self.curve.stride(0), 0),
             lse=_rows(lse),
@@ -161,4 +150,12 @@ def _columns(x: Tensor) -> _Part:
     return _Part(x.data_ptr(), x.stride(0), 0)
 
 
-attend = register_passes("attend_native", Compiled, (torch.float32,), "CPU")
+_attend_in_float32 = register_passes("attend_native", Compiled, (torch.float32,), "CPU")
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, options: Options) -> Tensor:
+    """Same contract as :func:`reference.attend`; no second derivatives. With AMX, bfloat16 is
+    multiplied as such; then weights and gradients are rounded to it for their products, too."""
+    if native_bfloat16.unfit(q, k, v):
+        return _attend_in_float32(q, k, v, terms, options)
+    return native_bfloat16.attend(q, k, v, terms, options)

@@ -29,12 +29,13 @@ class InPyTorch(Passes):
         sums = s.sub_(largest).exp2_().sum(-1, keepdim=True)
         sums.clamp_(min=0.5)  # below only where a query sees nothing
         lse.copy_(largest.add_(sums.log2()))
-        return s, sums
+        return (s if self.dropout is None else s.mul_(self._factors(tile))), sums
 
     def weights(self, tile: Tile, lse: Tensor) -> Tensor:
         return self._logits(tile).sub_(lse).exp2_()
 
-    def factors(self, tile: Tile) -> Tensor:
+    def _factors(self, tile: Tile) -> Tensor:
+        """Dropout's factors of the weights, ``[n, rows, columns]``."""
         n, rows, _ = tile.shape
         count = functools.partial(torch.arange, device=tile.scores.q.device)
         heads = count(n).unsqueeze(1) * tile.scores.q.size(1)
@@ -49,12 +50,18 @@ class InPyTorch(Passes):
     def gradient(
         self, tile: Tile, weights: Tensor, s: Tensor, delta: Tensor, grads: Scores
     ) -> None:
-        s.sub_(delta).mul_(weights)
+        if self.dropout is None:
+            s.sub_(delta).mul_(weights)
+        else:
+            factors = self._factors(tile)
+            s.mul_(factors).sub_(delta).mul_(weights)
+            weights.mul_(factors)
         if grads.band is not None:
             self._clear_frame(tile)
             tile.rows_of(grads.band).copy_(self._along_band(tile, self._frame))
         if grads.row_step is not None:
-            tile.rows_of(grads.row_step).copy_(tile.sum_beyond_band(s, 2, weights))
+            scratch = self.memory("beyond the band", tile.shape)
+            tile.rows_of(grads.row_step).copy_(tile.sum_beyond_band(s, 2, scratch))
         if grads.curve is not None:
             self._add_to_diagonals(tile, s)
 

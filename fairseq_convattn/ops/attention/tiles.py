@@ -244,8 +244,6 @@ class Tile:
     def attend(self, passes: "Passes", y: Tensor, lse: Tensor) -> None:
         """Write the weighted sums of values to ``y``, and the logarithms of sums to ``lse``."""
         s, sums = passes.unnormalized_weights(self, self.rows_of(lse))
-        if passes.dropout is not None:
-            s.mul_(passes.factors(self))
         self.rows_of(y).baddbmm_(s, self.columns_of(self.scores.v), beta=0).div_(sums)
 
     def add_gradients(
@@ -262,13 +260,8 @@ class Tile:
         y, grad = self.rows_of(y), self.rows_of(grad)
         weights = passes.weights(self, self.rows_of(lse))
         s = passes.buffer(self).baddbmm_(grad, v.transpose(1, 2), beta=0)
-        dropped = weights
-        if passes.dropout is not None:
-            kept = passes.factors(self)
-            s.mul_(kept)
-            dropped = kept.mul_(weights)
-        self._add_to_columns(grads.v, dropped, grad, 1.0)
         passes.gradient(self, weights, s, (grad * y).sum(-1, keepdim=True), grads)
+        self._add_to_columns(grads.v, weights, grad, 1.0)
         if grads.q is not None:
             self.rows_of(grads.q).baddbmm_(s, k, beta=0, alpha=scale)
         self._add_to_columns(grads.k, s, q, scale)
@@ -328,18 +321,14 @@ class Passes(ABC):
         """Weights before they are divided by their sums.
 
         Returns:
-            These weights ``[n, rows, columns]`` and their sums ``[n, rows, 1]``. The binary
-            logarithms of the sums of exponentials are written to ``lse``, ``[n, rows, 1]``.
+            These weights after dropout ``[n, rows, columns]``, and their sums before it ``[n, rows,
+            1]``. The binary logarithms of the sums of exponentials are written to ``lse``,
+            ``[n, rows, 1]``.
         """
 
     @abstractmethod
     def weights(self, tile: Tile, lse: Tensor) -> Tensor:
-        """The weights, ``[n, rows, columns]``."""
-
-    @abstractmethod
-    def factors(self, tile: Tile) -> Tensor:
-        """``dropout``'s factors of the weights, ``[n, rows, columns]``, in memory that may be
-        overwritten."""
+        """The weights before dropout, ``[n, rows, columns]``."""
 
     @abstractmethod
     def buffer(self, tile: Tile) -> Tensor:
@@ -349,10 +338,11 @@ class Passes(ABC):
     def gradient(
         self, tile: Tile, weights: Tensor, s: Tensor, delta: Tensor, grads: Scores
     ) -> None:
-        """Turn the weights' gradients ``s`` into those of the scores, in place.
+        """Turn the gradients ``s`` of the weights after dropout into those of the scores, and the
+        weights into those after dropout, in place.
 
         Also writes the gradients of the band and of the queries' steps to ``grads`` and adds to the
-        sums over diagonals. ``weights`` may be overwritten.
+        sums over diagonals.
 
         Args:
             weights, s: ``[n, rows, columns]``.

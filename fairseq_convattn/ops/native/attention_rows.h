@@ -57,18 +57,73 @@ static void NAME(weights)(
                     NAME(exp2)(NAME(score)(s, curve, column, j, count) - lse));
 }
 
-/* d_j becomes weights_j (d_j - delta), which is added to diagonals_j, if not NULL. */
+/* The factors of dropout: `factor` where half of the hash of (key, column, second key) is below `kept`,
+   else 0. */
+static inline NAME(vector) NAME(factors)(NAME(bits) column, const dropout *of_row)
+{
+    NAME(bits) x = column + of_row->key;
+    x = ((x ^ x >> 16) * FIRST) ^ of_row->second_key;
+    x = (x ^ x >> 15) * SECOND;
+    x ^= x >> 15;
+    return NAME(select)((NAME(ints))(x >> 1) < of_row->kept, (NAME(vector)){0} + of_row->factor,
+                        (NAME(vector)){0});
+}
+
+/* Multiplies weights by dropout's factors. */
+static void NAME(drop)(float *weights, long count, const dropout *of_row)
+{
+    NAME(bits) column = *(const NAME(bits) *)LANE;
+    for (long j = 0; j < count; j += LANES, column += LANES)
+        NAME(store)(weights + j, count - j,
+                    NAME(load)(weights + j, count - j, 0) * NAME(factors)(column, of_row));
+}
+
+/* With dropout, if not NULL, multiplies gradients by its factors, and turns the sign of weights that
+   it drops. Returns the sum of weights times gradients. */
+static float NAME(delta)(float *d, float *weights, long count, const dropout *of_row)
+{
+    NAME(bits) column = *(const NAME(bits) *)LANE;
+    NAME(vector) sum = {0};
+    for (long j = 0; j < count; j += LANES, column += LANES) {
+        NAME(vector) weight = NAME(load)(weights + j, count - j, 0);
+        NAME(vector) of_weight = NAME(load)(d + j, count - j, 0);
+        if (of_row) {
+            NAME(vector) factor = NAME(factors)(column, of_row);
+            of_weight *= factor;
+            NAME(store)(d + j, count - j, of_weight);
+            NAME(store)(weights + j, count - j, NAME(select)(factor > 0, weight, -weight));
+        }
+        sum += weight * of_weight;
+    }
+    float total = 0;
+    for (int i = 0; i < LANES; i++)
+        total += sum[i];
+    return total;
+}
+
+/* d_j becomes weights_j (d_j - delta), which is added to diagonals_j, if not NULL. Weights are divided
+   by `keep`; those whose sign was turned become 0. */
 static void NAME(gradient)(
-    float *d, const float *weights, long count, float delta, float *diagonals)
+    float *d, float *weights, long count, float delta, float *diagonals, float keep)
 {
     for (long j = 0; j < count; j += LANES) {
-        NAME(vector) of_score =
-            NAME(load)(weights + j, count - j, 0) * (NAME(load)(d + j, count - j, 0) - delta);
+        NAME(vector) weight = NAME(load)(weights + j, count - j, 0);
+        NAME(vector) size = NAME(larger)(weight, -weight);
+        NAME(vector) of_score = size * (NAME(load)(d + j, count - j, 0) - delta);
         NAME(store)(d + j, count - j, of_score);
+        if (keep < 1)
+            NAME(store)(weights + j, count - j, NAME(larger)(weight, (NAME(vector)){0}) * (1 / keep));
         if (diagonals)
             NAME(store)(diagonals + j, count - j,
                         NAME(load)(diagonals + j, count - j, 0) + of_score);
     }
+}
+
+static void NAME(accumulate)(float *to, const float *x, long count)
+{
+    for (long j = 0; j < count; j += LANES)
+        NAME(store)(to + j, count - j,
+                    NAME(load)(to + j, count - j, 0) + NAME(load)(x + j, count - j, 0));
 }
 
 static float NAME(sum)(const float *x, long count)
@@ -80,20 +135,4 @@ static float NAME(sum)(const float *x, long count)
     for (int i = 0; i < LANES; i++)
         total += sum[i];
     return total;
-}
-
-/* Dropout's factors: `factor` where half of the hash of (key, column, second key) is below `kept`,
-   else 0. */
-static void NAME(factors)(
-    float *factors, long count, uint32_t key, uint32_t second, int32_t kept, float factor)
-{
-    NAME(bits) column = *(const NAME(bits) *)LANE + key;
-    for (long j = 0; j < count; j += LANES, column += LANES) {
-        NAME(bits) x = ((column ^ column >> 16) * FIRST) ^ second;
-        x = (x ^ x >> 15) * SECOND;
-        x ^= x >> 15;
-        NAME(vector) of_column = NAME(select)(
-            (NAME(ints))(x >> 1) < kept, (NAME(vector)){0} + factor, (NAME(vector)){0});
-        NAME(store)(factors + j, count - j, of_column);
-    }
 }

@@ -7,12 +7,6 @@
 
 #if defined(HAS_AMX)
 
-#define WITH_AMX \
-    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,avx2,amx-tile,amx-bf16")))
-
-/* The compiler does not know that the instructions after it read memory. */
-#define STORED __asm__ volatile("" ::: "memory")
-
 /* 0 to 3 and 6: 16 x 16 sums; 4: 16 left factors of `terms` terms each; 5 and 7: pairs of terms of
    16 right ones. */
 static WITH_AMX void begin_blocks(int terms)
