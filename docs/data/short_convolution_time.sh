@@ -27,7 +27,7 @@ train() {
     bash "$(dirname "$0")/short_convolution_language_models.sh" "${mixer}_lm_tiny" "$@" "${short[@]}"
     return
   fi
-  command=$(python -m fairseq_convattn.recipes "$recipe" --mixer "$mixer" --output runs/time --dry-run -- \
+  command=$(python -m fairseq_convattn.recipes "$recipe" train --mixer "$mixer" --output runs/time --dry-run -- \
     "$@" --bf16 --num-workers 0 "${short[@]}" | grep '^fairseq-train')
   eval "$command"
 }

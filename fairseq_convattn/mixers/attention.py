@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..ops import composite_attention
+from ..ops.attention import native_bfloat16 as bfloat16
 from .base import State, TokenMixer, dropout_p
 from .config import MixerConfig
 from .short_convolution import ShortConvolutions
@@ -143,6 +144,10 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
         """``[batch, heads, time, head_dim]``, as all inputs. On a CPU, PyTorch's function stores
         every weight if it drops some; ours stores none. It has no ``attn_mask``."""
         dropout = dropout_p(self.dropout_module)
+        places = not self.config.causal or q.size(2) <= k.size(2)
+        if attn_mask is None and places and bfloat16.pays(q, k, v, dropout):
+            options = {"causal": self.config.causal, "padding_mask": padding_mask}
+            return bfloat16.attention(q, k, v, **options, dropout_p=dropout)
         ours = 0 < dropout < 1 and q.device.type == "cpu" and attn_mask is None
         if ours and q.size(2) <= k.size(2) >= LONG:
             return composite_attention(

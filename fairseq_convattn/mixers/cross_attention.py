@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
+from ..ops.attention import native_bfloat16 as bfloat16
 from .attention import attend
 from .base import Copyable, Sizes, dropout_p
 
@@ -80,8 +81,13 @@ class CrossAttention(Copyable, MultiheadAttention):
         ``[sentences, heads, queries, keys]``. Few queries are faster explicitly."""
         dropout = self.dropout_module
         if not explicit:
+            p = dropout_p(dropout)
+            if bfloat16.pays(q, k, v, p):
+                mask = None if hidden is None else hidden[:, 0, 0]
+                y = bfloat16.attention(q, k, v, causal=False, padding_mask=mask, dropout_p=p)
+                return y, None
             visible = None if hidden is None else ~hidden
-            return attend(q, k, v, visible, dropout_p(dropout)), None
+            return attend(q, k, v, visible, p), None
         scores = (q * self.scaling) @ k.transpose(-1, -2)
         if hidden is not None:
             scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)

@@ -23,6 +23,7 @@ COMPARISONS = {
     "test_convolution_kernels": "native",
     "test_native_convolution": "threads or many",
     "test_attention": "every_length or dropout",
+    "test_attention_bfloat16": "test",
     "test_short_convolution": "native",
 }
 

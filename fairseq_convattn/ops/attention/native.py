@@ -156,6 +156,6 @@ _attend_in_float32 = register_passes("attend_native", Compiled, (torch.float32,)
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, options: Options) -> Tensor:
     """Same contract as :func:`reference.attend`; no second derivatives. With AMX, bfloat16 is
     multiplied as such; then weights and gradients are rounded to it for their products, too."""
-    if native_bfloat16.unfit(q, k, v):
-        return _attend_in_float32(q, k, v, terms, options)
-    return native_bfloat16.attend(q, k, v, terms, options)
+    in_bfloat16 = native_bfloat16.fits(q, k, v)
+    run = native_bfloat16.attend if in_bfloat16 else _attend_in_float32
+    return run(q, k, v, terms, options)

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from .. import native
+from ..implementation import requested, unfit_for_operators
 from .dropout import Dropout
 from .operators import register
 from .scores import HIDDEN, Layout, Scores
+from .terms import Options
 from .tiles import LOG2_E
 
 FLOAT_BYTES = 4
+FEW = 8  # keys; PyTorch's attention is about as fast then
 
 
 class _Sequence(ctypes.Structure):
@@ -39,10 +42,34 @@ class _Attention(ctypes.Structure):
     ]
 
 
-def unfit(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the kernels cannot take such inputs, or the machine has no AMX."""
-    dtypes = {q.dtype, k.dtype, v.dtype}
-    return dtypes != {torch.bfloat16} or native.instructions() != "amx"
+def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the kernels can take such inputs on a CPU, and the machine has AMX."""
+    return {q.dtype, k.dtype, v.dtype} == {torch.bfloat16} and native.has_amx()
+
+
+def pays(q: Tensor, k: Tensor, v: Tensor, dropout_p: float) -> bool:
+    """Whether :func:`attention` is faster than PyTorch's, in training, and nothing else is
+    requested."""
+    if q.device.type != "cpu" or k.size(2) <= FEW or not fits(q, k, v):
+        return False
+    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    free = requested(None) is None and not unfit_for_operators()
+    return free and (trains or dropout_p > 0) and dropout_p < 1
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    padding_mask: Tensor | None,
+    dropout_p: float,
+) -> Tensor:
+    """Attention without relative terms; arguments as :func:`composite_attention`'s. If it is not
+    causal, queries may be more than keys."""
+    options = Options(causal, "clip", None, padding_mask, dropout_p, q.size(3) ** -0.5)
+    return attend(q, k, v, {"content": None}, options)
 
 
 def _forward(scores: Scores, layout: Layout, dropout: Dropout | None) -> tuple[Tensor, Tensor]:

@@ -110,7 +110,9 @@ def _check(
     q, k, v, curve, *added = scores
     fits = q.dim() == k.dim() == v.dim() == 4 and {q.dtype, k.dtype, v.dtype} <= set(dtypes)
     fits = fits and q.shape[:2] == k.shape[:2] == v.shape[:2] and q.size(3) == k.size(3)
-    fits = fits and 1 <= q.size(2) <= k.size(2) == v.size(2) and min(layout.left, layout.right) >= 0
+    fits = fits and k.size(2) == v.size(2) and min(q.size(2), k.size(2)) >= 1
+    alone = not layout.local and all(x is None for x in added[1:])  # no query has a place
+    fits = fits and (q.size(2) <= k.size(2) or alone) and min(layout.left, layout.right) >= 0
     if margin is None:
         fits = fits and layout.before is None and layout.after is None
     else:

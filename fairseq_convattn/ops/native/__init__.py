@@ -49,6 +49,14 @@ def instructions() -> str:
     return library.convattn_instructions().decode()
 
 
+def has_amx() -> bool:
+    """Whether products in bfloat16 use AMX."""
+    return is_built() and instructions() == "amx"
+
+
+has_amx._dynamo_marked_constant = True  # what torch.compiler.assume_constant_result does
+
+
 def _entry_of_openmp() -> ctypes.c_void_p:
     """GOMP_parallel in PyTorch's library; NULL where it has none."""
     torch_cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
