@@ -142,23 +142,16 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> Tensor:
         """``[batch, heads, time, head_dim]``, as all inputs. On a CPU, PyTorch's function stores
-        every weight if it drops some; ours stores none. It has no ``attn_mask``."""
+        every weight if it drops some; ours stores none, and trains faster in bfloat16 with AMX. It
+        has no ``attn_mask``."""
         dropout = dropout_p(self.dropout_module)
-        places = not self.config.causal or q.size(2) <= k.size(2)
-        if attn_mask is None and places and bfloat16.pays(q, k, v, dropout):
-            options = {"causal": self.config.causal, "padding_mask": padding_mask}
-            return bfloat16.attention(q, k, v, **options, dropout_p=dropout)
-        ours = 0 < dropout < 1 and q.device.type == "cpu" and attn_mask is None
-        if ours and q.size(2) <= k.size(2) >= LONG:
-            return composite_attention(
-                q,
-                k,
-                v,
-                {"content": None},
-                causal=self.config.causal,
-                padding_mask=padding_mask,
-                dropout_p=dropout,
-            )
+        causal, time, keys = self.config.causal, q.size(2), k.size(2)
+        if attn_mask is None and (not causal or time <= keys):
+            options = {"causal": causal, "padding_mask": padding_mask, "dropout_p": dropout}
+            if bfloat16.pays(q, k, v, dropout):
+                return bfloat16.attention(q, k, v, **options)
+            if 0 < dropout < 1 and q.device.type == "cpu" and time <= keys >= LONG:
+                return composite_attention(q, k, v, {"content": None}, **options)
         return attend(q, k, v, dropout=dropout, **self._mask(q, k, padding_mask, attn_mask))
 
     def _mask(

@@ -1,4 +1,5 @@
-"""A decoder's attention to its encoder, through PyTorch's scaled_dot_product_attention."""
+"""A decoder's attention to its encoder, through PyTorch's scaled_dot_product_attention or, where it
+trains faster, our kernel for bfloat16."""
 
 import torch
 import torch.nn.functional as F
