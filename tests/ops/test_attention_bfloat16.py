@@ -165,6 +165,7 @@ def test_no_sentences():
     assert [x.shape for x in torch.autograd.grad(y.sum(), qkv)] == [x.shape for x in qkv]
 
 
+@pytest.mark.slow
 def test_keeps_pytorchs_rules(monkeypatch):
     from fairseq_convattn.ops.attention import operators
 
