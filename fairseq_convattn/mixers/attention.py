@@ -148,7 +148,7 @@ class SelfAttention(AttentionMixer, MultiheadAttention):
         causal, time, keys = self.config.causal, q.size(2), k.size(2)
         if attn_mask is None and (not causal or time <= keys):
             options = {"causal": causal, "padding_mask": padding_mask, "dropout_p": dropout}
-            if bfloat16.pays(q, k, v, dropout):
+            if bfloat16.pays(q, k, v, dropout, self.training):
                 return bfloat16.attention(q, k, v, **options)
             if 0 < dropout < 1 and q.device.type == "cpu" and time <= keys >= LONG:
                 return composite_attention(q, k, v, {"content": None}, **options)

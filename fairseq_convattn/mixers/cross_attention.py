@@ -83,7 +83,7 @@ class CrossAttention(Copyable, MultiheadAttention):
         dropout = self.dropout_module
         if not explicit:
             p = dropout_p(dropout)
-            if bfloat16.pays(q, k, v, p):
+            if bfloat16.pays(q, k, v, p, self.training):
                 mask = None if hidden is None else hidden[:, 0, 0]
                 y = bfloat16.attention(q, k, v, causal=False, padding_mask=mask, dropout_p=p)
                 return y, None

@@ -117,17 +117,18 @@ def test_more_queries_than_keys(queries, keys):
         actual = gradients(native_bfloat16.attention(q, k, v, **options), (q, k, v))
         q, k, v = (x.detach().double().requires_grad_() for x in (q, k, v))
         scores = q @ k.transpose(2, 3) * 24**-0.5
+        seen = torch.ones(3, 1, 1, 1)
         if padding_mask is not None:
             scores = scores.masked_fill(padding_mask[:, None, None], -1e30)
-            v = v * ~padding_mask.all(1)[:, None, None, None]
-        expected = gradients(scores.softmax(-1) @ v, (q, k))
-        assert_near(actual[:3], expected)
+            seen = ~padding_mask.all(1)[:, None, None, None]
+        assert_near(actual, gradients(scores.softmax(-1) * seen @ v, (q, k, v)))
 
 
 def test_any_number_of_threads():
     torch.manual_seed(5)
     qkv = inputs(100, 100)
-    made = table_parameters(("content", "fixed"), lambda *s: torch.randn(1, *s), False, SPAN, 24)
+    terms = "fixed", *SUBSETS[2]
+    made = table_parameters(terms, lambda *s: torch.randn(1, *s), False, SPAN, 24)
     options = {"causal": False, "beyond": "clip", "padding_mask": paddings(100)[1]}
     options["dropout_p"] = 0.2
     one, *others = with_threads((1, 2, 5), lambda: with_gradients(qkv, made, "native", options))
@@ -160,9 +161,11 @@ def test_only_the_wanted_gradients():
 
 
 def test_no_sentences():
-    qkv = inputs(6, 6, batch=0)
-    y = composite_attention(*qkv, {"content": None}, causal=True, impl="native")
-    assert [x.shape for x in torch.autograd.grad(y.sum(), qkv)] == [x.shape for x in qkv]
+    fixed = torch.randn(HEADS, SPAN + 1, requires_grad=True)
+    given = [*inputs(6, 6, batch=0), fixed]
+    made = {"content": None, "fixed": fixed}
+    y = composite_attention(*given[:3], made, causal=True, impl="native")
+    assert [x.shape for x in torch.autograd.grad(y.sum(), given)] == [x.shape for x in given]
 
 
 @pytest.mark.slow
@@ -178,3 +181,12 @@ def test_keeps_pytorchs_rules(monkeypatch):
         for x in calls[0]
     )
     torch.library.opcheck(torch.ops.convattn.attend_native_bfloat16.default, arguments)
+    y, lse = torch.ops.convattn.attend_native_bfloat16(*arguments)
+    arguments = [x.detach() if torch.is_tensor(x) else x for x in arguments]
+    backward = torch.ops.convattn.attend_native_bfloat16_backward
+    given = torch.randn_like(y), y.detach(), lse.detach()
+    wanted = [x is not None for x in arguments[:8]]
+    torch.library.opcheck(backward.default, (*given, *arguments, wanted))
+    for wrong in ((given[0].float(), *given[1:]), (*given[:2], lse.detach().bfloat16())):
+        with pytest.raises(ValueError, match="lse"):
+            backward(*wrong, *arguments, wanted)

@@ -1,6 +1,6 @@
 """Which weights are dropped by all implementations but the reference: a hash of the seed and the
-weight's place, so that the passes agree whatever their tiles and threads. native/attention.c and
-triton_scores.py have the same function."""
+weight's place, so that the passes agree whatever their tiles and threads. native/attention_scores.h
+with attention_rows.h, and triton_scores.py have the same function."""
 
 from typing import NamedTuple
 

@@ -10,20 +10,12 @@ from .. import native
 from ..implementation import unfit_for_operators
 from . import native_bfloat16
 from .dropout import Dropout
+from .native_bfloat16 import FLOAT_BYTES, Part
 from .scores import HIDDEN, Scores
 from .terms import Options, Terms
 from .tiles import LOG2_E, Block, Passes, Tile, register_passes
 
 UNNORMALIZED_WEIGHTS, WEIGHTS, GRADIENT = range(3)
-FLOAT_BYTES = 4
-
-
-class _Part(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("head_stride", ctypes.c_int64),
-        ("row_stride", ctypes.c_int64),
-    ]
 
 
 class _Scores(ctypes.Structure):
@@ -34,9 +26,9 @@ class _Scores(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("first_row", "queries", "first_column")),
         *((name, ctypes.c_uint32) for name in ("low_seed", "high_seed")),
         ("keep", ctypes.c_double),
-        *((name, _Part) for name in ("s", "curve", "column", "band", "row_step", "column_step")),
-        *((name, _Part) for name in ("lse", "sums", "gradient", "delta")),
-        *((name, _Part) for name in ("grad_band", "grad_row_step", "diagonals")),
+        *((name, Part) for name in ("s", "curve", "column", "band", "row_step", "column_step")),
+        *((name, Part) for name in ("lse", "sums", "gradient")),
+        *((name, Part) for name in ("grad_band", "grad_row_step", "diagonals")),
     ]
 
 
@@ -63,34 +55,34 @@ class Compiled(Passes):
     def unnormalized_weights(self, tile: Tile, lse: Tensor) -> tuple[Tensor, Tensor]:
         s = self._products(tile)
         sums = self.memory("row sums", (*s.shape[:2], 1))
-        self._run(UNNORMALIZED_WEIGHTS, self._scores(tile, s, lse, sums=_rows(sums)))
+        self._run(UNNORMALIZED_WEIGHTS, self._scores(tile, s, lse=_rows(lse), sums=_rows(sums)))
         return s, sums
 
     def weights(self, tile: Tile, lse: Tensor) -> Tensor:
         s = self._products(tile)
-        self._run(WEIGHTS, self._scores(tile, s, lse))
+        self._run(WEIGHTS, self._scores(tile, s, lse=_rows(lse)))
         return s
 
     def buffer(self, tile: Tile) -> Tensor:
         return self.memory("gradients", tile.shape)
 
     def gradient(
-        self, tile: Tile, weights: Tensor, s: Tensor, delta: Tensor, grads: Scores
+        self, tile: Tile, weights: Tensor, s: Tensor, y: Tensor, grad: Tensor, grads: Scores
     ) -> None:
-        more = {"gradient": _rows(s), "delta": _rows(delta)}
+        more = {"gradient": _rows(s)}
         for name in ("band", "row_step"):
             if getattr(grads, name) is not None:
                 more[f"grad_{name}"] = _rows(tile.rows_of(getattr(grads, name)))
         if grads.curve is not None:
             more["diagonals"] = self._diagonals(tile)
-        self._run(GRADIENT, self._scores(tile, weights, delta, **more))
+        self._run(GRADIENT, self._scores(tile, weights, **more))
 
     def _products(self, tile: Tile) -> Tensor:
         q, k = tile.rows_of(tile.scores.q), tile.columns_of(tile.scores.k)
         s = self.memory("scores", tile.shape)
         return s.baddbmm_(q, k.transpose(1, 2), beta=0, alpha=tile.layout.scale * LOG2_E)
 
-    def _scores(self, tile: Tile, s: Tensor, lse: Tensor, **parts: _Part) -> _Scores:
+    def _scores(self, tile: Tile, s: Tensor, **parts: Part) -> _Scores:
         scores, layout = tile.scores, tile.layout
         first = self.block.shape[0] - 1 + tile.first
         shared = self.curve.size(0) == 1
@@ -117,19 +109,18 @@ class Compiled(Passes):
             high_seed=high,
             keep=1 - self.dropout.p if self.dropout else 1,
             s=_rows(s),
-            curve=_Part(_address(self.curve, first), 0 if shared else self.curve.stride(0), 0),
-            lse=_rows(lse),
+            curve=Part(_address(self.curve, first), 0 if shared else self.curve.stride(0), 0),
             **parts,
         )
 
-    def _diagonals(self, tile: Tile) -> _Part:
+    def _diagonals(self, tile: Tile) -> Part:
         """The sums over diagonals, for each chunk of queries, so that no two threads share one."""
         rows, columns = self.block.shape
         if self.sums is None:
             chunks = -(-rows // native.library.convattn_chunk_of_attention())
             shape = self.block.count, chunks, rows + columns - 1
             self.sums = self.memory("sums", shape).zero_()
-        return _Part(_address(self.sums, rows - 1 + tile.first), *self.sums.stride()[:2])
+        return Part(_address(self.sums, rows - 1 + tile.first), *self.sums.stride()[:2])
 
     def _run(self, which: int, scores: _Scores) -> None:
         threads = torch.get_num_threads()
@@ -140,14 +131,14 @@ def _address(x: Tensor, first: int) -> int:
     return x.data_ptr() + FLOAT_BYTES * first
 
 
-def _rows(x: Tensor) -> _Part:
+def _rows(x: Tensor) -> Part:
     """``[n, rows, ...]``."""
-    return _Part(x.data_ptr(), x.stride(0), x.stride(1))
+    return Part(x.data_ptr(), x.stride(0), x.stride(1))
 
 
-def _columns(x: Tensor) -> _Part:
+def _columns(x: Tensor) -> Part:
     """``[n, columns]``."""
-    return _Part(x.data_ptr(), x.stride(0), 0)
+    return Part(x.data_ptr(), x.stride(0), 0)
 
 
 _attend_in_float32 = register_passes("attend_native", Compiled, (torch.float32,), "CPU")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .. import native
 from ..implementation import requested, unfit_for_operators
+from ..native_tensors import dense
 from .dropout import Dropout
 from .operators import register
 from .scores import HIDDEN, Layout, Scores
@@ -19,7 +20,9 @@ FLOAT_BYTES = 4
 FEW = 8  # keys; PyTorch's attention is about as fast then
 
 
-class _Sequence(ctypes.Structure):
+class Part(ctypes.Structure):
+    """A tensor ``[heads of all sentences, ...]`` as kernels take it; strides in elements."""
+
     _fields_ = [
         ("data", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("head_stride", "row_stride")),
@@ -37,8 +40,8 @@ class _Attention(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("scale", "hidden")),
         *((name, ctypes.c_uint32) for name in ("low_seed", "high_seed")),
         ("keep", ctypes.c_double),
-        *((name, _Sequence) for name in ("q", "k", "v", "y", "grad", *_GRADIENTS[:3])),
-        *((name, _Sequence) for name in (*Scores._fields[3:], "lse", *_GRADIENTS[3:])),
+        *((name, Part) for name in ("q", "k", "v", "y", "grad", *_GRADIENTS[:3])),
+        *((name, Part) for name in (*Scores._fields[3:], "lse", *_GRADIENTS[3:])),
     ]
 
 
@@ -47,14 +50,12 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return {q.dtype, k.dtype, v.dtype} == {torch.bfloat16} and native.has_amx()
 
 
-def pays(q: Tensor, k: Tensor, v: Tensor, dropout_p: float) -> bool:
-    """Whether :func:`attention` is faster than PyTorch's, in training, and nothing else is
-    requested."""
-    if q.device.type != "cpu" or k.size(2) <= FEW or not fits(q, k, v):
-        return False
-    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    free = requested(None) is None and not unfit_for_operators()
-    return free and (trains or dropout_p > 0) and dropout_p < 1
+def pays(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, training: bool) -> bool:
+    """Whether :func:`attention` is faster than PyTorch's, which it is in training, and nothing else
+    is requested."""
+    wanted = training and dropout_p < 1 and requested(None) is None and not unfit_for_operators()
+    fitting = wanted and q.device.type == "cpu" and fits(q, k, v)
+    return fitting and k.size(2) > FEW  # last: in torch.export a size becomes a guard
 
 
 def attention(
@@ -112,15 +113,19 @@ def _run(
     scores: Scores, layout: Layout, dropout: Dropout | None, given: dict[str, Tensor | None]
 ) -> None:
     batch, heads, queries, width = scores.q.shape
+    if not batch * heads:
+        return
+    if not native.has_amx():
+        raise RuntimeError("attend_native_bfloat16 needs kernels for a CPU with AMX")
     low, high = dropout.seeds if dropout else (0, 0)
     tensors = {**scores._asdict(), **given}
     tensors["curve"] = (scores.curve * LOG2_E).expand(heads, -1)
     flat = {
-        name: _dense(x) if name == "curve" else _dense(x.flatten(0, 1))
+        name: dense(x) if name == "curve" else dense(x.flatten(0, 1))
         for name, x in tensors.items()
         if x is not None
     }
-    parts = {name: _Sequence(x.data_ptr(), *x.stride()[:2]) for name, x in flat.items()}
+    parts = {name: Part(x.data_ptr(), *x.stride()[:2]) for name, x in flat.items()}
     for name in ("curve", "grad_curve"):  # from the first query's first key on
         if name in parts:
             parts[name].data += FLOAT_BYTES * (queries - 1)
@@ -148,8 +153,6 @@ def _run(
         raise MemoryError("no memory for the scores of some queries")
 
 
-def _dense(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-attend = register("attend_native_bfloat16", _forward, _backward, (torch.bfloat16,), ("CPU",))
+attend = register(
+    "attend_native_bfloat16", _forward, _backward, (torch.bfloat16,), ("CPU",), few_keys=True
+)

@@ -26,6 +26,7 @@ def register(
     dtypes: tuple[torch.dtype, ...],
     devices: tuple[str, ...],
     margin: int | None = None,
+    few_keys: bool = False,
 ) -> Callable[..., Tensor]:
     """Make ``convattn::name`` of two functions.
 
@@ -38,6 +39,8 @@ def register(
         dtypes: supported dtypes of q, k and v.
         devices: PyTorch's dispatch keys.
         margin: as :func:`decompose` takes it.
+        few_keys: whether keys may be fewer than queries, where neither sees only some of the others
+            by position.
 
     Returns:
         A function with the contract of :func:`reference.attend`; no second derivatives.
@@ -45,16 +48,19 @@ def register(
 
     def compute(*inputs) -> tuple[Tensor, Tensor]:
         scores, *others = _unpack(inputs)
-        _check(scores, *others, dtypes, margin)
+        _check(scores, *others, dtypes, margin, few_keys)
         return forward(scores, *others)
 
     def compute_backward(grad: Tensor, y: Tensor, lse: Tensor, *inputs) -> Scores:
         *inputs, wanted = inputs
         scores, *others = _unpack(inputs)
-        _check(scores, *others, dtypes, margin)
+        _check(scores, *others, dtypes, margin, few_keys)
         results = (*scores.q.shape[:3], scores.v.size(3))
-        if not grad.shape == y.shape == results or lse.shape != results[:3]:
-            raise ValueError(f"grad {list(grad.shape)}, y {list(y.shape)}, lse {list(lse.shape)}")
+        fits = grad.shape == y.shape == results and lse.shape == results[:3]
+        fits = fits and grad.dtype == y.dtype == scores.v.dtype and lse.dtype == scores.curve.dtype
+        if not fits:
+            given = {"grad": grad, "y": y, "lse": lse}.items()
+            raise ValueError(", ".join(f"{name} {list(x.shape)} {x.dtype}" for name, x in given))
         return backward(grad, y, lse, scores, *others, wanted)
 
     operator = operators.register(
@@ -104,6 +110,7 @@ def _check(
     dropout: Dropout | None,
     dtypes: tuple[torch.dtype, ...],
     margin: int | None,
+    few_keys: bool,
 ) -> None:
     """Check what the kernels rely on, for direct calls; :func:`composite_attention` has better
     messages."""
@@ -111,8 +118,8 @@ def _check(
     fits = q.dim() == k.dim() == v.dim() == 4 and {q.dtype, k.dtype, v.dtype} <= set(dtypes)
     fits = fits and q.shape[:2] == k.shape[:2] == v.shape[:2] and q.size(3) == k.size(3)
     fits = fits and k.size(2) == v.size(2) and min(q.size(2), k.size(2)) >= 1
-    alone = not layout.local and all(x is None for x in added[1:])  # no query has a place
-    fits = fits and (q.size(2) <= k.size(2) or alone) and min(layout.left, layout.right) >= 0
+    alike = few_keys and not layout.local and all(x is None for x in added[1:])
+    fits = fits and (q.size(2) <= k.size(2) or alike) and min(layout.left, layout.right) >= 0
     if margin is None:
         fits = fits and layout.before is None and layout.after is None
     else:

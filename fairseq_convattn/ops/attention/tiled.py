@@ -48,8 +48,9 @@ class InPyTorch(Passes):
         return inside
 
     def gradient(
-        self, tile: Tile, weights: Tensor, s: Tensor, delta: Tensor, grads: Scores
+        self, tile: Tile, weights: Tensor, s: Tensor, y: Tensor, grad: Tensor, grads: Scores
     ) -> None:
+        delta = (grad * y).sum(-1, keepdim=True)
         if self.dropout is None:
             s.sub_(delta).mul_(weights)
         else:

@@ -260,7 +260,7 @@ class Tile:
         y, grad = self.rows_of(y), self.rows_of(grad)
         weights = passes.weights(self, self.rows_of(lse))
         s = passes.buffer(self).baddbmm_(grad, v.transpose(1, 2), beta=0)
-        passes.gradient(self, weights, s, (grad * y).sum(-1, keepdim=True), grads)
+        passes.gradient(self, weights, s, y, grad, grads)
         self._add_to_columns(grads.v, weights, grad, 1.0)
         if grads.q is not None:
             self.rows_of(grads.q).baddbmm_(s, k, beta=0, alpha=scale)
@@ -336,7 +336,7 @@ class Passes(ABC):
 
     @abstractmethod
     def gradient(
-        self, tile: Tile, weights: Tensor, s: Tensor, delta: Tensor, grads: Scores
+        self, tile: Tile, weights: Tensor, s: Tensor, y: Tensor, grad: Tensor, grads: Scores
     ) -> None:
         """Turn the gradients ``s`` of the weights after dropout into those of the scores, and the
         weights into those after dropout, in place.
@@ -346,7 +346,7 @@ class Passes(ABC):
 
         Args:
             weights, s: ``[n, rows, columns]``.
-            delta: ``[n, rows, 1]``, the sum of a row's weights times their gradients.
+            y, grad: the outputs, and their gradients, ``[n, rows, value_dim]``.
         """
 
     def add_curve_gradient(self, grad: Tensor) -> None:

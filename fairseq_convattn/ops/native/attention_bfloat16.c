@@ -6,11 +6,12 @@
 #include <stdlib.h>
 
 #include "amx.h"
+#if defined(HAS_AMX)
 #include "attention_scores.h"
 
-#define QUERIES 128        /* that exist at once in the backward pass, whole strips; fewer, where */
-#define SCORES (1L << 17)  /* would be more than these */
-#define PIECES 4           /* of each thread, at least, if there are as many */
+#define QUERIES 128       /* that exist at once in the backward pass; whole strips */
+#define SCORES (1L << 17) /* of these queries at most, or of one strip */
+#define PIECES 4          /* of each thread at least, if there are as many */
 
 /* A tensor [heads of all sentences, positions, channels], dense in channels; strides in elements. */
 typedef struct {
@@ -32,7 +33,6 @@ typedef struct {
     part grad_curve, grad_column, grad_band, grad_row_step, grad_column_step;
 } attention;
 
-#if defined(HAS_AMX)
 #include "attention_blocks.h"
 
 /* A head, and scratch. Packed factors begin at the first key. */
@@ -45,14 +45,15 @@ typedef struct {
     float *scores, *grad, *rows, *grad_k, *grad_v, *sums;
 } piece;
 
-static const uint16_t *row_in(sequence x, int64_t n, int64_t i)
+static uint16_t *row_in(sequence x, int64_t n, int64_t i)
 {
     return x.data + n * x.head_stride + i * x.row_stride;
 }
 
-static int64_t strips_of_scores(const attention *a)
+/* Floats from one query's scores to the next one's. */
+static int64_t stride_of_scores(const attention *a)
 {
-    return strips_of(a->keys);
+    return STRIP * strips_of(a->keys);
 }
 
 /* Skips padding at both ends; at least one key remains. */
@@ -97,7 +98,7 @@ static part from_column(part p, int64_t column)
 static tile tile_of(const piece *w, int64_t query, int64_t queries, int64_t from, int64_t to)
 {
     const attention *a = w->a;
-    int64_t stride = STRIP * strips_of_scores(a);
+    int64_t stride = stride_of_scores(a);
     return (tile){
         .heads = a->heads,
         .rows = queries,
@@ -130,7 +131,7 @@ static tile tile_of(const piece *w, int64_t query, int64_t queries, int64_t from
 static WITH_AMX void multiply_keys(const piece *w, const block *left, const block *right, int64_t width,
                                    int64_t queries, int64_t from, int64_t to, float alpha, float *scores)
 {
-    int64_t terms = strips_of(width), stride = STRIP * strips_of_scores(w->a);
+    int64_t terms = strips_of(width), stride = stride_of_scores(w->a);
     right += 2 * terms * ((from - w->first_key) / STRIP);
     for (int64_t i = 0; i < queries; i += STRIP, left += 2 * terms)
         multiply_strip(left, right, 2 * terms, terms,
@@ -142,7 +143,7 @@ static WITH_AMX void multiply_values(const piece *w, const float *scores, const 
                                      int64_t first, int64_t queries, int64_t from, int64_t to, float alpha)
 {
     int64_t terms = strips_of(to - from), all = strips_of(w->end_key - w->first_key);
-    pack_scores(scores, STRIP * strips_of_scores(w->a), first, queries, to - from, w->scores_left);
+    pack_scores(scores, stride_of_scores(w->a), first, queries, to - from, w->scores_left);
     right += 2 * ((from - w->first_key) / STRIP);
     multiply_strip(w->scores_left, right, 2 * all, terms,
                    (sums){w->rows, STRIP * strips_of(width), queries - first, width, alpha, 0});
@@ -154,7 +155,7 @@ static WITH_AMX void add_to_keys(const piece *w, const float *scores, const bloc
 {
     int64_t terms = strips_of(queries), stride = STRIP * strips_of(width);
     for (int64_t c = 0; c < to - from; c += STRIP) {
-        pack_turned_scores(scores, STRIP * strips_of_scores(w->a), c, queries, to - from, w->scores_left);
+        pack_turned_scores(scores, stride_of_scores(w->a), c, queries, to - from, w->scores_left);
         float *rows = grad + (from - w->first_key + c) * stride;
         multiply_strip(w->scores_left, right, 2 * terms, terms,
                        (sums){rows, stride, to - from - c, width, alpha, 1});
@@ -191,16 +192,19 @@ static WITH_AMX void attend_strip(piece *w, int64_t query, int64_t queries)
     multiply_values(w, w->scores, w->v_right, a->values, 0, queries, from, to, 1);
     for (int64_t i = 0; i < queries; i++)
         write_halves(w->rows + i * STRIP * strips_of(a->values), 1 / w->sums[i], a->values,
-                     (uint16_t *)row_in(a->y, w->n, query + i));
+                     row_in(a->y, w->n, query + i));
 }
 
 static WITH_AMX void attend_queries(piece *w, int64_t query, int64_t end)
 {
     const attention *a = w->a;
     find_seen(w);
-    int64_t keys = w->end_key - w->first_key;
-    pack_by_row(row_in(a->k, w->n, w->first_key), a->k.row_stride, keys, a->width, 0, w->k_turned);
-    pack_by_column(row_in(a->v, w->n, w->first_key), a->v.row_stride, keys, a->values, w->v_right);
+    int64_t from, to;
+    find_keys(w, query, end - query, &from, &to);
+    w->first_key = from, w->end_key = to;
+    int64_t keys = to - from;
+    pack_by_row(row_in(a->k, w->n, from), a->k.row_stride, keys, a->width, 0, w->k_turned);
+    pack_by_column(row_in(a->v, w->n, from), a->v.row_stride, keys, a->values, w->v_right);
     for (; query < end; query += STRIP)
         attend_strip(w, query, smaller(end - query, STRIP));
 }
@@ -257,7 +261,7 @@ static WITH_AMX void add_gradients(piece *w, int64_t query, int64_t queries)
         multiply_values(w, w->grad, w->k_right, a->width, i, queries, from, to, (float)a->scale);
         for (int64_t r = 0; r < smaller(queries - i, STRIP); r++)
             write_halves(w->rows + r * STRIP * strips_of(a->width), 1, a->width,
-                         (uint16_t *)row_in(a->grad_q, n, query + i + r));
+                         row_in(a->grad_q, n, query + i + r));
     }
 }
 
@@ -265,7 +269,7 @@ static WITH_AMX void add_gradients(piece *w, int64_t query, int64_t queries)
 static WITH_AMX void write_gradient(const piece *w, const float *grad, int64_t width, sequence to)
 {
     for (int64_t j = 0; j < w->a->keys; j++) {
-        uint16_t *row = (uint16_t *)row_in(to, w->n, j);
+        uint16_t *row = row_in(to, w->n, j);
         if (j < w->first_key || j >= w->end_key)
             memset(row, 0, 2 * width);
         else
@@ -295,7 +299,7 @@ static WITH_AMX void find_gradients(piece *w)
 static void *allocate(piece *w, int backward)
 {
     const attention *a = w->a;
-    size_t keys = strips_of_scores(a), width = strips_of(a->width), values = strips_of(a->values);
+    size_t keys = strips_of(a->keys), width = strips_of(a->width), values = strips_of(a->values);
     int64_t most = SCORES / (keys * STRIP) / STRIP * STRIP;
     most = backward ? smaller(most, QUERIES) : STRIP;
     w->most_queries = most > STRIP ? most : STRIP;
@@ -347,7 +351,7 @@ static WITH_AMX void work(void *argument)
         __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
         return;
     }
-    begin_blocks();
+    begin_blocks(STRIP);
     int64_t strips = strips_of(a->queries);
     for (;;) {
         int64_t next = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED), n = next % j->parts;
@@ -377,10 +381,5 @@ int convattn_attend_bfloat16(const attention *a, int backward, unsigned threads,
     else
         work(&j);
     return (int)j.failed;
-}
-#else
-int convattn_attend_bfloat16(const attention *a, int backward, unsigned threads, run_in_parallel *parallel)
-{
-    return 1;
 }
 #endif

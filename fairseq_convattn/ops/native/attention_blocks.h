@@ -3,7 +3,6 @@
    A factor is packed in blocks of 16 rows, of a right factor columns, and 32 terms; two blocks, a strip's,
    for every 32 terms. Blocks are filled up with zeros. */
 
-#define BLOCK 16          /* rows or columns of a tile register */
 #define STRIP (2 * BLOCK) /* rows or columns that are multiplied at once, and terms of a register */
 
 /* Pairs of terms, as a tile register has them: of a left factor [rows, pairs of terms], of a right one
@@ -28,24 +27,6 @@ static int64_t smaller(int64_t a, int64_t b)
 static int64_t strips_of(int64_t count)
 {
     return (count + STRIP - 1) / STRIP;
-}
-
-static WITH_AMX void begin_blocks(void)
-{
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } shapes = {.palette = 1};
-    for (int n = 0; n < 8; n++)
-        shapes.bytes[n] = 64, shapes.rows[n] = BLOCK;
-    STORED;
-    _tile_loadconfig(&shapes);
-}
-
-static WITH_AMX void end_blocks(void)
-{
-    _tile_release();
 }
 
 /* The first `count` lanes, at most `most`. */

@@ -101,18 +101,19 @@ static float NAME(delta)(float *d, float *weights, long count, const dropout *of
     return total;
 }
 
-/* d_j becomes weights_j (d_j - delta), which is added to diagonals_j, if not NULL. Weights are divided
-   by `keep`; those whose sign was turned become 0. */
+/* d_j becomes weights_j (d_j - delta), which is added to diagonals_j, if not NULL. With dropout, weights
+   become those that it leaves. */
 static void NAME(gradient)(
-    float *d, float *weights, long count, float delta, float *diagonals, float keep)
+    float *d, float *weights, long count, float delta, float *diagonals, const dropout *of_row)
 {
     for (long j = 0; j < count; j += LANES) {
         NAME(vector) weight = NAME(load)(weights + j, count - j, 0);
         NAME(vector) size = NAME(larger)(weight, -weight);
         NAME(vector) of_score = size * (NAME(load)(d + j, count - j, 0) - delta);
         NAME(store)(d + j, count - j, of_score);
-        if (keep < 1)
-            NAME(store)(weights + j, count - j, NAME(larger)(weight, (NAME(vector)){0}) * (1 / keep));
+        if (of_row)
+            NAME(store)(weights + j, count - j,
+                        NAME(larger)(weight, (NAME(vector)){0}) * of_row->factor);
         if (diagonals)
             NAME(store)(diagonals + j, count - j,
                         NAME(load)(diagonals + j, count - j, 0) + of_score);

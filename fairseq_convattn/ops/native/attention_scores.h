@@ -24,7 +24,7 @@ typedef struct {
     float (*unnormalized_weights)(float *, const float *, const float *, long, float, float *);
     void (*weights)(float *, const float *, const float *, long, float);
     float (*delta)(float *, float *, long, const dropout *);
-    void (*gradient)(float *, float *, long, float, float *, float);
+    void (*gradient)(float *, float *, long, float, float *, const dropout *);
     void (*accumulate)(float *, const float *, long);
     float (*sum)(const float *, long);
     void (*drop)(float *, long, const dropout *);
@@ -59,7 +59,7 @@ typedef struct {
     part curve;          /* by heads; of the first query, whose successors are shifted by one */
     part column, band, row_step, column_step;
     part lse, sums;
-    part gradient, delta; /* of the weights, then of the scores; delta by row, or without data */
+    part gradient; /* of the weights, then of the scores */
     part grad_band, grad_row_step;
     part diagonals; /* sums of gradients, by heads and chunks; as curve */
 } tile;
@@ -130,13 +130,10 @@ static void find_scores(const tile *t, int64_t n, int64_t i, int pass)
 static void find_gradient(const tile *t, int64_t n, int64_t i, float *diagonals)
 {
     float *d = row_of(t->gradient, n, i);
-    float *weights = row_of(t->s, n, i), delta = 0;
-    dropout of_row = dropout_of(t, n, i);
-    if (t->keep < 1 || !t->delta.data)
-        delta = use.delta(d, weights, t->columns, t->keep < 1 ? &of_row : 0);
-    if (t->delta.data)
-        delta = *row_of(t->delta, n, i);
-    use.gradient(d, weights, t->columns, delta, diagonals, (float)t->keep);
+    float *weights = row_of(t->s, n, i);
+    dropout of_row = dropout_of(t, n, i), *drops = t->keep < 1 ? &of_row : 0;
+    float delta = use.delta(d, weights, t->columns, drops);
+    use.gradient(d, weights, t->columns, delta, diagonals, drops);
     int64_t first = t->own + i - t->left, end = t->own + i + t->right + 1;
     int64_t from = within(first, t->columns), to = within(end, t->columns);
     if (t->grad_band.data) {

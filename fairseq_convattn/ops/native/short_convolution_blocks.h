@@ -3,31 +3,7 @@
 
 #include "amx.h"
 
-#define BLOCK 16 /* positions, channels or ranks of a tile register */
-
 #if defined(HAS_AMX)
-
-/* 0 to 3 and 6: 16 x 16 sums; 4: 16 left factors of `terms` terms each; 5 and 7: pairs of terms of
-   16 right ones. */
-static WITH_AMX void begin_blocks(int terms)
-{
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } shapes = {.palette = 1};
-    for (int n = 0; n < 8; n++) {
-        shapes.bytes[n] = n == 4 ? 2 * terms : 64;
-        shapes.rows[n] = n == 5 || n == 7 ? terms / 2 : 16;
-    }
-    STORED;
-    _tile_loadconfig(&shapes);
-}
-
-static WITH_AMX void end_blocks(void)
-{
-    _tile_release();
-}
 
 /* BLOCK floats each of two rows, which are bfloat16, side by side. */
 static inline WITH_AMX __m512i pairs_of(const float *even, const float *odd)
@@ -220,8 +196,6 @@ static WITH_AMX void gradients_of_blocks(
 }
 
 #else
-static void begin_blocks(int terms) {}
-static void end_blocks(void) {}
 static void pair_ranks(const float *u, long rows, uint16_t *to) {}
 static void pair_channels(const float *u, long taps, long stride, uint16_t *to) {}
 static void convolve_blocks(

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from fairseq_convattn.mixers import CrossAttention, MixerConfig, build_mixer
 from fairseq_convattn.ops import use_implementation
@@ -77,9 +78,37 @@ def test_cross_attention(calls, padded, time):
 
 def test_not_where_it_would_not_pay_or_is_not_wanted(calls):
     module, x = self_attention(True).bfloat16(), torch.randn(20, SENTENCES, WIDTH).bfloat16()
-    with torch.no_grad():
-        module(x, x, x)
+    module.eval()(x, x, x)
+    module.train()
     with use_implementation("reference"):
         module(x, x, x)
     module(*[x[:4]] * 3)
     assert not calls
+
+
+@pytest.mark.slow
+def test_in_a_compiled_function(calls):
+    torch.manual_seed(3)
+    module = self_attention(True).bfloat16()
+    compiled = torch.compile(lambda x: module(x)[0], fullgraph=True, backend="aot_eager")
+    for time in (20, 33):
+        x = torch.randn(time, SENTENCES, WIDTH).bfloat16().requires_grad_()
+        (expected,), (actual,) = (
+            torch.autograd.grad(call(x).float().square().sum(), x)
+            for call in (lambda x: module(x)[0], compiled)
+        )
+        assert torch.equal(actual, expected)
+    assert calls
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing(reentrant):
+    torch.manual_seed(4)
+    module = self_attention(True).bfloat16()
+    x = torch.randn(20, SENTENCES, WIDTH).bfloat16().requires_grad_()
+    plain = module(x)[0]
+    again = checkpoint(lambda x: module(x)[0], x, use_reentrant=reentrant)
+    assert torch.equal(again, plain)
+    for y in (plain, again):
+        y.float().square().sum().backward()
+    assert torch.isfinite(x.grad).all()
