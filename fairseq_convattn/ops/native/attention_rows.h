@@ -79,11 +79,12 @@ static void NAME(drop)(float *weights, long count, const dropout *of_row)
 }
 
 /* With dropout, if not NULL, multiplies gradients by its factors, and turns the sign of weights that
-   it drops. Returns the sum of weights times gradients. */
+   it drops. Returns the sum of weights times gradients, divided by that of weights, which rounding of
+   large scores makes differ from 1. */
 static float NAME(delta)(float *d, float *weights, long count, const dropout *of_row)
 {
     NAME(bits) column = *(const NAME(bits) *)LANE;
-    NAME(vector) sum = {0};
+    NAME(vector) sum = {0}, all = {0};
     for (long j = 0; j < count; j += LANES, column += LANES) {
         NAME(vector) weight = NAME(load)(weights + j, count - j, 0);
         NAME(vector) of_weight = NAME(load)(d + j, count - j, 0);
@@ -94,11 +95,12 @@ static float NAME(delta)(float *d, float *weights, long count, const dropout *of
             NAME(store)(weights + j, count - j, NAME(select)(factor > 0, weight, -weight));
         }
         sum += weight * of_weight;
+        all += weight;
     }
-    float total = 0;
+    float total = 0, weight = 0;
     for (int i = 0; i < LANES; i++)
-        total += sum[i];
-    return total;
+        total += sum[i], weight += all[i];
+    return weight > 0 ? total / weight : 0;
 }
 
 /* d_j becomes weights_j (d_j - delta), which is added to diagonals_j, if not NULL. With dropout, weights
