@@ -69,7 +69,7 @@ def compare(qkv, terms, **options):
     "queries, keys",
     [
         (1, 1),
-        (33, 70),
+        (70, 75),
         *(pytest.param(*x, marks=MANY) for x in ((1, 77), (31, 33), (129, 200), (300, 300))),
     ],
 )
@@ -124,12 +124,13 @@ def test_more_queries_than_keys(queries, keys):
         assert_near(actual, gradients(scores.softmax(-1) * seen @ v, (q, k, v)))
 
 
-def test_any_number_of_threads():
+@pytest.mark.parametrize("causal, beyond", [(False, "clip"), (True, "mask")])
+def test_any_number_of_threads(causal, beyond):
     torch.manual_seed(5)
     qkv = inputs(100, 100)
     terms = "fixed", *SUBSETS[2]
-    made = table_parameters(terms, lambda *s: torch.randn(1, *s), False, SPAN, 24)
-    options = {"causal": False, "beyond": "clip", "padding_mask": paddings(100)[1]}
+    made = table_parameters(terms, lambda *s: torch.randn(1, *s), causal, SPAN, 24)
+    options = {"causal": causal, "beyond": beyond, "padding_mask": paddings(100)[1]}
     options["dropout_p"] = 0.2
     one, *others = with_threads((1, 2, 5), lambda: with_gradients(qkv, made, "native", options))
     for other in others:
